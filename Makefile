@@ -123,7 +123,7 @@ bench-engine: setup ## Compare the engine with transformers and OpenVINO (QUICK=
 request-trace: setup ## List files, functions, calls per step and record types of one streamed completion
 	@PYTHONPATH=bench $(RUN) python -m request_trace $(ARGS)
 
-bench-experts: setup ## Compare the experts op of a CPU with its linear maps one by one (ARGS="--threads 2")
+bench-experts: setup ## Compare the experts op of a CPU with the limit of its products (ARGS="--threads 2")
 	@PYTHONPATH=bench $(RUN) python -m experts_bench $(ARGS)
 
 bench-serve: setup ## Compare the server with `transformers serve` under aiperf's load (QUICK=1: shorter)

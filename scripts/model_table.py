@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from specdecode_engine.model.config import FAMILIES, Family, Windows
+from specdecode_engine.model.families import FAMILIES, Family, Windows
 from specdecode_engine.model.sparse_mlp import ExpertTensors
 from specdecode_engine.startup.model_check import CheckOptions, ModelCheck, check_pair
 
@@ -20,7 +20,15 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "models.md"
 CONFIGS = ROOT / "tests" / "configs"
 ZOO = ROOT / "tests" / "zoo" / "models.toml"
-DRAFTS = {"specforge-qwen3-32b-eagle3": "qwen3-32b", "specforge-qwen3-4b-eagle3": "qwen3-4b"}
+DRAFTS = {
+    "specforge-qwen3-32b-eagle3": "qwen3-32b",
+    "specforge-qwen3-4b-eagle3": "qwen3-4b",
+    "specforge-qwen3-30b-a3b-eagle3": "qwen3-30b-a3b",
+    "specforge-qwen3-30b-a3b-eagle3.1": "qwen3-30b-a3b",
+    "specforge-gpt-oss-120b-eagle3": "gpt-oss-120b",
+    "specforge-gpt-oss-20b-eagle3-moe": "gpt-oss-20b",
+    "speculators-gpt-oss-20b-eagle3": "gpt-oss-20b",
+}
 """Drafts among the configurations, and their targets."""
 
 WINDOWS = {
@@ -28,12 +36,17 @@ WINDOWS = {
     Windows.ALL: "`sliding_window` in every layer",
     Windows.SWITCH: "`use_sliding_window`, by `layer_types` or from `max_window_layers` on",
     Windows.ALTERNATE: "by `layer_types`, by default in every other layer",
+    Windows.PATTERN: "by `layer_types` or in all but every `sliding_window_pattern`-th layer",
 }
 EXPERTS = {
     ExpertTensors.SEPARATE: "a mixture of experts in all layers but those under `mlp_only_layers`",
     ExpertTensors.STACKED: "a mixture of experts with biases and a bounded gate in all layers",
 }
 
+GEMMA = (
+    "norms of 1 + weight, also after attention and the MLP, a gate of GELU, embeddings times "
+    "`sqrt(hidden_size)`, softcaps, `query_pre_attn_scalar`"
+)
 DRAFT_KINDS = "`NONE`, `STANDALONE`, `EAGLE`, `EAGLE3`"
 CACHE_TYPES = "weights' type, `fp8_e4m3`"
 
@@ -94,6 +107,12 @@ def _differences(family: Family) -> str:
         found.append(f"{family.rope['rope_type']} angles by default")
     if family.experts is not None:
         found.append(EXPERTS[family.experts])
+    if family.is_gemma:
+        found.append(GEMMA)
+    if family.has_local_rope:
+        found.append("angles of their own in layers with windows")
+    if family.text_section is not None:
+        found.append(f"the text model under `{family.text_section}`; tensors of images are skipped")
     return ", ".join(found) or "none"
 
 

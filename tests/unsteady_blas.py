@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 PRODUCTS = {"linear", "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "matmul"}
 REDUCTIONS = {"sum", "mean", "cumsum", "logsumexp", "_softmax", "_log_softmax"}
-VECTOR_FUNCTIONS = {"exp", "log", "log1p", "logaddexp", "silu", "sigmoid", "gelu"}
+VECTOR_FUNCTIONS = {"exp", "log", "log1p", "logaddexp", "silu", "sigmoid", "gelu", "tanh"}
 UNSTEADY = PRODUCTS | REDUCTIONS | VECTOR_FUNCTIONS
 
 

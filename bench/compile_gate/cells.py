@@ -12,12 +12,13 @@ import torch
 
 from specdecode_kernels import FLOAT8, AttentionParams
 from specdecode_kernels.choice import heads_unsupported
+from specdecode_kernels.mixture import GateKind
 from specdecode_kernels.testing import Shape, calls
 from specdecode_kernels.triton.backend import tile_for
 
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-DIMS = (64, 128, 256, 80, 96)  # the most used first
+DIMS = (64, 128, 256, 80, 96, 512)  # the most used first
 FLOAT8_DIMS: dict[torch.dtype, tuple[int, ...]] = {
     torch.bfloat16: (64, 128),
     torch.float16: (),
@@ -31,10 +32,20 @@ FORWARDS = {
     "tree": Shape(qo_lens=(8, 8), longest=40, tree_rows=8),
     "extend": Shape(qo_lens=(1, 128), longest=140),
 }
-FEATURES = {64: "window sinks", 128: "window softcap", 256: "window softcap"}
-"""What bfloat16 cells have besides, by head dimension: as gpt-oss and as Gemma 2."""
+FEATURES = {
+    64: ("window sinks",),
+    128: ("window softcap", "window", "chunk"),
+    256: ("window softcap",),
+}
+"""What bfloat16 cells have besides, by head dimension: as gpt-oss, Gemma 2, Mistral and Llama 4."""
 FEATURE_FORWARDS = ("decode", "tree", "extend")  # a verified chain has the kernel of an extend
-OTHER_CASES = ("store_kv float8", "merge_splits")
+EXPERTS: dict[str, tuple[GateKind, torch.dtype]] = {
+    "experts swigluoai": ("swigluoai", torch.bfloat16),
+    "experts gelu": ("gelu", torch.float16),
+    "experts gelu_tanh": ("gelu_tanh", torch.float32),
+}
+"""Mixtures besides that of the op's own call, all with biases."""
+OTHER_CASES = ("store_kv float8", "merge_splits", *EXPERTS)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,6 +93,7 @@ def shape_of(forward: str) -> Shape:
     params = AttentionParams(
         logit_softcap=50.0 if "softcap" in features else None,
         sliding_window=4096 if "window" in features else None,
+        attention_chunk_size=8192 if "chunk" in features else None,
     )
     return replace(FORWARDS[name], params=params, has_sinks="sinks" in features)
 
@@ -130,7 +142,7 @@ def _is_named(cell: Cell) -> bool:
 def _forwards(dtype: torch.dtype, kv_dtype: torch.dtype, dim: int) -> Iterator[str]:
     yield from FORWARDS
     if dtype == kv_dtype == torch.bfloat16 and dim in FEATURES:
-        yield from (f"{forward} {FEATURES[dim]}" for forward in FEATURE_FORWARDS)
+        yield from map(" ".join, product(FEATURE_FORWARDS, FEATURES[dim]))
 
 
 def _groups_by_tile(

@@ -12,10 +12,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
 from triton.runtime import JITFunction
 
-from compile_gate.cells import Cell
+from compile_gate.cells import EXPERTS, Cell
 from compile_gate.usage import Usage, usage_of
 from specdecode_kernels import FLOAT8, TORCH, Backend, KvScale, LayerKV
-from specdecode_kernels.testing import backend_of, calls, draw_case
+from specdecode_kernels.testing import backend_of, call_experts, calls, draw_case
 from specdecode_kernels.triton.backend import with_triton_attention
 from specdecode_kernels.triton.float8 import HOPPER
 from specdecode_kernels.triton.merge_states import merge_splits
@@ -98,6 +98,9 @@ def _call(cell: Cell) -> None:
         _attend(cell)
     elif cell.op == "store_kv float8":
         _store_float8(backend_of("triton", CPU))
+    elif cell.op in EXPERTS:
+        kind, dtype = EXPERTS[cell.op]
+        call_experts(backend_of("triton", CPU), CPU, kind, dtype, has_bias=True)
     elif cell.op == "merge_splits":
         parts = torch.empty(4, 2, 8, 128)
         merge_splits(parts, parts[..., 0].contiguous(), parts[0].bfloat16(), None)

@@ -19,6 +19,8 @@ SHARED_BYTES = {
 Specifications per Compute Capability")."""
 MIN_KV_BUFFERS = 2
 COPY_BYTES = 16
+PRODUCTS = ("map_pairs_kernel",)
+"""Kernels besides attention that multiply matrices."""
 FLOAT8_COPY_BYTES = 8  # values of float8, whose tile in shared memory is swizzled by 8 bytes
 NEVER_REFUSED_DTYPES, NEVER_REFUSED_DIMS = ("bfloat16", "float16"), (64, 128)
 
@@ -37,16 +39,18 @@ def violations(row: Row) -> Iterator[str]:
     if usage.shared_bytes > SHARED_BYTES[cell.capability]:
         limit = SHARED_BYTES[cell.capability]
         yield f"takes {usage.shared_bytes} bytes of shared memory, the limit is {limit}"
-    if cell.is_attention:
-        yield from _attention_violations(row)
+    if cell.is_attention or usage.kernel in PRODUCTS:
+        yield from _product_violations(row)
 
 
-def _attention_violations(row: Row) -> Iterator[str]:
+def _product_violations(row: Row) -> Iterator[str]:
     cell, usage = row.cell, row.usage
     assert usage is not None
     if usage.kv_buffers < MIN_KV_BUFFERS:
-        yield f"holds {usage.kv_buffers} tile of keys: nothing is copied while it computes"
-    wanted = FLOAT8_COPY_BYTES if dtype_of(cell.kv_dtype) == FLOAT8 else COPY_BYTES
+        what = "keys" if cell.is_attention else "weights"
+        yield f"holds {usage.kv_buffers} tile of {what}: nothing is copied while it computes"
+    is_float8 = cell.is_attention and dtype_of(cell.kv_dtype) == FLOAT8
+    wanted = FLOAT8_COPY_BYTES if is_float8 else COPY_BYTES
     if usage.copy_bytes < wanted:
         yield f"copies {usage.copy_bytes} bytes at a time, not {wanted}"
     if usage.multiply == "-":

@@ -17,7 +17,7 @@ import torch
 import triton
 
 import specdecode_kernels.triton
-from compile_gate.cells import Cell
+from compile_gate.cells import EXPERTS, Cell
 from compile_gate.usage import Usage
 from specdecode_kernels.testing import backend_of
 
@@ -25,7 +25,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PATH = ROOT / "kernels" / "compiled.tsv"
 PACKAGE = specdecode_kernels.triton.__name__
 SOURCES = Path(str(specdecode_kernels.triton.__file__)).parent
-MODULES = {"attend": "attend", "store_kv float8": "store_kv", "merge_splits": "merge_states"}
+MODULES = {
+    "attend": "attend",
+    "store_kv float8": "store_kv",
+    "merge_splits": "merge_states",
+    **dict.fromkeys(EXPERTS, "experts"),
+}
 """Ops whose function in a backend does not lie in the module of their kernel."""
 
 

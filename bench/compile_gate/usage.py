@@ -17,8 +17,8 @@ ASYNC_COPY = re.compile(r"cp\.async\.c[ag]\.shared\.global [^;]*?, 0x([0-9a-f]+)
 class Usage:
     """Registers of a thread, bytes of a thread's stack (spilled registers) and of shared memory.
 
-    Of attention also: how many tiles of keys, and of values, shared memory holds at once; bytes of
-    the narrowest asynchronous copy, 0 without any; the instruction that multiplies.
+    Of products also: how many tiles of keys and of values, or of weights, shared memory holds at
+    once; bytes of the narrowest asynchronous copy, 0 without any; the instruction that multiplies.
     """
 
     kernel: str

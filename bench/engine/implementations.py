@@ -1,5 +1,5 @@
-"""Models through transformers: CPU time of a step next to the native implementation's, and tokens
-per CPU second next to transformers' own `generate`.
+"""Implementations of models: CPU time of a step through transformers next to a native one, and
+tokens per CPU second, through transformers and natively, next to transformers' own `generate`.
 
 Both sides take turns in one process, step by step or answer by answer; a figure is the median of
 the ratios of neighbours.
@@ -27,6 +27,9 @@ from specdecode_engine.startup.profiling import decoding
 Prompts = Sequence[Sequence[int]]
 
 WARM_UP = 3
+EXPERTS = 32
+EXPERTS_OF_A_TOKEN = 4
+WINDOW = 32
 CACHE_BYTES = 256 * 2**20
 
 
@@ -48,7 +51,9 @@ FULL = Turns(SIZE_82M, steps=100, answers=7)
 
 
 def measure_implementations(turns: Turns) -> dict[str, object]:
-    """Compare a Llama with itself computed natively, and a Qwen3 with transformers' `generate`.
+    """Compare a Llama and a Gemma 3 with themselves computed natively, and others with `generate`.
+
+    A Qwen3 is computed by transformers' modules, a Qwen3-MoE and the Gemma 3 natively.
 
     Returns:
         Medians by name, with the quartiles of each.
@@ -60,10 +65,20 @@ def measure_implementations(turns: Turns) -> dict[str, object]:
         for batch in turns.step_batches:
             ratios = _step_ratios(llama, batch, turns)
             figures |= _spread(f"step_to_native_b{batch}", ratios)
+        gemma3 = write_gemma3(Path(name) / "gemma3", turns.size)
         for batch in turns.answer_batches:
-            ratios, differing = _answer_ratios(qwen3, batch, turns)
-            figures |= _spread(f"qwen3_to_generate_b{batch}", ratios)
-            figures[f"qwen3_differing_tokens_b{batch}"] = differing
+            ratios = _step_ratios(gemma3, batch, turns)
+            figures |= _spread(f"gemma3_step_to_native_b{batch}", ratios)
+        qwen3_moe = write_qwen3_moe(Path(name) / "qwen3_moe", turns.size)
+        for model, folder, implementation in (
+            ("qwen3", qwen3, "transformers"),
+            ("qwen3_moe", qwen3_moe, "native"),
+            ("gemma3", gemma3, "native"),
+        ):
+            for batch in turns.answer_batches:
+                ratios, differing = _answer_ratios(folder, implementation, batch, turns)
+                figures |= _spread(f"{model}_to_generate_b{batch}", ratios)
+                figures[f"{model}_differing_tokens_b{batch}"] = differing
     return figures
 
 
@@ -71,20 +86,53 @@ def write_qwen3(folder: Path, size: Size) -> Path:
     """Write a Qwen3 with random weights."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    config = Qwen3Config(
-        vocab_size=size.vocab,
-        hidden_size=size.hidden,
-        intermediate_size=size.intermediate,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        num_key_value_heads=size.key_heads,
-        head_dim=size.head_dim,
-        max_position_embeddings=size.context,
-        tie_word_embeddings=False,
-    )
     torch.manual_seed(0)
-    Qwen3ForCausalLM(config).save_pretrained(folder)
+    Qwen3ForCausalLM(Qwen3Config(**_sizes(size))).save_pretrained(folder)
     return folder
+
+
+def write_qwen3_moe(folder: Path, size: Size) -> Path:
+    """Write a Qwen3-MoE with random weights; an expert is as wide as Qwen3-30B-A3B's is to it."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    torch.manual_seed(0)
+    mixture: dict[str, Any] = {
+        "num_experts": EXPERTS,
+        "num_experts_per_tok": EXPERTS_OF_A_TOKEN,
+        "moe_intermediate_size": 3 * size.hidden // 8,
+        "norm_topk_prob": True,
+    }
+    Qwen3MoeForCausalLM(Qwen3MoeConfig(**_sizes(size), **mixture)).save_pretrained(folder)
+    return folder
+
+
+def write_gemma3(folder: Path, size: Size) -> Path:
+    """Write a Gemma 3 with random weights and windows in every other layer."""
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    torch.manual_seed(0)
+    types = ["sliding_attention", "full_attention"] * size.layers
+    own: dict[str, Any] = {
+        "sliding_window": WINDOW,
+        "layer_types": types[: size.layers],
+        "query_pre_attn_scalar": size.head_dim,
+    }
+    Gemma3ForCausalLM(Gemma3TextConfig(**_sizes(size), **own)).save_pretrained(folder)
+    return folder
+
+
+def _sizes(size: Size) -> dict[str, Any]:
+    return {
+        "vocab_size": size.vocab,
+        "hidden_size": size.hidden,
+        "intermediate_size": size.intermediate,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "num_key_value_heads": size.key_heads,
+        "head_dim": size.head_dim,
+        "max_position_embeddings": size.context,
+        "tie_word_embeddings": False,
+    }
 
 
 def make_engine(folder: Path, implementation: str, batch: int) -> EngineCore:
@@ -113,11 +161,13 @@ def _step_ratios(folder: Path, batch: int, turns: Turns) -> list[float]:
     return [through / native for through, native in taken]
 
 
-def _answer_ratios(folder: Path, batch: int, turns: Turns) -> tuple[list[float], int]:
+def _answer_ratios(
+    folder: Path, implementation: str, batch: int, turns: Turns
+) -> tuple[list[float], int]:
     """Tokens per CPU second to those of `generate`, and how many tokens differ."""
     generator = torch.Generator().manual_seed(batch)
     prompts = torch.randint(3, turns.size.vocab, (batch, turns.prompt), generator=generator)
-    core, model = make_engine(folder, "transformers", batch), _read(folder)
+    core, model = make_engine(folder, implementation, batch), _read(folder)
     answers: list[list[list[int]]] = [[], []]
 
     def serve() -> None:
@@ -131,7 +181,7 @@ def _answer_ratios(folder: Path, batch: int, turns: Turns) -> tuple[list[float],
         answers[1] = ids[:, turns.prompt :].tolist()
 
     in_turns([serve, generate], 0)
-    label = f"answers of {batch}"
+    label = f"{folder.name}: answers of {batch}"
     taken = [in_turns([serve, generate], turn) for turn in tqdm(range(turns.answers), desc=label)]
     own, others = (torch.tensor(tokens) for tokens in answers)
     return [other / ours for ours, other in taken], int((own != others).sum())

@@ -1,7 +1,9 @@
-"""Compares the experts op in C with the same maps one by one; the last line is JSON.
+"""Compares the experts op in C with what the machine can do at most; the last line is JSON.
 
-The limit is the CPU time of the linear op for every expert that has rows, with as many rows, and
-without sorting, gates and the weighted sum. Blocks of both alternate in one process.
+The limit of one product is the longer of reading its weights once and of as many multiplications
+in oneDNN's square product, at the rates of the same repeat; that of the op is the sum over the
+products of all experts that have rows. Each repeat also times the linear op for each of those
+products, one by one, and the choice of experts from a router's logits. All are CPU times.
 """
 
 import argparse
@@ -9,16 +11,17 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from peers.floors import Floors, Limits
+from specdecode_engine.model.routing import RoutingConfig, route
 from specdecode_kernels import (
     Backend,
-    ExpertRouting,
     ExpertWeights,
     GatedActivation,
     PackedWeight,
@@ -28,7 +31,9 @@ from specdecode_kernels.testing import backend_of
 CPU = torch.device("cpu")
 SILU = GatedActivation("silu")
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-ROWS = (1, 8, 64)
+ROWS = (1, 8, 64, 512)
+RUNS = 3
+"""Of which the least counts, as for the machine's rates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,16 @@ class MixtureSizes:
 DEFAULT = MixtureSizes()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MixtureCalls:
+    """The op, its maps one by one, and the choice of its experts."""
+
+    op: Callable[[], object]
+    maps: Callable[[], object]
+    router: Callable[[], object]
+    rows_by_expert: tuple[int, ...]  # of those that have rows
+
+
 class MixtureLayer:
     """Packed weights of all experts, together and one by one."""
 
@@ -56,14 +71,14 @@ class MixtureLayer:
         self.together = ExpertWeights(self._pack(gate_up), self._pack(down))
         self.alone = [(self._pack(a), self._pack(b)) for a, b in zip(gate_up, down, strict=True)]
 
-    def calls(self, rows: int) -> tuple[Callable[[], object], Callable[[], object]]:
-        """Return the op on random rows, and the maps that its experts need."""
+    def calls(self, rows: int) -> "MixtureCalls":
+        """Return the op on random rows, and what it consists of."""
         sizes = self.sizes
-        scores = torch.rand(rows, sizes.experts, generator=torch.Generator().manual_seed(rows))
-        ids = scores.argsort(dim=1)[:, : sizes.top_k].int().contiguous()
-        routing = ExpertRouting(ids, torch.full(ids.shape, 1 / sizes.top_k))
+        logits = torch.randn(rows, sizes.experts, generator=torch.Generator().manual_seed(rows))
+        config = RoutingConfig(top_k=sizes.top_k, scores="softmax", is_normalized=True)
+        routing = route(logits, config)
         x = self._draw(rows, sizes.hidden)
-        counts = ids.flatten().long().bincount(minlength=sizes.experts).tolist()
+        counts = routing.ids.flatten().long().bincount(minlength=sizes.experts).tolist()
         needed = [
             (maps, self._draw(count, sizes.hidden), self._draw(count, sizes.inner))
             for maps, count in zip(self.alone, counts, strict=True)
@@ -75,7 +90,23 @@ class MixtureLayer:
                 self.ops.linear(wide, gate_up, None)
                 self.ops.linear(narrow, down, None)
 
-        return lambda: self.ops.experts(x, routing, self.together, SILU), compute_maps
+        return MixtureCalls(
+            op=lambda: self.ops.experts(x, routing, self.together, SILU),
+            maps=compute_maps,
+            router=lambda: route(logits, config),
+            rows_by_expert=tuple(count for count in counts if count),
+        )
+
+    def limit_ms(self, rows_by_expert: Sequence[int], rates: Floors) -> float:
+        """Return the least time of the products of experts with these rows."""
+        sizes, name = self.sizes, str(self.dtype).removeprefix("torch.")
+        total_ms = 0.0
+        for rows in rows_by_expert:
+            for weights in (2 * sizes.inner * sizes.hidden, sizes.inner * sizes.hidden):
+                read_ms = weights * self.dtype.itemsize / rates.read_gb_s / 1e6
+                product_ms = 2 * rows * weights / rates.gemm_gflop_s[name] / 1e6
+                total_ms += max(read_ms, product_ms)
+        return total_ms
 
     def _draw(self, *shape: int) -> Tensor:
         generator = torch.Generator().manual_seed(sum(shape))
@@ -86,41 +117,53 @@ class MixtureLayer:
         return self.ops.pack_weight(weight)
 
 
-def compare(layer: MixtureLayer, rows: int, blocks: int, calls: int) -> dict[str, float]:
-    """Return the medians of CPU milliseconds of both, and of their ratio, over blocks of calls."""
-    op, maps = layer.calls(rows)
-    times = [(_block_ms(maps, calls), _block_ms(op, calls)) for _ in range(blocks + 1)][1:]
+def compare(layer: MixtureLayer, repeats: int, machine: Limits) -> dict[int, dict[str, float]]:
+    """Return by rows the medians of CPU milliseconds and of ratios over repeats, after a first."""
+    calls = {rows: layer.calls(rows) for rows in ROWS}
+    found: dict[int, list[tuple[float, ...]]] = {rows: [] for rows in ROWS}
+    for _ in range(repeats + 1):
+        rates = machine.measure()
+        for rows, of in calls.items():
+            op, maps, router = _least_ms(of.op, of.maps, of.router)
+            limit = layer.limit_ms(of.rows_by_expert, rates)
+            found[rows].append((op, limit / op, maps / op, router / op))
+    names = ("op_ms", "of_limit", "of_maps", "router_share")
     return {
-        "op_ms": round(statistics.median(ours for _, ours in times), 4),
-        "maps_ms": round(statistics.median(limit for limit, _ in times), 4),
-        "of_limit": round(statistics.median(limit / ours for limit, ours in times), 3),
+        rows: {
+            name: round(statistics.median(values), 4)
+            for name, values in zip(names, zip(*measured[1:], strict=True), strict=True)
+        }
+        for rows, measured in found.items()
     }
 
 
-def _block_ms(call: Callable[[], object], calls: int) -> float:
-    start = time.process_time()
-    for _ in range(calls):
-        call()
-    return (time.process_time() - start) / calls * 1000
+def _least_ms(*calls: Callable[[], object]) -> list[float]:
+    """Return the least CPU time of each of several calls, which take turns."""
+    times_ms: list[list[float]] = [[] for _ in calls]
+    for _ in range(RUNS):
+        for call, measured in zip(calls, times_ms, strict=True):
+            start = time.process_time()
+            call()
+            measured.append((time.process_time() - start) * 1000)
+    return [min(measured) for measured in times_ms]
 
 
 def main(arguments: list[str] | None = None, sizes: MixtureSizes = DEFAULT) -> int:
     """Print a table, write the result if asked to, and print it as JSON."""
     parser = argparse.ArgumentParser(prog="experts_bench", description=__doc__)
-    parser.add_argument("--blocks", type=int, default=41, help="Pairs of blocks.")
-    parser.add_argument("--calls", type=int, default=4, help="Calls of each block.")
+    parser.add_argument("--repeats", type=int, default=41, help="Of all measurements.")
     parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
     parser.add_argument("--result", type=Path, help="File for the result.")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     found: dict[str, dict[str, float]] = {}
+    machine = Limits()
     for name, dtype in TYPES.items():
         layer = MixtureLayer(backend_of("cpu", CPU, dtype), sizes, dtype)
-        for rows in ROWS:
-            figures = compare(layer, rows, options.blocks, options.calls)
+        for rows, figures in compare(layer, options.repeats, machine).items():
             found[f"{name}, {rows} rows"] = figures
             print(f"{name:9} {rows:3} rows  {figures}", flush=True)
-    report = json.dumps({"threads": options.threads, "blocks": options.blocks, "figures": found})
+    report = json.dumps({"threads": options.threads, "repeats": options.repeats, "figures": found})
     if options.result is not None:
         options.result.write_text(report + "\n", encoding="utf-8")
     print(report)

@@ -46,7 +46,7 @@ def _elementwise(draw: _Draw) -> Calls:
     weight, qkv = draw.normal(HIDDEN, dtype=half), draw.normal(5, 8, 16, dtype=half)
     cos, sin = draw.normal(5, 8, dtype=half), draw.normal(5, 8, dtype=half)
     k_pool, v_pool = (draw.normal(32, 2, 16, dtype=half) for _ in range(2))
-    rows = draw.numbers(3, 9, 4, 30, 1, dtype=torch.int64)
+    rows, logits = draw.numbers(3, 9, 4, 30, 1, dtype=torch.int64), draw.normal(5, 40) * 30
 
     def store(ops: Backend) -> object:
         ops.store_kv(LayerKV(k_pool, v_pool), rows, qkv[:, :2], qkv[:, 2:4])
@@ -57,6 +57,8 @@ def _elementwise(draw: _Draw) -> Calls:
         "add_rms_norm": lambda ops: ops.add_rms_norm(x, update, weight, 1e-5),
         "apply_rope": lambda ops: ops.apply_rope(qkv[:, :4], qkv[:, 4:6], cos, sin),
         "silu_and_mul": lambda ops: ops.silu_and_mul(x[:, :64], x[:, 64:]),
+        "gelu_tanh_and_mul": lambda ops: ops.gelu_tanh_and_mul(x[:, :64], x[:, 64:]),
+        "softcap": lambda ops: ops.softcap(logits, 30.0),
         "store_kv": store,
     }
 

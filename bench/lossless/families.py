@@ -31,6 +31,9 @@ ALPHA = 1.702
 HEAD_NORM = 2.0
 """Mean weight of q_norm and k_norm: it makes attention about as sharp as in the trained Llama."""
 
+OUTPUT_NORM = 0.5
+"""Mean factor of the norms of what attention and the MLP add, of the size of embeddings."""
+
 
 def make_family(family: str, llama: Path, into: Path, *, window: int = WINDOW) -> Path:
     """Write a checkpoint of `family` with the weights of the checkpoint `llama`; return it.
@@ -99,6 +102,44 @@ def _to_qwen3_moe(keys: Keys, tensors: Tensors, generator: torch.Generator) -> N
     }
 
 
+def _to_gemma2(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
+    """Norms stored less 1, around attention and MLP; scaled embeddings; softcaps; GELU.
+
+    Embeddings stay as they are, also for a tied head: what is added to them grows with them.
+    """
+    embedding = tensors["model.embed_tokens.weight"]
+    size = float(embedding.float().square().mean().sqrt()) * keys["hidden_size"] ** 0.5
+    tensors["model.norm.weight"] -= 1
+    for number in range(keys["num_hidden_layers"]):
+        layer = f"model.layers.{number}"
+        tensors[f"{layer}.input_layernorm.weight"] -= 1
+        before_mlp = tensors.pop(f"{layer}.post_attention_layernorm.weight") - 1
+        tensors[f"{layer}.pre_feedforward_layernorm.weight"] = before_mlp
+        for after in ("post_attention_layernorm", "post_feedforward_layernorm"):
+            drawn = _normal(keys["hidden_size"], embedding.dtype, generator)
+            tensors[f"{layer}.{after}.weight"] = size * (OUTPUT_NORM + 0.1 * drawn) - 1
+    keys |= {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": keys["head_dim"],
+        "attn_logit_softcapping": 20.0,
+        "final_logit_softcapping": 30.0,
+    }
+
+
+def _to_gemma3(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
+    """As Gemma 2, with norms of heads for one softcap, and angles of their own under windows."""
+    _to_gemma2(keys, tensors, generator)
+    _add_head_norms(keys, tensors, generator, stored_less=1.0)
+    keys |= {
+        "attn_logit_softcapping": None,
+        "sliding_window_pattern": 2,
+        "rope_parameters": {
+            "full_attention": keys["rope_parameters"],
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        },
+    }
+
+
 def _to_gpt_oss(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
     """Sinks, biases, windows in every other layer, YaRN, and experts each close to the MLP before.
 
@@ -154,13 +195,15 @@ def _stack_experts(mlp: str, hidden: int, tensors: Tensors, generator: torch.Gen
     tensors.update({f"{mlp}.{name}": one.to(dtype).contiguous() for name, one in made.items()})
 
 
-def _add_head_norms(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
+def _add_head_norms(
+    keys: Keys, tensors: Tensors, generator: torch.Generator, stored_less: float = 0.0
+) -> None:
     dtype = tensors["model.norm.weight"].dtype
     for number in range(keys["num_hidden_layers"]):
         for part in "qk":
             drawn = _normal(keys["head_dim"], dtype, generator)
             name = f"model.layers.{number}.self_attn.{part}_norm.weight"
-            tensors[name] = HEAD_NORM + 0.2 * drawn
+            tensors[name] = HEAD_NORM - stored_less + 0.2 * drawn
 
 
 def _to_longrope(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
@@ -184,6 +227,8 @@ _CHANGES: Mapping[str, tuple[str, Callable[[Keys, Tensors, torch.Generator], Non
     "qwen2": ("Qwen2ForCausalLM", _to_qwen2),
     "qwen3": ("Qwen3ForCausalLM", _to_qwen3),
     "qwen3_moe": ("Qwen3MoeForCausalLM", _to_qwen3_moe),
+    "gemma2": ("Gemma2ForCausalLM", _to_gemma2),
+    "gemma3_text": ("Gemma3ForCausalLM", _to_gemma3),
     "gpt_oss": ("GptOssForCausalLM", _to_gpt_oss),
     LONGROPE: ("LlamaForCausalLM", _to_longrope),
 }

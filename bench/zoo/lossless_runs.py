@@ -9,6 +9,7 @@ from lossless.run import Models, build_plain, build_speculative, run_alone, run_
 from specdecode_api.boot import ModelImplementation
 from specdecode_engine.batch.request import FinishReason
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.startup.model_check import CheckOptions, check_pair
 
 CASES = 3
 
@@ -42,6 +43,9 @@ def make_material(vocab: int) -> Material:
 def plain_engine(
     target: Path, drafts: dict[str, Path], implementation: ModelImplementation = "transformers"
 ) -> tuple[Models, EngineCore]:
-    """Build the engine that answers are compared with."""
-    models = Models(target, drafts, "float32", implementation=implementation)
+    """Build the engine that answers are compared with; mixtures return the experts of tokens."""
+    has_experts = check_pair(target, None, CheckOptions()).target.routed_bytes_per_token is not None
+    models = Models(
+        target, drafts, "float32", implementation=implementation, returns_experts=has_experts
+    )
     return models, build_plain(models)

@@ -35,19 +35,20 @@ _FLOATS, _INDICES = Entries(4), Entries(_WORD)
 
 
 def rms_norm(
-    of: Entries, x: int, stride: int, weight: int, _eps: float, out: int, rows: int, dim: int
-) -> Touched:
-    wide = of.rows(x, rows, stride, dim)
-    return Touched([wide, of.span(weight, dim), of.span(out, rows * dim, is_written=True)])
+    of: Entries, x: int, stride: int, weight: int, is_wide: int, _eps: float, out: int, rows: int,
+    dim: int,
+) -> Touched:  # fmt: skip
+    given = [of.rows(x, rows, stride, dim), (_FLOATS if is_wide else of).span(weight, dim)]
+    return Touched([*given, of.span(out, rows * dim, is_written=True)])
 
 
 def add_rms_norm(
-    of: Entries, x: int, stride: int, update: int, update_stride: int, weight: int, _eps: float,
-    summed: int, normed: int, rows: int, dim: int,
+    of: Entries, x: int, stride: int, update: int, update_stride: int, weight: int, is_wide: int,
+    _eps: float, summed: int, normed: int, rows: int, dim: int,
 ) -> Touched:  # fmt: skip
     given = [of.rows(x, rows, stride, dim), of.rows(update, rows, update_stride, dim)]
     results = [of.span(each, rows * dim, is_written=True) for each in (summed, normed)]
-    return Touched([*given, of.span(weight, dim), *results])
+    return Touched([*given, (_FLOATS if is_wide else of).span(weight, dim), *results])
 
 
 def apply_rope(
@@ -67,6 +68,10 @@ def silu_and_mul(
 ) -> Touched:
     given = [of.rows(gate, rows, gate_stride, dim), of.rows(up, rows, up_stride, dim)]
     return Touched([*given, of.span(out, rows * dim, is_written=True)])
+
+
+def softcap(_: Entries, x: int, _cap: float, out: int, count: int) -> Touched:
+    return Touched([_FLOATS.span(x, count), _FLOATS.span(out, count, is_written=True)])
 
 
 def store_kv(
@@ -122,8 +127,9 @@ def attend(
     v_pool: int, out: int, q_heads: int, kv_heads: int, k_dim: int, v_dim: int, params: int,
 ) -> Touched:  # fmt: skip
     layout = _Layout.read(metadata)
-    window, sinks = _integers(params, 2)
-    pool_rows, widths = layout.pool_rows(window), (kv_heads * k_dim, kv_heads * v_dim)
+    window, chunk, sinks = _integers(params, 3)
+    pool_rows = layout.pool_rows(window, chunk)
+    widths = (kv_heads * k_dim, kv_heads * v_dim)
     spans = [
         *layout.spans(metadata),
         of.rows(q, layout.rows, q_stride, q_heads * k_dim),
@@ -132,10 +138,10 @@ def attend(
             of.span(pool, pool_rows * each)
             for pool, each in zip((k_pool, v_pool), widths, strict=True)
         ),
-        Span(params, params + 3 * _WORD),
+        Span(params, params + 4 * _WORD),
         *([Span(sinks, sinks + 4 * q_heads)] if sinks else []),
     ]
-    links = [*layout.links(metadata), *([Link(params + _WORD, sinks)] if sinks else [])]
+    links = [*layout.links(metadata), *([Link(params + 2 * _WORD, sinks)] if sinks else [])]
     if tree_kv:
         tree = _tree(of, tree_kv, layout, widths)
         spans, links = [*spans, *tree.spans], [*links, *tree.links]
@@ -143,11 +149,10 @@ def attend(
 
 
 CALLS: dict[str, Spans] = {
-    call.__name__: call
-    for call in (
-        *(rms_norm, add_rms_norm, apply_rope, silu_and_mul),
-        *(store_kv, pack, linear, attend, experts),
-    )
+    **{call.__name__: call for call in (rms_norm, add_rms_norm, apply_rope, silu_and_mul)},
+    **{call.__name__: call for call in (store_kv, pack, linear, attend, experts)},
+    "gelu_tanh_and_mul": silu_and_mul,
+    "softcap": softcap,
 }
 """By the kernel's name; the order gives the numbers by which driver.c knows them."""
 
@@ -182,17 +187,19 @@ class _Layout:
         starts = _integers(self.starts, self.batch + 1)
         return max((b - a for a, b in itertools.pairwise(starts)), default=0)
 
-    def first_columns(self, window: int) -> list[int]:
-        """Count the pages before the windows of each request's rows; 0: no window."""
+    def first_columns(self, window: int, chunk: int) -> list[int]:
+        """Count the pages before the windows or chunks of each request's rows; 0: none."""
         starts = _integers(self.starts, self.batch + 1)
         lengths = _integers(self.kv_lens, self.rows)
         shortest = [min(lengths[a:b], default=0) for a, b in itertools.pairwise(starts)]
+        if chunk:
+            return [max(0, n - 1) // chunk * chunk // self.page_size for n in shortest]
         return [max(0, n - window) // self.page_size if window else 0 for n in shortest]
 
-    def pool_rows(self, window: int) -> int:
+    def pool_rows(self, window: int, chunk: int) -> int:
         """Rows of the pool up to the end of the last page that is read."""
         ends = [0]
-        columns = zip(self.first_columns(window), self.columns(), strict=True)
+        columns = zip(self.first_columns(window, chunk), self.columns(), strict=True)
         for request, (first, end) in enumerate(columns):
             pages = _integers(self.pages + request * self.page_columns * _WORD, end)
             ends += [(page + 1) * self.page_size for page in pages[first:]]

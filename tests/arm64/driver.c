@@ -17,11 +17,13 @@ typedef uint16_t entry;
 typedef float entry;
 #endif
 
-void rms_norm(const entry *, long, const entry *, float, entry *, long, long);
-void add_rms_norm(const entry *, long, const entry *, long, const entry *, float, entry *, entry *, long,
-                  long);
+void rms_norm(const entry *, long, const void *, long, float, entry *, long, long);
+void add_rms_norm(const entry *, long, const entry *, long, const void *, long, float, entry *, entry *,
+                  long, long);
 void apply_rope(entry *, long, long, entry *, long, long, const float *, const float *, long, long);
 void silu_and_mul(const entry *, long, const entry *, long, entry *, long, long);
+void gelu_tanh_and_mul(const entry *, long, const entry *, long, entry *, long, long);
+void softcap(const float *, float, float *, long);
 void store_kv(entry *, entry *, const int64_t *, const entry *, long, const entry *, long, long, long,
               long);
 void pack(const entry *, entry *, long, long);
@@ -92,8 +94,8 @@ static union argument take_argument(struct region *regions) {
 
 static void call(int64_t function, const union argument *a) {
     switch (function) {
-    case 0: rms_norm(P(0), N(1), P(2), F(3), P(4), N(5), N(6)); break;
-    case 1: add_rms_norm(P(0), N(1), P(2), N(3), P(4), F(5), P(6), P(7), N(8), N(9)); break;
+    case 0: rms_norm(P(0), N(1), P(2), N(3), F(4), P(5), N(6), N(7)); break;
+    case 1: add_rms_norm(P(0), N(1), P(2), N(3), P(4), N(5), F(6), P(7), P(8), N(9), N(10)); break;
     case 2: apply_rope(P(0), N(1), N(2), P(3), N(4), N(5), P(6), P(7), N(8), N(9)); break;
     case 3: silu_and_mul(P(0), N(1), P(2), N(3), P(4), N(5), N(6)); break;
     case 4: store_kv(P(0), P(1), P(2), P(3), N(4), P(5), N(6), N(7), N(8), N(9)); break;
@@ -103,6 +105,8 @@ static void call(int64_t function, const union argument *a) {
     case 8:
         experts(P(0), P(1), P(2), P(3), P(4), N(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12));
         break;
+    case 9: gelu_tanh_and_mul(P(0), N(1), P(2), N(3), P(4), N(5), N(6)); break;
+    case 10: softcap(P(0), F(1), P(2), N(3)); break;
     default: fail("an unknown function");
     }
 }

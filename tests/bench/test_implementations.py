@@ -27,13 +27,17 @@ def test_all_figures_are_measured_on_real_engines() -> None:
         TINY, steps=2, answers=2, prompt=5, answer=6, step_batches=(1, 3), answer_batches=(2,)
     )
     figures = measure_implementations(turns)
-    ratios = ["step_to_native_b1", "step_to_native_b3", "qwen3_to_generate_b2"]
+    ratios = ["step_to_native_b1", "step_to_native_b3"]
+    ratios += ["qwen3_to_generate_b2", "qwen3_moe_to_generate_b2", "gemma3_to_generate_b2"]
+    ratios.append("gemma3_step_to_native_b2")
     for name in ratios:
         median, quartiles = figures[name], figures[f"{name}_quartiles"]
         assert isinstance(median, float)
         assert isinstance(quartiles, list)
         assert 0 < quartiles[0] <= median <= quartiles[1]
     assert figures["qwen3_differing_tokens_b2"] == 0
+    assert figures["qwen3_moe_differing_tokens_b2"] == 0
+    assert figures["gemma3_differing_tokens_b2"] == 0
 
 
 def test_answers_have_the_length_that_was_asked_for(tmp_path: Path) -> None:
@@ -56,7 +60,12 @@ def test_every_other_turn_is_the_other_way_round() -> None:
 @pytest.mark.parametrize("turns", [QUICK, FULL])
 def test_figures_that_have_a_target_are_measured(turns: Turns) -> None:
     measured = {f"step_to_native_b{batch}" for batch in turns.step_batches}
-    measured |= {f"qwen3_to_generate_b{batch}" for batch in turns.answer_batches}
+    measured |= {
+        f"{model}_to_generate_b{batch}"
+        for model in ("qwen3", "qwen3_moe", "gemma3")
+        for batch in turns.answer_batches
+    }
+    measured |= {f"gemma3_step_to_native_b{batch}" for batch in turns.answer_batches}
     named = {target.figure for target in TARGETS if target.figure.startswith("implementations ")}
     assert named == {f"implementations {name}" for name in measured}
     assert is_lower_better("implementations step_to_native_b8")

@@ -103,6 +103,31 @@ def test_attention_with_every_feature_is_right_in_a_replay(
     assert values(eager) == values(result) == values(case.attend())
 
 
+def test_a_graph_of_a_mixture_takes_any_routing(gpu: ShadowDevice) -> None:
+    """Nothing of a replay follows from the experts that were chosen when it was captured."""
+    hidden, routing, weights, activation = arguments_of("experts")
+    backend, graph = triton_backend(gpu), torch.cuda.CUDAGraph()
+    given = on_device((hidden, routing, weights, activation))
+    all_ids = torch.tensor(
+        [[[2, 0], [0, 1], [2, 1]], [[3, 3]] * 3, [[0, 1], [2, 3], [1, 0]]], dtype=torch.int32
+    )
+    there, results = all_ids.to(CUDA), []
+    with gpu.counting() as waits:
+        graph.capture_begin()
+        result = backend.experts(*given)
+        graph.capture_end()
+        launched = gpu.triton_launches
+        for ids in there:
+            given[1].ids.copy_(ids)
+            graph.replay()
+            results.append(result.clone())
+    assert waits == []
+    assert gpu.triton_launches == launched, "launchers run once"
+    for ids, found in zip(all_ids, results, strict=True):
+        right = TORCH.experts(hidden, routing._replace(ids=ids), weights, activation)
+        assert values(found) == values(right)
+
+
 def test_every_op_with_a_launcher_is_tested_here_and_its_kernel_by_the_interpreter(
     gpu: ShadowDevice,
 ) -> None:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from specdecode_engine.batch.request import Request, SamplingParams, TokenLogprobs
+from specdecode_engine.batch.request import ExpertIds, Request, SamplingParams, TokenLogprobs
 from specdecode_engine.engine import EngineCore
 
 DRAFTS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
@@ -58,6 +58,7 @@ class Answer:
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    routed_experts: list[ExpertIds] = field(default_factory=list)
 
 
 def run(

@@ -29,6 +29,7 @@ SHAPES = {
     "dim 80": Shape(qo_lens=(2, 2), dim=80, tree_rows=3),
     "dim 96": Shape(qo_lens=(1, 1), dim=96, longest=40),
     "dim 256": Shape(qo_lens=(2,), dim=256, longest=40, tree_rows=9),
+    "dim 512": Shape(qo_lens=(3, 1), kv_heads=1, dim=512, longest=40, tree_rows=3),
     "tree": Shape(qo_lens=(6, 6), tree_rows=6, longest=40),
     "tree of 40 nodes": Shape(qo_lens=(40,), tree_rows=40, shared=4, dim=64, longest=70),
     "trees of different sizes": Shape(qo_lens=(1, 6, 0, 3), tree_rows=6, longest=40),
@@ -90,9 +91,21 @@ def test_params_and_head_sizes_equal_the_reference(name: str, splits: int, windo
     assert_equals_reference(draw_case(shape, window), splits)
 
 
-def test_a_window_skips_the_blocks_before_it() -> None:
+@pytest.mark.parametrize(("size", "splits"), [(1, 3), (7, 1), (32, 3)])
+@pytest.mark.parametrize("name", ["decode", "chain", "tree", "trees of different sizes", "ragged"])
+def test_chunks_equal_the_reference(name: str, splits: int, size: int) -> None:
+    params = AttentionParams(attention_chunk_size=size)
+    assert_equals_reference(
+        draw_case(replace(SHAPES[name], is_causal=True, params=params), size), splits
+    )
+
+
+@pytest.mark.parametrize(
+    "params", [AttentionParams(sliding_window=9), AttentionParams(attention_chunk_size=9)]
+)
+def test_a_window_or_chunk_skips_the_blocks_before_it(params: AttentionParams) -> None:
     """Their page ids may be of pages that the pool does not have."""
-    shape = Shape((2, 2), longest=200, is_causal=True, params=AttentionParams(sliding_window=9))
+    shape = Shape((2, 2), longest=200, is_causal=True, params=params)
     case = draw_case(shape, 3)
     wanted = case.attend()
     for request, seen in enumerate(case.metadata.kv_lens.view(2, 2)[:, 0].tolist()):
@@ -119,6 +132,7 @@ def test_float8_pools_are_read_by_their_scales(
 def shapes(draw: st.DrawFn) -> Shape:
     tree_rows = draw(st.sampled_from((0, 1, 17)))
     count = draw(st.integers(1, 9))
+    has_chunks, reach = draw(st.booleans()), draw(st.sampled_from((None, 1, 5, 40)))
     lens = st.just(count) if draw(st.booleans()) else st.integers(0, 9)
     return Shape(
         qo_lens=tuple(draw(st.lists(lens, min_size=1, max_size=3))),
@@ -135,7 +149,8 @@ def shapes(draw: st.DrawFn) -> Shape:
         params=AttentionParams(
             scale=draw(st.sampled_from((None, 0.3))),
             logit_softcap=draw(st.sampled_from((None, 2.0))),
-            sliding_window=draw(st.sampled_from((None, 1, 5, 40))),
+            sliding_window=None if has_chunks else reach,
+            attention_chunk_size=reach if has_chunks else None,
         ),
         has_sinks=draw(st.booleans()),
     )

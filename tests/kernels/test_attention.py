@@ -102,7 +102,7 @@ def test_params_and_head_sizes_equal_the_loop(
 
 def test_drawn_params_have_each_feature() -> None:
     drawn = [make_case(seed, torch.float64, True, with_params=True) for seed in range(25)]
-    for name in ("scale", "logit_softcap", "sliding_window", "sinks"):
+    for name in ("scale", "logit_softcap", "sliding_window", "attention_chunk_size", "sinks"):
         given = [getattr(case.params, name) is not None for case in drawn]
         assert 5 <= sum(given) <= 20, name
     assert 5 <= sum(case.kv.k.shape != case.kv.v.shape for case in drawn) <= 20

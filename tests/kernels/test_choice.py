@@ -73,7 +73,7 @@ def test_triton_runs_where_kernels_are_tested() -> None:
     ("dtype", "dim", "obstacle"),
     [
         (torch.float64, 64, "not torch.float64"),
-        (torch.float32, 257, "heads of up to 256, not 257"),
+        (torch.float16, 513, "heads of up to 512, not 513"),
         (torch.float32, 256, "float32 heads of more than 128"),
     ],
 )
@@ -126,8 +126,8 @@ def test_what_flashinfer_cannot_attend_to_goes_to_triton(
 
 
 def test_triton_is_refused_for_wide_values() -> None:
-    with pytest.raises(ValueError, match="heads of up to 256, not 512"):
-        choose_backend("triton", DEVICE, torch.bfloat16, 128, v_head_dim=512)
+    with pytest.raises(ValueError, match="heads of up to 512, not 576"):
+        choose_backend("triton", DEVICE, torch.bfloat16, 128, v_head_dim=576)
 
 
 @pytest.fixture

@@ -74,10 +74,12 @@ def test_params_and_head_sizes_equal_the_reference(
     torch.testing.assert_close(got, wanted, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
-def test_pages_before_every_window_are_not_read() -> None:
+@pytest.mark.parametrize(
+    "params", [AttentionParams(sliding_window=10), AttentionParams(attention_chunk_size=10)]
+)
+def test_pages_before_every_window_or_chunk_are_not_read(params: AttentionParams) -> None:
     """Window layers free them: an id that lies outside the pool would be read out of bounds."""
-    window = AttentionParams(sliding_window=10)
-    case = draw_case(Shape((3, 1), longest=64, is_causal=True, params=window), 0)
+    case = draw_case(Shape((3, 1), longest=64, is_causal=True, params=params), 0)
     wanted = case.attend(cpu_backend())
     for request, end in enumerate(case.metadata.kv_lens[[2, 3]].tolist()):
         kept = max(0, end - 2 - 10) // case.metadata.page_size
@@ -184,10 +186,11 @@ class _Text:
         return AttentionArgs(q, kv, metadata, None, self._params).attend(cpu_backend(q.dtype))
 
 
-@pytest.mark.parametrize("window", [None, 1, 2, 3, 4, 64])
+@pytest.mark.parametrize("limit", [None, 1, 2, 3, 4, 64])
+@pytest.mark.parametrize("name", ["sliding_window", "attention_chunk_size"])
 @pytest.mark.parametrize("prefix", [0, 5, 60, 63, 125, 127, 300, 510])
 def test_a_node_of_a_tree_has_the_bits_of_the_same_row_in_a_chain(
-    prefix: int, window: int | None
+    prefix: int, name: str, limit: int | None
 ) -> None:
     """Node 3 hangs on node 1, which hangs on the root: a chain of those three is the same."""
     path, nodes, dim = (0, 1, 3), 4, 64
@@ -199,7 +202,7 @@ def test_a_node_of_a_tree_has_the_bits_of_the_same_row_in_a_chain(
     seen = torch.arange(prefix + 1, prefix + 1 + len(path))
     chain = AttentionMetadata(pages, 1, (len(path),), seen, prefix + len(path))
     k_pool, v_pool = (torch.cat((x[chain_rows], torch.zeros(1024, 1, dim)))[:1024] for x in (k, v))
-    params = AttentionParams(sliding_window=window, sinks=torch.ones(2), logit_softcap=3.0)
+    params = AttentionParams(sinks=torch.ones(2), logit_softcap=3.0, **{name: limit})
     wanted = cpu_backend().attend(q[list(path)], LayerKV(k_pool, v_pool), chain, None, params)
     mask = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]).bool()[None]
     tree_kv = TreeKV(k[None, prefix:], v[None, prefix:], mask)

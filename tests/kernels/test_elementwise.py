@@ -56,6 +56,33 @@ def test_silu_and_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
 
 
 @every_dtype
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gelu_tanh_and_mul(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    gate, up = normal(*shape, dtype=dtype) * 3, normal(*shape, dtype=dtype).flip(0)
+    wide = gate.double()
+    curve = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
+    wanted = wide / 2 * (1 + curve.tanh()) * up.double()
+    assert_near(ops(dtype).gelu_tanh_and_mul(gate, up), wanted, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_softcap(dtype: torch.dtype) -> None:
+    x = normal(3, 1023, dtype=dtype) * 40
+    assert_near(ops(dtype).softcap(x, 30.0), 30 * (x.double() / 30).tanh(), dtype)
+
+
+def test_a_norms_weight_may_be_wider_than_its_rows() -> None:
+    """Of Gemma: 1 plus a weight of 16 bits needs more of them."""
+    x, stored = normal(3, 70, dtype=torch.bfloat16), normal(70, dtype=torch.bfloat16) * 1e-2
+    weight = 1 + stored.float()
+    wide = x.double()
+    scaled = wide / (wide.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
+    normed = ops(torch.bfloat16).rms_norm(x, weight, 1e-5)
+    assert_near(normed, scaled * weight.double(), torch.bfloat16)
+    assert not torch.equal(normed, ops(torch.bfloat16).rms_norm(x, weight.bfloat16(), 1e-5))
+
+
+@every_dtype
 def test_rope_turns_pairs_of_halves(dtype: torch.dtype) -> None:
     angles = torch.tensor([[0.0, 0.0], [0.3, 2.0], [math.pi / 2, math.pi]])
     q, k = normal(3, 4, 4, dtype=dtype), normal(3, 2, 4, dtype=dtype)

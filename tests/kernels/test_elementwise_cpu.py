@@ -68,6 +68,18 @@ def test_add_rms_norm(dim: int, dtype: torch.dtype, ops: Backend, counts: Counte
     assert set(counts) == {"add_rms_norm", "rms_norm"}
 
 
+@pytest.mark.parametrize("dim", DIMS)
+def test_norms_of_bfloat16_rows_by_a_float32_weight(dim: int, counts: Counter[str]) -> None:
+    ops = checked(backend_of("cpu", CPU, torch.bfloat16))
+    x = draw(MOST_ROWS, dim, dtype=torch.bfloat16)
+    weight = 1 + draw(dim, seed=1, dtype=torch.float32) * 1e-2
+    assert_near(ops.rms_norm(x, weight, 1e-5), TORCH.rms_norm(x, weight, 1e-5))
+    _, normed = ops.add_rms_norm(x, x, weight, 1e-5)
+    assert_near(normed, TORCH.rms_norm(x + x, weight, 1e-5))
+    assert set(counts) == {"rms_norm", "add_rms_norm"}
+    assert_rows_alone_are_the_same(lambda rows: ops.rms_norm(rows, weight, 1e-5), x)
+
+
 @every_dtype
 @pytest.mark.parametrize("dim", [2, 10, 64, 128])
 def test_apply_rope(dim: int, dtype: torch.dtype, ops: Backend, counts: Counter[str]) -> None:
@@ -102,6 +114,34 @@ def test_silu_and_mul(dim: int, dtype: torch.dtype, ops: Backend, counts: Counte
     assert_rows_alone_are_the_same(lambda rows: ops.silu_and_mul(*rows.chunk(2, dim=-1)), both)
 
 
+@every_dtype
+@pytest.mark.parametrize("dim", DIMS)
+def test_gelu_tanh_and_mul(
+    dim: int, dtype: torch.dtype, ops: Backend, counts: Counter[str]
+) -> None:
+    both = draw(MOST_ROWS, 2 * dim, dtype=dtype) * 4
+    gate, up = both.chunk(2, dim=-1)
+    wanted = TORCH.gelu_tanh_and_mul(gate, up)
+    for given in ((gate, up), (gate.contiguous(), inside_wider(up))):
+        got = ops.gelu_tanh_and_mul(*given)
+        # torch's 1 + tanh loses the digits of a gate far below 0.
+        torch.testing.assert_close(got, wanted, rtol=2 * TOLERANCE[dtype], atol=1e-5)
+    assert set(counts) == {"gelu_tanh_and_mul"}
+    assert_rows_alone_are_the_same(lambda rows: ops.gelu_tanh_and_mul(*rows.chunk(2, dim=-1)), both)
+
+
+@every_dtype
+@pytest.mark.parametrize("dim", DIMS)
+def test_softcap(dim: int, dtype: torch.dtype, ops: Backend, counts: Counter[str]) -> None:
+    """Logits are float32 whatever the type of the model."""
+    x = draw(MOST_ROWS, dim, dtype=torch.float32) * 40
+    for logits in (x, x.t().contiguous().t()):
+        got = ops.softcap(logits, 30.0)
+        torch.testing.assert_close(got, TORCH.softcap(x, 30.0), rtol=1e-6, atol=1e-6)
+    assert set(counts) == {"softcap"}
+    assert_rows_alone_are_the_same(lambda rows: ops.softcap(rows, 30.0), x)
+
+
 def assert_near_relatively(got: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(got, wanted, rtol=2 * TOLERANCE[got.dtype], atol=1e-6)
 
@@ -110,6 +150,8 @@ def test_the_gate_of_every_finite_number_is_finite() -> None:
     extremes = torch.tensor([[-1e30, -200.0, -89.0, -87.5, -1e-30, 0.0, 1e-30, 87.5, 200.0, 1e30]])
     got = FLOAT32.silu_and_mul(extremes, torch.ones_like(extremes))
     torch.testing.assert_close(got, torch.nn.functional.silu(extremes), atol=1e-6, rtol=1e-6)
+    got = FLOAT32.gelu_tanh_and_mul(extremes, torch.ones_like(extremes))
+    torch.testing.assert_close(got, extremes.clamp(min=0), atol=1e-6, rtol=1e-6)
 
 
 @every_dtype
@@ -117,7 +159,8 @@ def test_not_a_number_stays_one(dtype: torch.dtype, ops: Backend) -> None:
     x = draw(2, 20, dtype=dtype)
     x[1, 3] = torch.nan
     ones = torch.ones(20, dtype=dtype)
-    for result in (ops.rms_norm(x, ones, 1e-5), ops.silu_and_mul(x, x)):
+    results = (ops.rms_norm(x, ones, 1e-5), ops.silu_and_mul(x, x), ops.gelu_tanh_and_mul(x, x))
+    for result in (*results, ops.softcap(x.float(), 30.0)):
         assert result[0].isfinite().all()
         assert result[1, 3].isnan()
 
@@ -136,11 +179,13 @@ def test_bfloat16_is_rounded_as_torch_rounds_it() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda x: FLOAT32.rms_norm(x, torch.ones(8).double(), 1e-5),
+        lambda x: backend_of("cpu", CPU).rms_norm(x, torch.ones(8).double(), 1e-5),
         lambda x: FLOAT32.apply_rope(x[:, None], x[:, None], *[torch.ones(2, 4).double()] * 2),
         lambda x: FLOAT32.silu_and_mul(x, x.bfloat16()),
+        lambda x: FLOAT32.gelu_tanh_and_mul(x, x.bfloat16()),
+        lambda x: FLOAT32.softcap(x.double(), 30.0),
     ],
-    ids=["norm's weight", "angles", "gate"],
+    ids=["norm's weight", "angles", "silu", "gelu", "logits"],
 )
 def test_mixed_types_go_to_the_reference(
     call: Callable[[Tensor], object], counts: Counter[str]
@@ -153,3 +198,5 @@ def test_no_rows_are_legal() -> None:
     none = torch.empty(0, 8)
     assert FLOAT32.rms_norm(none, torch.ones(8), 1e-5).shape == (0, 8)
     assert FLOAT32.silu_and_mul(none, none).shape == (0, 8)
+    assert FLOAT32.gelu_tanh_and_mul(none, none).shape == (0, 8)
+    assert FLOAT32.softcap(none, 30.0).shape == (0, 8)

@@ -1,7 +1,5 @@
 """The experts of a mixture: against plain arithmetic, and a row's bits in any batch."""
 
-import itertools
-
 import pytest
 import torch
 from torch import Tensor
@@ -18,28 +16,24 @@ from specdecode_kernels.testing import backend_of, checked
 from specdecode_kernels.torch.experts import combine
 from specdecode_kernels.torch.experts import experts as reference
 from tests.kernels.launched import launches
+from tests.kernels.mixtures import (
+    EXPERTS,
+    INNER,
+    KINDS,
+    TOP_K,
+    WIDTH,
+    computed_one_by_one,
+    draw_routing,
+    draw_weights,
+    normal,
+)
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
 TYPES = (torch.float32, torch.bfloat16)
-KINDS: tuple[GateKind, ...] = ("silu", "gelu", "gelu_tanh", "swigluoai")
-EXPERTS, WIDTH, INNER, TOP_K = 9, 90, 45, 3  # no multiples of a vector
 ROWS = 67
 IN_C = {dtype: checked(backend_of("cpu", CPU, dtype)) for dtype in TYPES}
 PLAIN = checked(TORCH)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape) + seed))
-
-
-def draw_weights(dtype: torch.dtype, *, has_bias: bool = True) -> ExpertWeights:
-    biases = (normal(EXPERTS, 2 * INNER).to(dtype), normal(EXPERTS, WIDTH, seed=1).to(dtype))
-    return ExpertWeights(
-        (normal(EXPERTS, 2 * INNER, WIDTH) * WIDTH**-0.5).to(dtype),
-        (normal(EXPERTS, WIDTH, INNER) * INNER**-0.5).to(dtype),
-        *(biases if has_bias else (None, None)),
-    )
 
 
 def pack(weights: ExpertWeights) -> ExpertWeights:
@@ -51,39 +45,6 @@ def pack(weights: ExpertWeights) -> ExpertWeights:
     return ExpertWeights(
         pack_weight(gate_up), pack_weight(down), weights.gate_up_bias, weights.down_bias
     )
-
-
-def draw_routing(rows: int, top_k: int = TOP_K) -> ExpertRouting:
-    generator = torch.Generator().manual_seed(rows)
-    ids = torch.stack([torch.randperm(EXPERTS, generator=generator)[:top_k] for _ in range(rows)])
-    return ExpertRouting(ids.int(), torch.rand(rows, top_k, generator=generator))
-
-
-def computed_one_by_one(
-    x: Tensor, routing: ExpertRouting, weights: ExpertWeights, activation: GatedActivation
-) -> Tensor:
-    """Compute each row and expert alone in float64."""
-    assert isinstance(weights.gate_up, Tensor)
-    assert isinstance(weights.down, Tensor)
-    assert weights.gate_up_bias is not None
-    assert weights.down_bias is not None
-    out = torch.zeros(x.shape, dtype=torch.float64)
-    for row, place in itertools.product(*map(range, routing.ids.shape)):
-        expert = int(routing.ids[row, place])
-        both = weights.gate_up[expert].double() @ x[row].double()
-        gate, up = (both + weights.gate_up_bias[expert].double()).chunk(2)
-        if activation.kind == "swigluoai":
-            gate = gate.clamp(max=activation.limit)
-            up = up.clamp(-activation.limit, activation.limit) + 1
-            inner = gate * torch.sigmoid(activation.alpha * gate) * up
-        elif activation.kind == "silu":
-            inner = torch.nn.functional.silu(gate) * up
-        else:
-            approximate = "tanh" if activation.kind == "gelu_tanh" else "none"
-            inner = torch.nn.functional.gelu(gate, approximate=approximate) * up
-        mapped = weights.down[expert].double() @ inner + weights.down_bias[expert].double()
-        out[row] += float(routing.weights[row, place]) * mapped
-    return out
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)

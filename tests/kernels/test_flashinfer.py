@@ -189,7 +189,16 @@ def test_one_plan_serves_all_layers_and_another_model_gets_its_own(
     assert (flashinfer.plans - plans, flashinfer.runs - runs) == (2, 6)
 
 
-OTHERS = ("no bounds", "tree", "group", "chains under bounds", "no rows", "sinks", "narrow values")
+OTHERS = (
+    "no bounds",
+    "tree",
+    "group",
+    "chains under bounds",
+    "no rows",
+    "sinks",
+    "chunks",
+    "narrow values",
+)
 
 
 @pytest.mark.parametrize("case", OTHERS)
@@ -221,6 +230,8 @@ def test_the_other_backend_serves_what_no_plan_can(
     params = DEFAULT_ATTENTION
     if case == "sinks":
         params = AttentionParams(sinks=torch.ones(q.shape[1], device=GPU))
+    if case == "chunks":
+        params = AttentionParams(attention_chunk_size=16)
     if case == "narrow values":
         kv = replace(kv, v=kv.v[..., : DIM // 2])
     ops.attend(q, kv, metadata, tree, params)

@@ -24,6 +24,8 @@ IN_C = {
     "add_rms_norm",
     "apply_rope",
     "silu_and_mul",
+    "gelu_tanh_and_mul",
+    "softcap",
     "store_kv",
     "attend",
 }

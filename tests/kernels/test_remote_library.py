@@ -50,7 +50,7 @@ def test_rows_between_others_are_computed_and_nothing_else_is_touched(driver: Dr
     x.copy_(torch.randn(2, 6, generator=torch.Generator().manual_seed(0)))
     out, weight = torch.full((3, 6), 7.0), torch.ones(6)
     addresses = x.data_ptr(), x.stride(0), weight.data_ptr()
-    RemoteLibrary(driver, FLOAT32).rms_norm(*addresses, 1e-5, out.data_ptr(), 2, 6)
+    RemoteLibrary(driver, FLOAT32).rms_norm(*addresses, False, 1e-5, out.data_ptr(), 2, 6)
     wanted = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
     torch.testing.assert_close(out[:2], wanted)
     assert torch.equal(out[2], torch.full((6,), 7.0))

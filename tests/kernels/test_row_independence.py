@@ -43,6 +43,14 @@ def gate_of(_: torch.dtype) -> Op:
     return lambda x: elementwise.silu_and_mul(x, x)
 
 
+def gelu_gate_of(_: torch.dtype) -> Op:
+    return lambda x: elementwise.gelu_tanh_and_mul(x, x)
+
+
+def softcap_of(_: torch.dtype) -> Op:
+    return lambda x: elementwise.softcap(x, 0.5)
+
+
 def experts_of(dtype: torch.dtype) -> Op:
     weights = ExpertWeights(
         normal(3, 40, 50, seed=4, dtype=dtype), normal(3, 50, 20, seed=5, dtype=dtype)
@@ -80,6 +88,8 @@ OPS = {
     "linear": linear_of,
     "rms_norm": norm_of,
     "silu_and_mul": gate_of,
+    "gelu_tanh_and_mul": gelu_gate_of,
+    "softcap": softcap_of,
     "experts": experts_of,
     "filter_logits": filter_of,
     "gumbel_noise": noise_of,

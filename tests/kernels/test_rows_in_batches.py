@@ -57,6 +57,16 @@ def gate_of(ops: Backend, dtype: torch.dtype, width: int) -> Op:
     return lambda rows: ops.silu_and_mul(x[0, rows], x[1, rows])
 
 
+def gelu_gate_of(ops: Backend, dtype: torch.dtype, width: int) -> Op:
+    x = draw(2, ROWS, width, dtype=dtype) * 4
+    return lambda rows: ops.gelu_tanh_and_mul(x[0, rows], x[1, rows])
+
+
+def softcap_of(ops: Backend, _: torch.dtype, width: int) -> Op:
+    logits = draw(ROWS, width, dtype=torch.float32) * 40
+    return lambda rows: ops.softcap(logits[rows], 30.0)
+
+
 def rope_of(ops: Backend, dtype: torch.dtype, width: int) -> Op:
     heads = draw(ROWS, 5, width, dtype=dtype)
     angles = draw(ROWS, width // 2, dtype=torch.float32)
@@ -74,6 +84,8 @@ OPS: dict[str, Callable[[Backend, torch.dtype], Op]] = {
     "rms_norm": partial(norm_of, width=50),
     "add_rms_norm": partial(add_norm_of, width=90),
     "silu_and_mul": partial(gate_of, width=45),
+    "gelu_tanh_and_mul": partial(gelu_gate_of, width=45),
+    "softcap": partial(softcap_of, width=77),
     "apply_rope": partial(rope_of, width=DIM),
 }
 

@@ -33,7 +33,7 @@ def test_text_equals_plain_text(
 
 
 def test_server_info_names_the_implementation(make_model: MakeModel) -> None:
-    target = str(make_model("gemma2")[0])
+    target = str(make_model("phi3")[0])
     core = build_core(EngineBoot.model_validate({"model": {"path": target}, "device": "cpu"}))
     assert core.facts["model_implementation"] == "transformers"
     llama = {"path": str(make_model("llama")[0])}

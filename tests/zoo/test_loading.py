@@ -300,6 +300,6 @@ def test_auto_prefers_the_native_implementation(make_model: MakeModel) -> None:
     folder = make_model("llama")[0]
     assert implementation_of(read_config(folder)) == "native"
     assert implementation_of(read_config(folder, "transformers")) == "transformers"
-    assert implementation_of(read_config(make_model("gemma2")[0])) == "transformers"
+    assert implementation_of(read_config(make_model("phi3")[0])) == "transformers"
     with pytest.raises(Exception, match="architectures"):
-        read_config(make_model("gemma2")[0], "native")
+        read_config(make_model("phi3")[0], "native")

@@ -12,8 +12,8 @@ from zoo.logits import LENGTH, PREFIX, TOLERANCE, PagedTexts, tables_difference,
 
 CPU = torch.device("cpu")
 TYPES = ("qwen2", "gemma2", "gemma3_text", "phi3", "cohere2", "glm4", "stablelm", "granite")
-NATIVE = ("gpt_oss", "qwen3_moe")
-MIXTURES = ("gpt_oss", "glm4_moe", "phimoe", "gemma4_moe")
+NATIVE = ("gpt_oss", "qwen3_moe", "gemma2", "gemma3_text")
+MIXTURES = ("gpt_oss", "glm4_moe", "phimoe", "gemma4_moe", "llama4_text")
 
 
 @pytest.mark.parametrize("name", TYPES + MIXTURES)

@@ -10,21 +10,29 @@ from transformers import AutoConfig
 from transformers.models.gemma4.modeling_gemma4 import Gemma4TextRouter
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts, GptOssTopKRouter
+from transformers.models.llama4.modeling_llama4 import Llama4TextMoe
 from transformers.models.minimax_m2.modeling_minimax_m2 import MiniMaxM2TopKRouter
 from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
 from transformers.models.phimoe.modeling_phimoe import PhimoeTopKRouter
+from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBlock
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts, Qwen3MoeTopKRouter
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.routed_experts import RoutedShape
 from specdecode_engine.model.routing import RoutingConfig
+from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.input_scaled_mixture import recognise_input_scaled
 from specdecode_engine.model.transformers.mixture_recognition import (
     recognise_experts,
     recognise_router,
 )
+from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.transformers.modules import RowModule
 from specdecode_engine.model.transformers.replacement import Replacer
+from specdecode_engine.model.transformers.shared_expert_gate import has_shared_expert_gate
 from specdecode_kernels import GatedActivation, choose_backend
+from tests.zoo.conftest import MakeModel
 from zoo.models import ZooModel, randomise
 
 CPU = torch.device("cpu")
@@ -51,6 +59,18 @@ ROUTERS: dict[str, tuple[Callable[[Any], nn.Module], RoutingConfig | None]] = {
     ),
     "phimoe": (PhimoeTopKRouter, RoutingConfig(top_k=2, scores="sparsemixer", jitter=0.01)),
     "gemma4_moe": (Gemma4TextRouter, None),
+}
+
+KEPT = {
+    "qwen3_moe": RoutedShape(layers=2, top_k=3, num_experts=8),
+    "gpt_oss": RoutedShape(layers=3, top_k=3, num_experts=8),
+    "glm4_moe": RoutedShape(layers=2, top_k=3, num_experts=12),
+    "mixtral": RoutedShape(layers=3, top_k=2, num_experts=6),
+    "minimax_m2": RoutedShape(layers=3, top_k=3, num_experts=8),
+    "olmoe": RoutedShape(layers=3, top_k=3, num_experts=8),
+    "phimoe": RoutedShape(layers=3, top_k=2, num_experts=6),
+    "gemma4_moe": RoutedShape(layers=4, top_k=3, num_experts=8),
+    "llama4_text": RoutedShape(layers=2, top_k=2, num_experts=6),
 }
 
 
@@ -130,6 +150,86 @@ def test_experts_compute_what_those_of_transformers_do(
         wanted = experts(x, ids, weights)
         got = replaced(experts, linears)(x, ids, weights)
     torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("linears", [PLAIN, PACKED], ids=["plain", "packed"])
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_factors_of_llama_4_multiply_what_experts_read(
+    top_k: int, linears: Linears, models: dict[str, ZooModel]
+) -> None:
+    config = make_config(models["llama4_text"])
+    config.num_experts_per_tok = top_k
+    mixture = Llama4TextMoe(config)
+    randomise(mixture, seed=0)
+    x = torch.randn(1, 30, 64, generator=torch.Generator().manual_seed(0))
+    recorded: list[Tensor] = []
+    with torch.no_grad():
+        wanted, wanted_logits = mixture(x)
+        ours: Any = replaced(mixture, linears)
+        ours.experts.record = recorded.append
+        got, logits = ours(x)
+    (ids,) = recorded
+    chosen = wanted_logits.topk(top_k, dim=1).indices
+    assert torch.equal(ids.long().sort(dim=1).values, chosen.sort(dim=1).values)
+    torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits, wanted_logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("linears", [PLAIN, PACKED], ids=["plain", "packed"])
+def test_gates_of_shared_experts_are_those_of_transformers(
+    linears: Linears, models: dict[str, ZooModel]
+) -> None:
+    config = make_config(models["qwen2_moe"])
+    config._experts_implementation = "eager"
+    mixture = Qwen2MoeSparseMoeBlock(config)
+    randomise(mixture, seed=0)
+    x = torch.randn(1, 30, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted = mixture(x)
+        ours = replaced(mixture, linears)
+        torch.testing.assert_close(ours(x), wanted, atol=1e-4, rtol=1e-4)
+        alone = ours(x[:, 7:8])
+    assert torch.equal(alone, ours(x)[:, 7:8])
+
+
+def test_a_shared_expert_with_another_gate_is_not_recognised(models: dict[str, ZooModel]) -> None:
+    class Doubled(Qwen2MoeSparseMoeBlock):
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            mixed: Tensor = super().forward(hidden_states)
+            return 2 * mixed
+
+    mixture: Any = Doubled(make_config(models["qwen2_moe"]))
+    assert not has_shared_expert_gate(mixture)
+    mixture.__class__ = Qwen2MoeSparseMoeBlock
+    assert has_shared_expert_gate(mixture)
+
+
+def test_a_mixture_that_scales_otherwise_is_not_recognised(models: dict[str, ZooModel]) -> None:
+    class Doubled(Llama4TextMoe):
+        def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+            out, logits = super().forward(hidden_states)
+            return 2 * out, logits
+
+    mixture: Any = Doubled(make_config(models["llama4_text"]))
+    assert recognise_input_scaled(mixture) is None
+    mixture.__class__ = Llama4TextMoe
+    assert recognise_input_scaled(mixture) is not None
+    mixture.top_k = 7
+    assert recognise_input_scaled(mixture) is None, "there are six experts"
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_experts_of_every_mixture_are_found(name: str, make_model: MakeModel) -> None:
+    """Those that are returned: of each layer with a router, and of no expert that every row has."""
+    config = TransformersConfig.load(make_model(name)[0])
+    model = TransformersModel.load(config, device=CPU)
+    assert RoutedShape.of(model) == KEPT[name]
+    assert all(experts.record is None for experts in model.mixtures)
+
+
+def test_a_dense_model_has_no_experts_to_return(make_model: MakeModel) -> None:
+    config = TransformersConfig.load(make_model("gemma2")[0])
+    assert RoutedShape.of(TransformersModel.load(config, device=CPU)) is None
 
 
 def test_gates_are_recognised_with_their_limits(models: dict[str, ZooModel]) -> None:

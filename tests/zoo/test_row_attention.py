@@ -1,5 +1,6 @@
 """Attention modules are recognised by what they compute, and computed with few calls."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,12 @@ from specdecode_engine.model.transformers.attention import (
     UnsupportedModel,
     register,
 )
-from specdecode_engine.model.transformers.attention_form import NormPlace, recognise_attention
+from specdecode_engine.model.transformers.attention_form import (
+    NormPlace,
+    Rotation,
+    Temperature,
+    recognise_attention,
+)
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.transformers.modules import (
@@ -28,7 +34,7 @@ from specdecode_engine.model.transformers.modules import (
     RotaryTable,
     RowRmsNorm,
 )
-from specdecode_engine.model.transformers.row_attention import RowAttention
+from specdecode_engine.model.transformers.row_attention import QueryFactors, RowAttention
 from specdecode_engine.model.transformers.row_layer import RowDecoderLayer, recognise_layer
 from specdecode_kernels import DEFAULT_ATTENTION, choose_backend
 from tests.zoo.conftest import MakeModel
@@ -37,6 +43,7 @@ from zoo.models import ZooModel
 
 CPU = torch.device("cpu")
 NOWHERE, ROWS, HEADS, ROTATED = NormPlace
+NONE, HALVES, PAIRS = Rotation
 
 
 def attention_modules(model: ZooModel) -> list[Any]:
@@ -49,22 +56,47 @@ def attention_modules(model: ZooModel) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "place", "rotated"),
+    ("name", "place", "rotations"),
     [
-        ("llama", NOWHERE, [True, True, True]),
-        ("qwen3", HEADS, [True, True, True]),
-        ("olmo2", ROWS, [True, True, True]),
-        ("hunyuan_v1_dense", ROTATED, [True, True, True]),
-        ("exaone4", HEADS, [True, True, True, False]),
+        ("llama", NOWHERE, [HALVES, HALVES, HALVES]),
+        ("qwen3", HEADS, [HALVES, HALVES, HALVES]),
+        ("olmo2", ROWS, [HALVES, HALVES, HALVES]),
+        ("hunyuan_v1_dense", ROTATED, [HALVES, HALVES, HALVES]),
+        ("exaone4", HEADS, [HALVES, HALVES, HALVES, NONE]),
     ],
 )
 def test_norms_and_rotation_are_found(
-    name: str, place: NormPlace, rotated: list[bool], models: dict[str, ZooModel]
+    name: str, place: NormPlace, rotations: list[Rotation], models: dict[str, ZooModel]
 ) -> None:
     forms = [recognise_attention(module) for module in attention_modules(models[name])]
-    assert [form and (form.norm_place, form.is_rotated) for form in forms] == [
-        (place, is_rotated) for is_rotated in rotated
+    assert [form and (form.norm_place, form.rotation, form.temperature) for form in forms] == [
+        (place, rotation, None) for rotation in rotations
     ]
+
+
+def test_rotated_pairs_and_temperatures_of_llama_4_are_found(models: dict[str, ZooModel]) -> None:
+    modules = attention_modules(models["llama4_text"])
+    forms = [recognise_attention(module) for module in modules]
+    rotated = (ROTATED, PAIRS, None)
+    plain = (NOWHERE, NONE, Temperature(4, 0.3))
+    assert [form and (form.norm_place, form.rotation, form.temperature) for form in forms] == [
+        rotated, rotated, plain, rotated
+    ]  # fmt: skip
+    modules[2].attn_temperature_tuning = False
+    untuned = recognise_attention(modules[2])
+    assert untuned is not None
+    assert untuned.temperature is None
+    modules[2].attn_temperature_tuning, modules[2].floor_scale = True, 2.5
+    assert recognise_attention(modules[2]) is None, "only whole intervals are computed"
+
+
+def test_temperatures_grow_by_whole_intervals() -> None:
+    found = QueryFactors.of(Temperature(3, 0.5), 11, CPU)
+    q = torch.ones(11, 2, 4, dtype=torch.bfloat16)
+    got = found.multiply(q, torch.arange(11))
+    wanted = [1 + 0.5 * math.log(1 + (position + 1) // 3) for position in range(11)]
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got[:, 1, 3], torch.tensor(wanted).bfloat16())
 
 
 def test_parameters_of_attention_are_those_of_each_module(models: dict[str, ZooModel]) -> None:
@@ -186,6 +218,7 @@ def test_rotary_rows_are_pairs_for_modules_and_halves_for_ops() -> None:
     assert other.angles_of_halves() == {None}
     assert isinstance(other(cos, torch.tensor([[1]])), RotaryRows)
     assert other(cos, torch.tensor([[1]])).halves is None
+    assert rows.rows.tolist() == [4, 8]
 
 
 @pytest.mark.parametrize(

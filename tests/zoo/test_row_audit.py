@@ -1,5 +1,6 @@
 """Which ops may compute rows, and how a model that uses others is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from specdecode_engine.model.layer_map import LayerMap
+from specdecode_engine.model.transformers import mixture_replacement
 from specdecode_engine.model.transformers.attention import (
     ForwardState,
     PagedAttention,
@@ -84,16 +86,24 @@ def test_allowed_ops(
     assert is_row_independent(name, args, kwargs) == allowed
 
 
-def test_models_are_refused_by_op_and_module(make_model: MakeModel) -> None:
-    """The gate of a shared expert in Qwen2-MoE is a function, not a module."""
+def test_models_are_refused_by_op_and_module(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate of a shared expert in Qwen2-MoE is a function: the mixture is replaced whole."""
+    monkeypatch.setattr(mixture_replacement, "has_shared_expert_gate", lambda _: False)
     config = TransformersConfig.load(make_model("qwen2_moe")[0])
     with pytest.raises(UnsupportedModel, match=r"qwen2_moe computes .*sigmoid in layers\.0\.mlp"):
         TransformersModel.load(config, device=CPU)
 
 
-def test_chunked_attention_is_refused_by_its_layer_type(make_model: MakeModel) -> None:
-    with pytest.raises(UnsupportedModel, match="layer_types has chunked_attention"):
-        TransformersConfig.load(make_model("llama4_text")[0])
+def test_a_value_of_the_wrong_type_is_refused_with_its_key(
+    tmp_path: Path, make_model: MakeModel
+) -> None:
+    """Early configurations of Llama 4 have a number there."""
+    keys = json.loads((make_model("llama4_text")[0] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(keys | {"attn_temperature_tuning": 4}))
+    with pytest.raises(UnsupportedModel, match="'attn_temperature_tuning' expected bool, got int"):
+        TransformersConfig.load(tmp_path)
 
 
 def test_latent_attention_is_refused_by_its_key(make_model: MakeModel) -> None:
@@ -105,7 +115,7 @@ def test_a_layer_that_differs_from_the_layer_map_is_refused() -> None:
     view = ProbeView(LayerMap.uniform(2, kv_heads=2, head_dim=8, windows=[None, 4]))
     q, k = torch.ones(3, 4, 8), torch.ones(3, 2, 8)
     assert view.attend(0, q, k, k).shape == (3, 4, 8)
-    with pytest.raises(UnsupportedModel, match=r"layer 1 .*\(2, 8, 8, None\).*\(2, 8, 8, 4\)"):
+    with pytest.raises(UnsupportedModel, match=r"layer 1 .*8, None, None\).*8, 4, None\)"):
         view.attend(1, q, k, k)
     assert view.attend(1, q, k, k, AttentionParams(sliding_window=4)).shape == (3, 4, 8)
     with pytest.raises(UnsupportedModel, match="layer 0"):
@@ -120,6 +130,8 @@ def test_attention_parameters_are_those_of_the_call() -> None:
     assert (params.scale, params.logit_softcap, params.sliding_window) == (0.5, 30.0, 7)
     assert params.sinks is not None
     assert params.sinks.dtype == torch.float32
+    chunked = read_params({"scaling": 16**-0.5}, 16, chunk_size=32)
+    assert (chunked.attention_chunk_size, chunked.scale) == (32, None)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +154,6 @@ def test_attention_that_would_be_incomplete_is_refused(
 
 
 def test_config_refuses_an_unsupported_quantization(tmp_path: Path, make_model: MakeModel) -> None:
-    import json
-
     keys = json.loads((make_model("qwen3")[0] / "config.json").read_text())
     keys["quantization_config"] = {"quant_method": "bitsandbytes"}
     (tmp_path / "config.json").write_text(json.dumps(keys))

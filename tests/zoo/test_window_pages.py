@@ -1,4 +1,4 @@
-"""Windows, shared keys and values, and two head sizes in one cache: the text of small caches."""
+"""Windows, chunks, shared layers and two head sizes in one cache: the text of small caches."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +27,7 @@ def make_core(target: Path, memory: Mapping[str, int], **speculation: object) ->
     return build_poisoned(EngineBoot.model_validate(document))
 
 
-@pytest.mark.parametrize("name", ["gemma3_text", "gemma4_text"])
+@pytest.mark.parametrize("name", ["gemma3_text", "gemma4_text", "gpt_oss", "llama4_text"])
 def test_text_is_the_same_in_fewer_window_pages(
     name: str, make_model: MakeModel, models: dict[str, ZooModel], tmp_path: Path
 ) -> None:

@@ -29,7 +29,14 @@ from specdecode_kernels.metadata import (
 )
 from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation
 from specdecode_kernels.torch.attention import attend, attend_with_lse, merge_states
-from specdecode_kernels.torch.elementwise import add_rms_norm, apply_rope, rms_norm, silu_and_mul
+from specdecode_kernels.torch.elementwise import (
+    add_rms_norm,
+    apply_rope,
+    gelu_tanh_and_mul,
+    rms_norm,
+    silu_and_mul,
+    softcap,
+)
 from specdecode_kernels.torch.experts import experts
 from specdecode_kernels.torch.kv_cache import compact_kv, load_kv, store_kv
 from specdecode_kernels.torch.linear import linear
@@ -112,7 +119,11 @@ class Backend:
     """
 
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
-    """(x, weight, eps): scale rows of x [..., dim] to root mean square 1, then by weight [dim]."""
+    """(x, weight, eps): scale rows of x [..., dim] to root mean square 1, then by weight [dim].
+
+    The weight is of x's type or float32: Gemma's is 1 plus what is stored, which 16 bits cannot
+    hold.
+    """
 
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
     """(x, update, weight, eps): the sum of both [..., dim], and its norm as by `rms_norm`."""
@@ -126,6 +137,16 @@ class Backend:
 
     silu_and_mul: Callable[[Tensor, Tensor], Tensor]
     """(gate, up): silu(gate) * up, both [..., dim]."""
+
+    gelu_tanh_and_mul: Callable[[Tensor, Tensor], Tensor]
+    """(gate, up): gelu(gate) * up, both [..., dim], by the approximation with tanh.
+
+    gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))).
+    Source: Hendrycks and Gimpel, "Gaussian error linear units", 2016.
+    """
+
+    softcap: Callable[[Tensor, float], Tensor]
+    """(x, cap): cap * tanh(x / cap) of logits x [rows, dim] f32 or f64."""
 
     store_kv: Callable[[LayerKV, Tensor, Tensor, Tensor], None]
     """(kv, slot_mapping, k, v): write k and v [n, kv_heads, dim] to rows slot_mapping [n] i64.
@@ -144,7 +165,7 @@ class Backend:
 
     Returns [rows, q_heads, v_dim]. The cache is of q's type or float8. Prefix and tree share one
     softmax. Rows that no query row of their request sees may hold anything, NaN included; so may
-    those before the windows of all of them, whose pages need not exist.
+    those before the windows or chunks of all of them, whose pages need not exist.
     """
 
     attend_with_lse: AttendWithLse
@@ -242,6 +263,8 @@ TORCH = Backend(
     add_rms_norm=add_rms_norm,
     apply_rope=apply_rope,
     silu_and_mul=silu_and_mul,
+    gelu_tanh_and_mul=gelu_tanh_and_mul,
+    softcap=softcap,
     store_kv=store_kv,
     load_kv=load_kv,
     attend=attend,

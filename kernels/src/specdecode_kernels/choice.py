@@ -20,7 +20,7 @@ and for tests under Triton's interpreter."""
 LINEARS_VARIABLE = "SPECDECODE_LINEARS"
 """`plain` keeps every weight unpacked: for debugging, or to change weights."""
 
-MAX_DIM = 256
+MAX_DIM = 512
 MAX_FLOAT32_DIM = 128
 FLASHINFER_DIMS = (64, 128, 256)
 FLASHINFER_EXTRA = "pip install 'specdecode-engine[gpu]'"

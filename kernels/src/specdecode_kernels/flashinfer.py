@@ -9,8 +9,8 @@ planned number: such requests are served where their bounds are exact or nothing
 
 Scale, softcap and sliding window are arguments of the plan. The kernel finds the first row of a
 window from the length on the device; plan and kernel count chunks of a window and a tile at most,
-which bounds what is left of any true length. The wrapper's kernels have no sinks, and take keys
-and values of one head size: others go to the other backend.
+which bounds what is left of any true length. The wrapper's kernels have no sinks and no
+chunks, and take keys and values of one head size: others go to the other backend.
 
 Written against flashinfer-python 0.6.13: `BatchPrefillWithPagedKVCacheWrapper` in prefill.py,
 `PrefillPlan` in attention/scheduler.cuh, `BatchPrefillWithPagedKVCacheDevice` in
@@ -115,8 +115,7 @@ class FlashInferAttention:
         params: AttentionParams = DEFAULT_ATTENTION,
     ) -> Tensor:
         bounds = metadata.causal_bounds
-        takes_params = tree_kv is None and params.sinks is None
-        if bounds is None or not takes_params or not self._serves(bounds, q, kv):
+        if bounds is None or tree_kv is not None or not self._serves(bounds, q, kv, params):
             return self._attend_otherwise(q, kv, metadata, tree_kv, params)
         heads = _heads(q, kv, params)
         pages = tuple(x.view(-1, metadata.page_size, *x.shape[1:]) for x in (kv.k, kv.v))
@@ -125,8 +124,12 @@ class FlashInferAttention:
         self._plan_for(metadata, bounds, heads).wrapper.run(q, pages, out=out, **scales)
         return out
 
-    def _serves(self, bounds: CausalBounds, q: Tensor, kv: LayerKV) -> bool:
+    def _serves(
+        self, bounds: CausalBounds, q: Tensor, kv: LayerKV, params: AttentionParams
+    ) -> bool:
         kv_heads = kv.k.shape[1]
+        if params.sinks is not None or params.attention_chunk_size is not None:
+            return False
         if not kv.k.shape[2] == kv.v.shape[2] == self._dim:
             return False
         if q.shape[1] > MAX_GROUP * kv_heads or not bounds.kv_lens:
@@ -247,7 +250,8 @@ def _heads(q: Tensor, kv: LayerKV, params: AttentionParams) -> Heads:
 
 def _one_of_each_kind(layers: Iterable[AttentionParams]) -> Iterable[AttentionParams]:
     """Return parameters of one layer for each module that FlashInfer compiles."""
-    kinds = {(one.sliding_window is None, one.logit_softcap is None): one for one in layers}
+    own = [one for one in layers if one.attention_chunk_size is None]
+    kinds = {(one.sliding_window is None, one.logit_softcap is None): one for one in own}
     return kinds.values()
 
 

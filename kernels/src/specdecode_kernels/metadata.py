@@ -108,6 +108,13 @@ class AttentionParams:
     after the prefix and an ancestor before its descendants, so this holds for them too.
     """
 
+    attention_chunk_size: int | None = None
+    """Keys of a chunk; a row attends to those of its own chunk alone, as in Llama 4.
+
+    The row at position p attends to positions p // attention_chunk_size * attention_chunk_size to
+    p. The position is the number of keys that a row sees, less one, for nodes of a tree as well.
+    """
+
     sinks: Tensor | None = None  # [q_heads] f32, as in gpt-oss
 
     def __post_init__(self) -> None:
@@ -115,16 +122,27 @@ class AttentionParams:
             number = getattr(self, name)
             if number is not None and not 0 < number < math.inf:
                 raise ValueError(f"attention: {name} {number} must be positive and finite, or None")
-        if self.sliding_window is not None and self.sliding_window < 1:
+        for name in ("sliding_window", "attention_chunk_size"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise ValueError(
+                    f"attention: {name} {size} must be at least 1, or None to see everything"
+                )
+        if self.sliding_window is not None and self.attention_chunk_size is not None:
             raise ValueError(
-                f"attention: sliding_window {self.sliding_window} must be at least 1, "
-                "or None to see everything"
+                f"attention: sliding_window {self.sliding_window} and attention_chunk_size "
+                f"{self.attention_chunk_size} exclude each other; set one of them to None"
             )
         sinks = self.sinks
         if sinks is not None and (sinks.dim() != 1 or sinks.dtype != torch.float32):
             raise ValueError(
                 f"attention: sinks must be [q_heads] float32, not {list(sinks.shape)} {sinks.dtype}"
             )
+
+    @property
+    def reach(self) -> int | None:
+        """The most keys that a row attends to; None: all that it sees."""
+        return self.sliding_window or self.attention_chunk_size
 
     def scale_of(self, head_dim: int) -> float:
         """Return the factor of the scores of keys of this head size."""

@@ -36,7 +36,7 @@ class ExpertRouting(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpertWeights:
-    """Weights of all experts of one layer; packed ones are what `pack_weight` returned."""
+    """Weights of all experts of one layer: contiguous, or what `pack_weight` returned."""
 
     gate_up: Tensor | PackedWeight  # [experts, 2 * inner, hidden]
     down: Tensor | PackedWeight  # [experts, hidden, inner]

@@ -35,17 +35,25 @@ SINKS: dict[str, object] = {
     "num_experts_per_tok": 3,
     "sliding_window": 40,
 }
+GEMMA: dict[str, object] = {
+    "architectures": ["Gemma2ForCausalLM"],
+    "tie_word_embeddings": False,
+    "query_pre_attn_scalar": 16,
+    "sliding_window": 40,
+}
 
 
-@pytest.fixture(params=["plain", "packed", "packed qwen3_moe", "packed gpt_oss"])
+@pytest.fixture(params=["plain", "packed", "packed qwen3_moe", "packed gpt_oss", "gemma2"])
 def model(
     request: pytest.FixtureRequest, tmp_path: Path, config: dict[str, object], write: Any
 ) -> Llama:
-    """A random Llama, Qwen3-MoE or gpt-oss, wide enough that sums have an order."""
+    """A random Llama, Qwen3-MoE, gpt-oss or Gemma 2, wide enough that sums have an order."""
     if "qwen3" in request.param:
         config |= EXPERTS
     if "gpt_oss" in request.param:
         config |= SINKS
+    if "gemma2" in request.param:
+        config |= GEMMA
     sizes = {"vocab_size": 300, "hidden_size": 96, "intermediate_size": 200, "head_dim": 16}
     config |= {**sizes, "num_hidden_layers": 2, "max_position_embeddings": 160}
     shapes, _ = llama_shapes(LlamaConfig.load(write(tmp_path, config, {})))

@@ -24,6 +24,7 @@ FAMILIES: dict[str, dict[str, object]] = {
         "moe_intermediate_size": 7,
         "decoder_sparse_step": 2,
     },
+    "gemma3": {"architectures": ["Gemma3ForCausalLM"], "torch_dtype": "bfloat16"},
     "gpt_oss": {
         "architectures": ["GptOssForCausalLM"],
         "num_local_experts": 3,

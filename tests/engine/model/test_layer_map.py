@@ -105,11 +105,32 @@ def test_values_may_be_smaller_than_keys() -> None:
     ("config", "message"),
     [
         (DeepseekV3Config(), "latent attention is not supported"),
-        (Llama4TextConfig(**SIZES), "chunked_attention; only full_attention and"),
+        (
+            Gemma3TextConfig(**SIZES, num_hidden_layers=1, layer_types=["linear_attention"]),
+            "linear_attention; only full_attention, sliding_attention and chunked_attention",
+        ),
     ],
 )
 def test_other_attention_is_refused(config: PreTrainedConfig, message: str) -> None:
     with pytest.raises(LayerMapError, match=message):
+        read_layer_map(config)
+
+
+def test_layers_of_llama_4_with_rotation_attend_in_chunks() -> None:
+    sizes: dict[str, Any] = {"head_dim": 16, "attention_chunk_size": 32}
+    found = read_layer_map(Llama4TextConfig(**SIZES, **sizes, num_hidden_layers=4))
+    chunked, full = found.shapes
+    assert (chunked.attention_chunk_size, chunked.sliding_window, chunked.reach) == (32, None, 32)
+    assert (full.attention_chunk_size, full.reach) == (None, None)
+    assert [spec.attention_chunk_size for spec in found.layers] == [32, 32, 32, None]
+    assert found.window == 32
+    assert found.windowed_entries_per_token == 3 * chunked.width
+
+
+def test_chunks_without_a_size_are_refused() -> None:
+    config = Llama4TextConfig(**SIZES, num_hidden_layers=4)
+    config.attention_chunk_size = None
+    with pytest.raises(LayerMapError, match="attention_chunk_size is None; it must be a positive"):
         read_layer_map(config)
 
 

@@ -183,6 +183,47 @@ def test_the_base_of_angles_has_a_default_where_other_parameters_have_none(
     assert load(tmp_path, {**config, "rope_scaling": yarn}).rope.theta == 10_000.0
 
 
+GEMMA3: dict[str, object] = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "num_hidden_layers": 7,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+}
+
+
+def test_gemma_2_has_the_defaults_of_transformers(tmp_path: Path) -> None:
+    parsed = load(tmp_path, {"architectures": ["Gemma2ForCausalLM"]})
+    theirs = transformers.Gemma2Config()
+    assert parsed.decoder.hidden_size == theirs.hidden_size
+    assert parsed.decoder.head_dim == theirs.head_dim
+    assert parsed.decoder.attention_scale == theirs.query_pre_attn_scalar**-0.5
+    assert parsed.decoder.attention_softcap == theirs.attn_logit_softcapping
+    assert parsed.logit_softcap == theirs.final_logit_softcapping
+    assert parsed.vocab_size == theirs.vocab_size
+    assert parsed.max_position_embeddings == theirs.max_position_embeddings
+    assert parsed.tie_word_embeddings is theirs.tie_word_embeddings
+    assert parsed.sliding_windows == (theirs.sliding_window, None) * 13
+    assert (parsed.bos_token_id, parsed.eos_token_ids) == (2, (1,))
+
+
+def test_gemma_3_has_angles_of_their_own_under_windows(
+    tmp_path: Path, config: dict[str, object]
+) -> None:
+    """In the spelling of published files and in that of transformers 5."""
+    parsed = load(tmp_path, {**config, **GEMMA3, "sliding_window": 8})
+    everything, local = parsed.ropes
+    assert (everything.kind, everything.theta) == ("linear", 1e6)
+    assert (local.kind, local.theta) == ("default", 1e4)
+    assert parsed.rope_indices == (1, 1, 1, 1, 1, 0, 1)
+    assert parsed.rope.trained_positions == parsed.max_position_embeddings
+    assert parsed.decoder.attention_softcap is parsed.logit_softcap is None
+    newer = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+    keys = {**config, **GEMMA3, "rope_scaling": None, "rope_parameters": newer}
+    assert load(tmp_path, keys).ropes == parsed.ropes
+
+
 REFUSED: list[tuple[dict[str, object], str]] = [
     ({**MOE, "num_experts_per_tok": 5}, "num_experts_per_tok is 5; the layers have 4 experts"),
     ({**MOE, "num_experts": None}, "num_experts is missing; it must be a positive integer"),
@@ -227,6 +268,18 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({**SWITCHED, "max_window_layers": -1}, "max_window_layers is -1; it must be an integer of"),
     ({**SWITCHED, "sliding_window": 0}, "sliding_window is 0; it must be a positive integer"),
     ({**MISTRAL, "layer_types": ["sliding_attention"] * 4}, "only full_attention is supported"),
+    (
+        {**GEMMA3, "rope_parameters": {"rope_type": "default"}},
+        "it must have full_attention and sliding_attention",
+    ),
+    ({**GEMMA3, "attn_logit_softcapping": 50.0}, "norms of query and key heads replace it"),
+    ({**GEMMA3, "hidden_activation": "silu"}, "only gelu_pytorch_tanh is supported"),
+    ({**GEMMA3, "use_bidirectional_attention": True}, "text is generated causally only"),
+    ({**GEMMA3, "sliding_window_pattern": 0}, "sliding_window_pattern is 0; it must be a positive"),
+    (
+        {"architectures": ["Gemma3ForConditionalGeneration"]},
+        "text_config is missing; it must describe the text model",
+    ),
     (
         {"architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": None},
         "num_key_value_heads is missing; it must be a positive integer",

@@ -16,6 +16,7 @@ CONFIGS = {
     "normalized softmax": RoutingConfig(top_k=3, scores="softmax", is_normalized=True, scale=2.5),
     "softmax of the best": RoutingConfig(top_k=3, scores="softmax_of_top_k"),
     "sigmoid": RoutingConfig(top_k=1, scores="sigmoid"),
+    "sigmoid of the best": RoutingConfig(top_k=2, scores="sigmoid_of_top_k"),
     "groups": RoutingConfig(
         top_k=3, scores="sigmoid", is_normalized=True, num_groups=4, top_groups=2, scale=1.5
     ),
@@ -31,7 +32,7 @@ def routed_alone(logits: list[float], config: RoutingConfig, bias: list[float]) 
     """Route one row in plain Python; sparsemixer apart."""
     total = sum(math.exp(logit) for logit in logits)
     scores = [math.exp(logit) / total for logit in logits]
-    if config.scores == "sigmoid":
+    if config.scores.startswith("sigmoid"):
         scores = [1 / (1 + math.exp(-logit)) for logit in logits]
     biased = [score + more for score, more in zip(scores, bias, strict=True)]
     size = len(logits) // config.num_groups
@@ -49,7 +50,7 @@ def routed_alone(logits: list[float], config: RoutingConfig, bias: list[float]) 
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_rows_are_routed_as_in_plain_python(name: str, has_bias: bool) -> None:
     config, logits = CONFIGS[name], draw(40, EXPERTS)
-    has_effect = has_bias and config.scores != "softmax_of_top_k"  # which chooses by logits
+    has_effect = has_bias and "top_k" not in config.scores  # which choose by logits
     bias = draw(EXPERTS) * 0.3 if has_effect else torch.zeros(EXPERTS)
     routing = route(logits, config, bias if has_bias else None)
     assert (routing.ids.dtype, routing.weights.dtype) == (torch.int32, torch.float32)
@@ -57,6 +58,12 @@ def test_rows_are_routed_as_in_plain_python(name: str, has_bias: bool) -> None:
         wanted = routed_alone(logits[row].tolist(), config, bias.tolist())
         got = dict(zip(routing.ids[row].tolist(), routing.weights[row].tolist(), strict=True))
         assert got == pytest.approx(wanted, rel=1e-5)
+
+
+def test_experts_are_chosen_by_logits_where_their_scores_do_not_differ() -> None:
+    routing = route(torch.tensor([[30.0, 31.0, 2.0]]), CONFIGS["sigmoid of the best"])
+    assert routing.ids.tolist() == [[1, 0]]
+    assert routing.weights.tolist() == [[1.0, 1.0]]
 
 
 def test_sparsemixer_leaves_out_logits_that_are_far_below() -> None:

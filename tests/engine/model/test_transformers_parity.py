@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from specdecode_engine.model.checkpoint import SINGLE
 from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.sparse_mlp import SparseMlp
@@ -236,6 +238,105 @@ RELATIVES: dict[str, tuple[str, dict[str, Any]]] = {
         {"layer_types": ["sliding_attention", "full_attention"], "head_dim": 8},
     ),
 }
+
+
+def draw_gemma(seed: int) -> Any:
+    """Draw sizes and switches of Gemma 2 and, for odd seeds, of Gemma 3."""
+    chance = random.Random(seed)
+    kv_heads, shared = chance.choice((1, 2)), chance.choice((1, 2, 4))
+    heads, layers, is_third = kv_heads * shared, chance.randint(2, 4), seed % 2 == 1
+    types = [chance.choice(("sliding_attention", "full_attention")) for _ in range(layers)]
+    angles: dict[str, Any] = {"rope_type": "default", "rope_theta": 100.0}
+    if is_third:
+        stretched = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6}
+        angles = {"full_attention": stretched, "sliding_attention": angles}
+    maker: Any = transformers.Gemma3TextConfig if is_third else transformers.Gemma2Config
+    return maker(
+        vocab_size=chance.randint(20, 90),
+        hidden_size=heads * chance.choice((4, 6)),
+        intermediate_size=chance.randint(5, 40),
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=chance.choice((6, 8, 10)),
+        max_position_embeddings=100,
+        sliding_window=WINDOW,
+        layer_types=chance.choice((types, None)),
+        query_pre_attn_scalar=chance.choice((5, 24)),
+        attn_logit_softcapping=None if is_third else chance.choice((None, 5.0)),
+        final_logit_softcapping=chance.choice((None, 3.0)),
+        rope_parameters=angles,
+        attention_bias=chance.random() < 0.3,
+        tie_word_embeddings=chance.random() < 0.7,
+    )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_gemmas(seed: int, tmp_path: Path, texts: Any) -> None:
+    config = draw_gemma(seed)
+    kind: Any = transformers.Gemma3ForCausalLM if seed % 2 else transformers.Gemma2ForCausalLM
+    model = randomised(kind(config), seed)
+    model.set_attn_implementation("eager")  # the only one with a softcap
+    model.save_pretrained(tmp_path, max_shard_size="2KB" if seed % 3 == 0 else "5GB")
+    ours = Llama.load(tmp_path, device=CPU)
+    is_full = [kind == "full_attention" for kind in config.layer_types]
+    assert [window is None for window in ours.config.sliding_windows] == is_full
+    check_all_cuts(model, ours, texts, page_size=random.Random(seed).choice((1, 2, 4, 16)))
+
+
+def test_gemma_rounds_to_bfloat16_as_transformers_does(tmp_path: Path) -> None:
+    """1 + weight stays wide; the scale of embeddings is rounded first."""
+    model = randomised(transformers.Gemma3ForCausalLM(draw_gemma(1)), 1).bfloat16()
+    model.save_pretrained(tmp_path)
+    ours, ids = Llama.load(tmp_path, device=CPU), torch.arange(9)
+    norm, theirs = ours.layers[0].mlp_norm, model.model.layers[0].pre_feedforward_layernorm
+    x = torch.randn(9, model.config.hidden_size).bfloat16()
+    assert torch.equal(norm.weight, 1.0 + theirs.weight.float())
+    torch.testing.assert_close(norm(x), theirs(x), atol=0, rtol=2**-7)
+    assert ours.embedding_scale is not None
+    embedded = torch.nn.functional.embedding(ids, ours.embedding) * ours.embedding_scale
+    assert torch.equal(embedded, model.model.embed_tokens(ids))
+
+
+VISION = {
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 8,
+    "patch_size": 8,
+}
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_the_text_model_of_a_gemma_3_with_images(
+    is_whole: bool, tmp_path: Path, texts: Any
+) -> None:
+    """Its tensors lie under `language_model.`, or its layers alone under `model.language_model.`"""
+    text = randomised(transformers.Gemma3ForCausalLM(draw_gemma(5)), 5)
+    text.set_attn_implementation("eager")
+    config = transformers.Gemma3Config(
+        text_config=text.config.to_dict(), vision_config=VISION, mm_tokens_per_image=1
+    )
+    whole = transformers.Gemma3ForConditionalGeneration(config)
+    whole.model.language_model.load_state_dict(text.model.state_dict())
+    whole.lm_head.load_state_dict(text.lm_head.state_dict())
+    whole.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert "language_model.model.norm.weight" in tensors
+    if not is_whole:
+        save_file({inside_out(name): one for name, one in tensors.items()}, tmp_path / SINGLE)
+    ours = Llama.load(tmp_path, device=CPU)
+    others = [name for name in tensors if not name.startswith("language_model.")]
+    assert len(ours.skipped_tensors) == len(others) > 9
+    check_all_cuts(text, ours, texts, page_size=4)
+
+
+def inside_out(name: str) -> str:
+    """Return a tensor's name in the layout of transformers' modules."""
+    if name.startswith("language_model.lm_head."):
+        return name.removeprefix("language_model.")
+    return "model." + name.replace("language_model.model.", "language_model.")
 
 
 @pytest.mark.parametrize("name", RELATIVES)

@@ -333,9 +333,12 @@ def real_server(
             "server": {"host": "127.0.0.1", "port": 0, **server},
         }
     )
-    return RunningServer(
-        boot, lambda progress: LoadedEngine(build_core(boot, progress=False), folder)
-    )
+
+    def load(progress: Progress) -> LoadedEngine:
+        core = build_core(boot, progress=False)
+        return LoadedEngine(core, folder, core.facts)
+
+    return RunningServer(boot, load)
 
 
 @pytest.fixture(scope="session")

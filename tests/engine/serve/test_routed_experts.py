@@ -11,9 +11,15 @@ from numpy.typing import NDArray
 
 from lossless.families import EXPERTS, make_family
 from specdecode_engine.batch.request import FinishReason, Output
+from specdecode_engine.serve.openai import admission
 from specdecode_engine.serve.openai import response_models as models
+from specdecode_engine.serve.openai.json_text import to_json
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
-from specdecode_engine.serve.openai.routed_experts import PIECE_BYTES, routed_experts_object
+from specdecode_engine.serve.openai.routed_experts import (
+    PIECE_BYTES,
+    Base64Text,
+    routed_experts_object,
+)
 from tests.engine.serve.conftest import EXAMPLES, RunningServer, real_server
 
 TEXT = "/v1/completions"
@@ -39,6 +45,11 @@ def ask(server: RunningServer, path: str = TEXT, **fields: object) -> dict[str, 
     answer = server.post(path, json=BASE | ASKS | fields)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
+    return found
+
+
+def as_json(field: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(to_json(field))
     return found
 
 
@@ -138,7 +149,7 @@ def test_a_server_without_the_flag_refuses(
 
 def test_large_arrays_are_encoded_in_pieces() -> None:
     ids = np.random.default_rng(1).integers(0, 512, (PIECE_BYTES // 100, 41, 3), np.int16)
-    field = routed_experts_object([ids[:7], ids[7:]], len(ids) - 1)
+    field = as_json(routed_experts_object([ids[:7], ids[7:]], len(ids) - 1))
     assert len(ids.tobytes()) > 2 * PIECE_BYTES
     assert field["data"] == base64.b64encode(ids[:-1].astype("<i2").tobytes()).decode()
     assert (field["shape"], field["dtype"]) == ([len(ids) - 1, 41, 3], "int16")
@@ -152,4 +163,28 @@ def test_a_choice_has_them_once_it_has_ended(server: RunningServer) -> None:
     assert (choice.has_routed_experts, choice.routed_experts_field) == (False, {})
     choice.push(Output("r", (8,), finish_reason=FinishReason.LENGTH, routed_experts=ids[2:]))
     assert choice.has_routed_experts
-    assert np.array_equal(decoded(choice.routed_experts_field["routed_experts"]), ids)
+    assert np.array_equal(decoded(as_json(choice.routed_experts_field)["routed_experts"]), ids)
+
+
+def test_json_has_every_base64_in_its_place() -> None:
+    long = bytes(range(256)) * (PIECE_BYTES // 100)
+    texts = [Base64Text.of(data) for data in (b"", b"ab", long)]
+    value = {"first": texts[:2], "text": 'ü"\\', "last": {"data": texts[2]}}
+    encoded = [base64.b64encode(data).decode() for data in (b"", b"ab", long)]
+    expected = {"first": encoded[:2], "text": 'ü"\\', "last": {"data": encoded[2]}}
+    assert json.loads(to_json(value)) == expected
+    with pytest.raises(TypeError, match="set cannot be written as JSON"):
+        to_json({"a": {1}})
+
+
+def test_more_than_a_response_may_have_is_refused(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token_bytes = server.service.routed_token_bytes
+    monkeypatch.setattr(admission, "MAX_BYTES", 2 * 100 * token_bytes)
+    ids = [5] * 50
+    assert len(array(ask(server, prompt=ids, max_tokens=50, n=2))) == 99
+    answer = server.post(TEXT, json=BASE | ASKS | {"prompt": ids, "max_tokens": 51, "n": 2})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "return_routed_experts")
+    assert "the experts of 202 tokens" in error["message"]

@@ -79,6 +79,20 @@ def test_an_8b_target_with_an_eagle3_head_needs_few_kernels(listed: dict[str, An
     assert {"rms_norm_kernel", "measure_kernel", "verify_chain_kernel"} <= set(listed["kernels"])
 
 
+def test_a_mixture_has_its_products_with_and_without_the_gate(tmp_path: Path) -> None:
+    mixture = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+    config = LLAMA_8B | mixture | {"architectures": ["Qwen3MoeForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "qwen3_moe"}))
+    ran = list_kernels(str(tmp_path), "--json")
+    assert ran.returncode == 0, ran.stderr
+    listed = json.loads(ran.stdout)
+    wanted = {"sort_pairs_kernel": 1, "map_pairs_kernel": 2, "combine_kernel": 1}
+    assert {name: listed["kernels"][name] for name in wanted} == wanted
+    products = [one["signature"] for one in listed["variants"] if "map_pairs" in one["kernel"]]
+    assert sorted("GATE: silu" in one for one in products) == [False, True]
+    assert all("bias_ptr: None" in one for one in products)
+
+
 def test_layers_with_a_window_have_attention_of_their_own(tmp_path: Path) -> None:
     windows = {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 16}
     config = LLAMA_8B | windows | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
@@ -87,12 +101,12 @@ def test_layers_with_a_window_have_attention_of_their_own(tmp_path: Path) -> Non
     assert ran.returncode == 0, ran.stderr
     listed = json.loads(ran.stdout)["variants"]
     attention = [one["signature"] for one in listed if one["kernel"] == "attend_kernel"]
-    without = [one for one in attention if "window: None" in one]
-    assert len(without) == len(attention) / 2 > 0
-    assert all("window: i32/16" in one for one in attention if one not in without)
+    windowed = [one for one in attention if "window: i32/16" in one]
+    assert 0 < len(windowed) < len(attention)
+    assert all("window: None" in one for one in attention if one not in windowed)
 
 
-def test_layers_of_a_transformers_model_have_attention_of_their_own(tmp_path: Path) -> None:
+def test_layers_with_a_softcap_have_attention_of_their_own(tmp_path: Path) -> None:
     """All have a softcap, and every second one a window."""
     config = LLAMA_8B | {
         "architectures": ["Gemma2ForCausalLM"],
@@ -192,7 +206,13 @@ print(json.dumps(found))
 
 
 def test_engines_on_the_shadow_device_compile_nothing_while_serving(tmp_path: Path) -> None:
-    names = ("eagle-tree-fp8", "catch-up", "standalone-bf16-eager", "none-chain-off-sync-sampled")
+    names = (
+        "eagle-tree-fp8",
+        "catch-up",
+        "standalone-bf16-eager",
+        "none-chain-off-sync-sampled",
+        "experts-tree",
+    )
     ran = run("-c", SHADOW, str(tmp_path), *names)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == {name: [[], []] for name in names}

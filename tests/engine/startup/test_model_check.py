@@ -15,6 +15,8 @@ from scripts import model_table
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.cli.check_command import check
 from specdecode_engine.model.checkpoint import Checkpoint
+from specdecode_engine.model.config import LlamaConfig
+from specdecode_engine.model.eagle_config import Eagle3Config
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.model_check import CheckOptions, PairCheck, check_pair
 from tests.engine.checkpoints import Checkpoints
@@ -30,11 +32,15 @@ SERVED = {
     "qwen3-4b": "native",
     "qwen3-4b-int8": "native",
     "qwen3-8b": "native",
-    "gemma-3-1b": "transformers",
+    "gemma-2-9b": "native",
+    "gemma-3-1b": "native",
+    "gemma-3-4b": "native",
     "qwen3-30b-a3b": "native",
     "gpt-oss-20b": "native",
+    "gpt-oss-120b": "native",
     "glm-4.7": "transformers",
     "minimax-m2.7": "transformers",
+    "llama-4-scout": "transformers",
 }
 
 REFUSED = {
@@ -65,7 +71,9 @@ def folder(tmp_path: Path) -> Folder:
 
 ROUTED = {
     "glm-4.7": 89 * 8,
+    "gpt-oss-120b": 36 * 4,
     "gpt-oss-20b": 24 * 4,
+    "llama-4-scout": 48,
     "minimax-m2.7": 62 * 8,
     "qwen3-30b-a3b": 48 * 8,
 }
@@ -80,7 +88,8 @@ def meta_bytes(target: Path) -> int:
     """Bytes of the parameters of transformers' model, each counted once."""
     config: Any = transformers.AutoConfig.from_pretrained(target)
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        text = config.get_text_config(decoder=True)
+        model = transformers.AutoModelForCausalLM.from_config(text, dtype=torch.bfloat16)
     return sum(one.numel() * one.element_size() for one in model.parameters())
 
 
@@ -131,7 +140,7 @@ def test_the_memory_of_quantized_weights_is_that_after_dequantization(folder: Fo
 
 def test_every_configuration_is_tested() -> None:
     used = {*SERVED, *REFUSED, "llama-3.3-70b", "qwen3-32b"}
-    heads = {"specforge-qwen3-4b-eagle3", "specforge-qwen3-32b-eagle3"}
+    heads = set(model_table.DRAFTS)
     assert {file.stem for file in CONFIGS.glob("*.json")} == used | heads
     origins = (CONFIGS / "README.md").read_text()
     assert all(f"`{name}`" in origins for name in used | heads)
@@ -151,6 +160,35 @@ def test_a_published_head_fits_its_target(folder: Folder) -> None:
     parameters = attention + 3 * hidden * inner + 3 * hidden * hidden + 32000 * hidden + 4 * hidden
     assert pair.draft.parameters == parameters
     assert pair.draft.kv_bytes_per_token == 2 * kv * 2
+
+
+HEADS_OF_MIXTURES = {
+    "specforge-qwen3-30b-a3b-eagle3": (1, 23, 44),
+    "specforge-qwen3-30b-a3b-eagle3.1": (1, 23, 44),
+    "specforge-gpt-oss-120b-eagle3": (1, 17, 33),
+    "speculators-gpt-oss-20b-eagle3": (1, 11, 20),
+}
+"""With the layers whose outputs they read."""
+
+
+@pytest.mark.parametrize("name", HEADS_OF_MIXTURES)
+def test_a_published_head_of_a_mixture_fits_its_target(name: str, folder: Folder) -> None:
+    target, head = folder(model_table.DRAFTS[name]), folder(name)
+    pair = check_pair(target, head, CheckOptions())
+    assert pair.is_served, pair.reasons
+    assert pair.algorithm == "EAGLE3"
+    assert pair.target.implementation == "native"
+    config = Eagle3Config.load(head, LlamaConfig.load(target))
+    assert config.aux_spec.layers == HEADS_OF_MIXTURES[name]
+    assert config.draft_vocab_size == 32000
+
+
+def test_a_head_with_experts_of_its_own_is_refused_by_name(folder: Folder) -> None:
+    pair = check_pair(
+        folder("gpt-oss-20b"), folder("specforge-gpt-oss-20b-eagle3-moe"), CheckOptions()
+    )
+    assert not pair.is_served
+    assert "GptOssForCausalLMEagle3" in pair.reasons[0]
 
 
 def test_rows_that_depend_on_their_batch_are_found_without_weights(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from itertools import cycle, product
 
-from lossless.families import LLAMA, LONGROPE
+from lossless.families import LLAMA, LONGROPE, MIXTURES
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 FLASHINFER_DIM = 64
@@ -47,6 +47,11 @@ class ShadowCase:
     table: tuple[BatchRange, ...] = ()  # to reload
     waves: int = 1  # later ones find their prompts in the prefix cache
     in_unit_tests: bool = False
+
+    @property
+    def returns_experts(self) -> bool:
+        """Whether every request has return_routed_experts."""
+        return self.family in MIXTURES
 
     @property
     def reloaded_table(self) -> RangeTable:
@@ -141,6 +146,15 @@ _FAMILIES = (
     replace(_EAGLE3, name="longrope-tree", family=LONGROPE, topk=2, preempted_at_step=5, waves=2),
     replace(_EAGLE3, name="experts", family="qwen3_moe", requests=MIXED, preempted_at_step=5),
     replace(_EAGLE3, name="experts-tree", family="qwen3_moe", topk=2, graphs="off"),
+    replace(_EAGLE3, name="gemma3", family="gemma3_text", requests=MIXED, preempted_at_step=5),
+    replace(
+        _EAGLE3,
+        name="gemma2-tree",
+        family="gemma2",
+        topk=2,
+        dtype="bfloat16",
+        head_dim=FLASHINFER_DIM,
+    ),
     replace(_EAGLE3, name="sinks", family="gpt_oss", requests=MIXED, preempted_at_step=5, waves=2),
     replace(_EAGLE3, name="sinks-tree", family="gpt_oss", topk=2, graphs="off"),
 )

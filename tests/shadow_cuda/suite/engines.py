@@ -103,6 +103,7 @@ def build(
         "dtype": case.dtype,
         "context_length": CONTEXT,
         "implementation": case.implementation,
+        "return_routed_experts": case.returns_experts,
     }
     document["speculation"] |= case.speculation
     with mock.patch.object(speculation, "AVAILABLE_POLICIES", frozenset(Policy)):
@@ -167,6 +168,8 @@ def drive(
         AssertionError: an invariant of the scheduler is violated, or there is no end.
     """
     ran = ShadowRun()
+    if case.returns_experts:
+        requests = [replace(request, return_routed_experts=True) for request in requests]
     first, last = requests[:-1], requests[-1]
     for request in first:
         core.submit(request)
@@ -182,6 +185,8 @@ def drive(
                 answer = ran.answers[output.request_id]
                 answer.tokens += output.token_ids
                 answer.logprobs += (*(output.prompt_logprobs or ()), *(output.logprobs or ()))
+                if output.routed_experts is not None:
+                    answer.routed_experts.append(output.routed_experts)
             if gpu is not None:
                 ran.steps.append(_record(case, plans[-1], before, gpu))
             core.scheduler.check()

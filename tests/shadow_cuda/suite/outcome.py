@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
+
 from lossless.families import LLAMA, make_family
 from specdecode_engine.engine import EngineCore
 from specdecode_kernels.triton.tiles import is_interpreted
@@ -164,6 +166,12 @@ def _compare(case: ShadowCase, ran: ShadowRun, wanted: dict[str, Answer], outcom
                 f"at {Path(__file__).relative_to(ROOT)}"
             )
             continue
+        if case.returns_experts and not np.array_equal(
+            np.concatenate(got.routed_experts), np.concatenate(expected.routed_experts)
+        ):
+            outcome.violations.append(
+                f"request {name}: other experts at {Path(__file__).relative_to(ROOT)}"
+            )
         difference = largest_difference({name: got}, {name: expected})
         outcome.logprob_diff = max(outcome.logprob_diff, difference)
 

@@ -4,73 +4,24 @@ Families differ from Llama in few switches. Where config.json leaves one out, th
 the family in transformers.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.families import FAMILIES, LLAMA, Family, Windows
 from specdecode_engine.model.layer_map import FULL, SLIDING, LayerMap
 from specdecode_engine.model.quantized.config import Quantization, read_quantization
-from specdecode_engine.model.rope import RopeConfig, parse_rope
-from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
+from specdecode_engine.model.rope import RopeConfig, parse_local_rope, parse_rope
+from specdecode_engine.model.sparse_mlp import SparseMlpConfig
 
 DEFAULT_WINDOW = 4096
 DEFAULT_MAX_WINDOW_LAYERS = 28
 GPT_OSS_WINDOW = 128
-GPT_OSS_ROPE: Mapping[str, object] = {
-    "rope_type": "yarn",
-    "rope_theta": 150_000.0,
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
-    "original_max_position_embeddings": 4096,
-}
-
-
-class Windows(Enum):
-    """Which keys of config.json limit attention to a sliding window."""
-
-    NONE = "none"  # a window is refused
-    ALL = "all"  # sliding_window holds for every layer
-    SWITCH = "switch"  # use_sliding_window; then layer_types, or layers from max_window_layers on
-    ALTERNATE = "alternate"  # layer_types; by default every other layer from the first on
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """How a model family differs from Llama."""
-
-    always_qkv_bias: bool = False
-    attention_bias: bool = False  # default
-    qk_norm: bool = False
-    sinks: bool = False
-    windows: Windows = Windows.NONE
-    head_dim: int | None = None  # default; None: hidden_size / num_attention_heads
-    rope: Mapping[str, object] = field(default_factory=dict)  # defaults of rope_parameters
-    experts: ExpertTensors | None = None  # of a mixture
-
-
-LLAMA = Family()
-FAMILIES: Mapping[str, Family] = {
-    "LlamaForCausalLM": LLAMA,
-    "MistralForCausalLM": Family(windows=Windows.ALL),
-    "Qwen2ForCausalLM": Family(always_qkv_bias=True, windows=Windows.SWITCH),
-    "Qwen3ForCausalLM": Family(qk_norm=True, windows=Windows.SWITCH, head_dim=128),
-    "Qwen3MoeForCausalLM": Family(qk_norm=True, experts=ExpertTensors.SEPARATE),
-    "GptOssForCausalLM": Family(
-        attention_bias=True,
-        sinks=True,
-        windows=Windows.ALTERNATE,
-        head_dim=64,
-        rope=GPT_OSS_ROPE,
-        experts=ExpertTensors.STACKED,
-    ),
-}
-"""By the name under `architectures`."""
+GELU_TANH = "gelu_pytorch_tanh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +39,11 @@ class DecoderConfig:
     mlp_bias: bool
     qk_norm: bool = False  # RMSNorm over head_dim of every query and key head, before RoPE
     sinks: bool = False  # one more logit of every query head, without a value
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    is_norm_weight_less_one: bool = False  # norms scale by 1 plus their stored weight, as in Gemma
+    has_output_norms: bool = False  # also of what attention and the MLP add, as in Gemma
+    attention_scale: float | None = None  # of scores; None: head_dim ** -0.5
+    attention_softcap: float | None = None  # of scores
 
     def layer_map(self, layers: int, windows: Sequence[int | None] = ()) -> LayerMap:
         """Return where `layers` such layers keep their keys and values.
@@ -105,7 +61,7 @@ class LlamaConfig:
     vocab_size: int
     num_hidden_layers: int
     decoder: DecoderConfig
-    rope: RopeConfig
+    ropes: tuple[RopeConfig, ...]  # of all layers; or of those that see everything, and the others
     sliding_windows: tuple[int | None, ...]  # by layer: the latest positions seen; None: all
     tie_word_embeddings: bool
     bos_token_id: int | None
@@ -113,6 +69,9 @@ class LlamaConfig:
     dtype: torch.dtype | None  # None: not in config.json; the tensors have it
     quantization: Quantization | None = None  # of the stored weights; None: they are plain
     sparse_mlp: SparseMlpConfig | None = None  # of the layers with experts
+    embedding_scale: float | None = None  # what embeddings are multiplied by, in their type
+    logit_softcap: float | None = None
+    is_wrapped: bool = False  # the text model is part of a model for several kinds of input
 
     @classmethod
     def load(cls, folder: Path) -> "LlamaConfig":
@@ -120,27 +79,32 @@ class LlamaConfig:
         return cls.read(ConfigFile.open(folder / "config.json"))
 
     @classmethod
-    def read(cls, config: ConfigFile) -> "LlamaConfig":
+    def read(cls, file: ConfigFile) -> "LlamaConfig":
         """As `load`, of a file that has been read."""
-        family = _family(config)
+        family = _family(file)
+        config = family.keys_of(file)
+        if family is not LLAMA:  # transformers' default is another number for each family
+            config.integer("num_key_value_heads")
         decoder = parse_decoder(config, family)
         layers = config.integer("num_hidden_layers")
         bos = config.ids("bos_token_id")
-        windows = _sliding_windows(config, family.windows, layers)
         return cls(
             vocab_size=config.integer("vocab_size"),
             num_hidden_layers=layers,
             decoder=decoder,
-            rope=parse_rope(config, decoder.head_dim, family.rope),
-            sliding_windows=windows,
+            ropes=_ropes(config, family, decoder.head_dim),
+            sliding_windows=_sliding_windows(config, family.windows, layers),
             tie_word_embeddings=config.switch("tie_word_embeddings", False),
             bos_token_id=bos[0] if bos else None,
-            eos_token_ids=read_eos_token_ids(config),
-            dtype=config.dtype(),
-            quantization=read_quantization(config),
+            eos_token_ids=read_eos_token_ids(file, config),
+            dtype=file.dtype() or config.dtype(),
+            quantization=read_quantization(file),
             sparse_mlp=SparseMlpConfig.read(config, layers, family.experts)
             if family.experts is not None
             else None,
+            embedding_scale=decoder.hidden_size**0.5 if family.is_gemma else None,
+            logit_softcap=_softcap(config, "final_logit_softcapping") if family.is_gemma else None,
+            is_wrapped=family.text_section is not None,
         )
 
     def sparse_mlp_of(self, layer: int) -> SparseMlpConfig | None:
@@ -152,6 +116,17 @@ class LlamaConfig:
     def layer_map(self) -> LayerMap:
         """Where each layer keeps its keys and values."""
         return self.decoder.layer_map(self.num_hidden_layers, self.sliding_windows)
+
+    @property
+    def rope(self) -> RopeConfig:
+        """How far positions reach in every layer: the angles that are stretched least."""
+        return min(self.ropes, key=lambda rope: rope.trained_positions)
+
+    @property
+    def rope_indices(self) -> tuple[int, ...]:
+        """Which of `ropes` each layer has."""
+        last = len(self.ropes) - 1
+        return tuple(0 if window is None else last for window in self.sliding_windows)
 
     @property
     def max_position_embeddings(self) -> int:
@@ -185,7 +160,11 @@ NO_HIDDEN_STATES = AuxHiddenStates()
 
 def parse_decoder(config: ConfigFile, family: Family = LLAMA) -> DecoderConfig:
     """Read the keys that describe one decoder layer."""
-    config.refuse("hidden_act", "silu", "only silu is supported")
+    if family.is_gemma:
+        config.refuse("hidden_activation", GELU_TANH, f"only {GELU_TANH} is supported")
+        config.refuse("use_bidirectional_attention", False, "text is generated causally only")
+    else:
+        config.refuse("hidden_act", "silu", "only silu is supported")
     hidden_size = config.integer("hidden_size")
     heads = config.integer("num_attention_heads")
     kv_heads = config.integer("num_key_value_heads", heads)
@@ -193,7 +172,7 @@ def parse_decoder(config: ConfigFile, family: Family = LLAMA) -> DecoderConfig:
         raise config.error("num_key_value_heads", f"it must divide num_attention_heads {heads}")
     head_dim = _head_dim(config, family, hidden_size, heads)
     attention_bias = config.switch("attention_bias", family.attention_bias)
-    return DecoderConfig(
+    decoder = DecoderConfig(
         hidden_size=hidden_size,
         intermediate_size=config.integer("intermediate_size"),
         num_attention_heads=heads,
@@ -206,6 +185,31 @@ def parse_decoder(config: ConfigFile, family: Family = LLAMA) -> DecoderConfig:
         qk_norm=family.qk_norm,
         sinks=family.sinks,
     )
+    return _as_in_gemma(decoder, config, family) if family.is_gemma else decoder
+
+
+def _as_in_gemma(decoder: DecoderConfig, config: ConfigFile, family: Family) -> DecoderConfig:
+    softcap = "attn_logit_softcapping"
+    if family.qk_norm:
+        config.refuse(softcap, None, "norms of query and key heads replace it; remove the key")
+    return replace(
+        decoder,
+        activation="gelu_tanh",
+        is_norm_weight_less_one=True,
+        has_output_norms=True,
+        attention_scale=config.real("query_pre_attn_scalar") ** -0.5,
+        attention_softcap=_softcap(config, softcap),
+    )
+
+
+def _softcap(config: ConfigFile, key: str) -> float | None:
+    return None if config.get(key) is None else config.real(key)
+
+
+def _ropes(config: ConfigFile, family: Family, head_dim: int) -> tuple[RopeConfig, ...]:
+    if family.has_local_rope:
+        return parse_local_rope(config, head_dim)
+    return (parse_rope(config, head_dim, family.rope),)
 
 
 def refuse_windows(config: ConfigFile) -> None:
@@ -224,6 +228,10 @@ def _sliding_windows(config: ConfigFile, windows: Windows, layers: int) -> tuple
     if windows is Windows.ALTERNATE:
         by_default = [(SLIDING, FULL)[number % 2] for number in range(layers)]
         return _windows_by_type(config, by_default, GPT_OSS_WINDOW)
+    if windows is Windows.PATTERN:
+        period = config.integer("sliding_window_pattern")
+        by_default = [SLIDING if number % period else FULL for number in range(1, layers + 1)]
+        return _windows_by_type(config, by_default, DEFAULT_WINDOW)
     if windows is Windows.SWITCH and config.switch("use_sliding_window", False):
         first = config.integer("max_window_layers", DEFAULT_MAX_WINDOW_LAYERS, least=0)
         by_default = [FULL if number < first else SLIDING for number in range(layers)]
@@ -269,10 +277,7 @@ def _family(config: ConfigFile) -> Family:
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in FAMILIES:
         raise config.error("architectures", f"supported: one of {', '.join(FAMILIES)}")
-    family = FAMILIES[names[0]]
-    if family is not LLAMA:  # transformers' default is another number for each family
-        config.integer("num_key_value_heads")
-    return family
+    return FAMILIES[names[0]]
 
 
 def read_eos_token_ids(config: ConfigFile, *parts: ConfigFile) -> tuple[int, ...]:

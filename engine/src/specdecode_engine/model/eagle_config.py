@@ -1,7 +1,10 @@
 """The config.json of an EAGLE head, checked against the target it was made for.
 
 Writers put the switches of an EAGLE-3 variant at the top level or into `eagle_config`; both are
-read.
+read. Speculators keeps the keys of the head's layer in an object of their own, and numbers the
+boundaries between the target's layers, where others number outputs.
+
+Source of the last: vllm-project/speculators, `Eagle3SpeculatorConfig`; vLLM reads the same keys.
 """
 
 from dataclasses import dataclass
@@ -11,11 +14,11 @@ from pathlib import Path
 from specdecode_engine.model.config import (
     AuxHiddenStates,
     DecoderConfig,
-    Family,
     parse_decoder,
     refuse_windows,
 )
 from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
+from specdecode_engine.model.families import Family
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layer_map import LayerMap
 from specdecode_engine.model.rope import RopeConfig, parse_rope
@@ -23,9 +26,15 @@ from specdecode_engine.model.rope import RopeConfig, parse_rope
 EAGLE1_ARCHITECTURES = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
 """The authors' heads call themselves plain Llamas; servers that convert them rename them."""
 
-EAGLE3_ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
+SPECULATORS_ARCHITECTURES = ("Eagle3Speculator", "Eagle3DraftModel")
+EAGLE3_ARCHITECTURES = (
+    "LlamaForCausalLMEagle3",
+    "Eagle3LlamaForCausalLM",
+    *SPECULATORS_ARCHITECTURES,
+)
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 USE_LAYERS = "use_aux_hidden_state"
+SPECULATORS_KIND = "speculators_model_type"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +133,23 @@ def _open(folder: Path, architectures: tuple[str, ...], kind: str) -> ConfigFile
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in architectures:
         raise config.error("architectures", f"an {kind} head has {' or '.join(architectures)}")
+    if names[0] in SPECULATORS_ARCHITECTURES:
+        config = _flatten_speculators(config)
     refuse_windows(config)
     config.refuse("quantization_config", {}, "convert the head's weights to an unquantized type")
     return config
+
+
+def _flatten_speculators(config: ConfigFile) -> ConfigFile:
+    """Return the config with the keys of its layer next to its own."""
+    if config.get(SPECULATORS_KIND) != "eagle3":
+        raise config.error(SPECULATORS_KIND, "supported: eagle3")
+    layer = config.section("transformer_layer_config")
+    if layer is None:
+        remedy = "it must be an object with the sizes of the head's layer"
+        raise config.error("transformer_layer_config", remedy)
+    layer.refuse("model_type", "llama", "supported: llama")
+    return ConfigFile(config.file, {**layer.keys, **config.keys})
 
 
 def _check_equal(config: ConfigFile, key: str, value: object, wanted: int) -> None:
@@ -183,9 +206,12 @@ def _layers(config: ConfigFile, count: int) -> tuple[int, ...]:
     """List the layers whose output the head reads; by default the authors' three."""
     stated = next((part for part in _parts(config) if part.ids(LAYER_IDS)), config)
     ids = stated.ids(LAYER_IDS)
-    chosen = _outputs(ids, count) or (1, count // 2 - 1, count - 4)
+    are_boundaries = config.get(SPECULATORS_KIND) is not None
+    chosen = _outputs(ids, count, are_boundaries) or (1, count // 2 - 1, count - 4)
     ascending = all(low < high for low, high in pairwise(chosen))
     rule = f"ascending ids of the target's {count} layers, whose output is meant: 0..{count - 1}"
+    if are_boundaries:
+        rule = f"ascending boundaries after the target's {count} layers: 1..{count}"
     if not ascending or chosen[0] < 0 or chosen[-1] >= count:
         fault = f"is {list(ids)}" if ids else f"is missing and the usual {list(chosen)} do not fit"
         remedy = f"use a head made for this target, or state {rule}"
@@ -195,12 +221,13 @@ def _layers(config: ConfigFile, count: int) -> tuple[int, ...]:
     return chosen
 
 
-def _outputs(ids: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Translate stated ids, which are output ids unless they can only be boundaries.
+def _outputs(ids: tuple[int, ...], count: int, are_boundaries: bool) -> tuple[int, ...]:
+    """Translate stated ids, which are output ids unless they are boundaries.
 
     Some writers number the boundaries between layers instead: boundary i + 1 is the output of
-    layer i. Two lists are recognised as boundaries: one that reaches the boundary after the last
-    layer, and those writers' default.
+    layer i. Speculators does always. Of others two lists are recognised: one that reaches the
+    boundary after the last layer, and those writers' default.
     """
-    is_boundaries = ids[-1:] == (count,) or ids == (2, count // 2, count - 3)
-    return tuple(number - 1 for number in ids) if is_boundaries else ids
+    if are_boundaries or ids[-1:] == (count,) or ids == (2, count // 2, count - 3):
+        return tuple(number - 1 for number in ids)
+    return ids

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from specdecode_engine.model.layers import Linears
@@ -45,6 +46,20 @@ class Experts:
         if self.record is not None:
             self.record(routing.ids)
         return self.ops.experts(x, routing, self.weights, self.activation)
+
+    def on_scaled_rows(self, x: Tensor, routing: ExpertRouting) -> Tensor:
+        """Map [rows, hidden] as experts that read rows times their factors, and add what they
+        return, in the order of a row's ids.
+        """
+        if self.record is not None:
+            self.record(routing.ids)
+        scaled = x[:, None] * routing.weights[..., None].to(x.dtype)
+        each = ExpertRouting(routing.ids.view(-1, 1), torch.ones_like(routing.weights).view(-1, 1))
+        mapped = self.ops.experts(scaled.flatten(0, 1), each, self.weights, self.activation)
+        total, *others = mapped.view(scaled.shape).unbind(1)
+        for other in others:
+            total = total + other
+        return total
 
 
 def gates_first(interleaved: Tensor) -> Tensor:

@@ -6,8 +6,9 @@ import torch
 
 from specdecode_api.boot import ModelImplementation
 from specdecode_engine.model.checkpoint import OpenStore
-from specdecode_engine.model.config import FAMILIES, LlamaConfig
+from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.families import FAMILIES
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.llama import Llama

@@ -76,7 +76,7 @@ class KVCache:
         self.ops = ops
         self._windows = windows
         self._in_windows = tuple(
-            windows is not None and shape.sliding_window is not None for shape in layer_map.shapes
+            windows is not None and shape.reach is not None for shape in layer_map.shapes
         )
         counts = [windows.pages if windows and own else pages for own in self._in_windows]
         rows = [(count * page_size,) for count in counts]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from specdecode_engine.model.layer_map import (
+    CHUNKED,
     FULL,
     SLIDING,
     LayerMap,
@@ -35,10 +36,11 @@ def _layer_types(config: object, layers: int) -> Sequence[str]:
     types = getattr(config, "layer_types", None)
     if types is None:
         return [FULL if getattr(config, "sliding_window", None) is None else SLIDING] * layers
-    others = sorted(set(types) - {FULL, SLIDING})
+    others = sorted(set(types) - {FULL, SLIDING, CHUNKED})
     if others:
         raise LayerMapError(
-            f"layer_types has {', '.join(others)}; only {FULL} and {SLIDING} are supported"
+            f"layer_types has {', '.join(others)}; only {FULL}, {SLIDING} and {CHUNKED} are "
+            "supported"
         )
     if len(types) != layers:
         raise LayerMapError(
@@ -63,6 +65,7 @@ def _shape(layer: object, kind: str, config: object) -> LayerShape:
         k_head_dim=head_dim,
         v_head_dim=getattr(layer, "v_head_dim", None) or head_dim,
         sliding_window=_integer(config, "sliding_window") if kind == SLIDING else None,
+        attention_chunk_size=_integer(config, "attention_chunk_size") if kind == CHUNKED else None,
     )
 
 

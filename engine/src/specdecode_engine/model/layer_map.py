@@ -1,6 +1,6 @@
-"""Where each layer keeps its keys and values: owner, group, head sizes and window.
+"""Where each layer keeps its keys and values: owner, group, head sizes and reach.
 
-Layers of one shape and one window form a group, which has one tensor of keys and one of values. A
+Layers of one shape and reach form a group, which has one tensor of keys and one of values. A
 layer without keys and values of its own reads those of its owner and stores nothing (Gemma 3n and
 4: `num_kv_shared_layers` layers at the end read the last earlier layer of their type).
 """
@@ -11,6 +11,7 @@ from functools import cached_property
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"
+CHUNKED = "chunked_attention"
 
 
 class LayerMapError(ValueError):
@@ -21,13 +22,20 @@ class LayerMapError(ValueError):
 class LayerShape:
     """What one layer stores per token, and how many positions it sees.
 
-    `sliding_window` is a number of positions, the layer's own included; None: all of them.
+    `sliding_window` is a number of positions, the layer's own included; None: all of them. Of
+    `attention_chunk_size` positions in a row, one sees those before it and itself (Llama 4).
     """
 
     kv_heads: int
     k_head_dim: int
     v_head_dim: int
     sliding_window: int | None = None
+    attention_chunk_size: int | None = None
+
+    @property
+    def reach(self) -> int | None:
+        """The most positions that one sees, its own included; None: all of them."""
+        return self.sliding_window or self.attention_chunk_size
 
     @property
     def width(self) -> int:
@@ -45,6 +53,7 @@ class LayerSpec:
     k_head_dim: int
     v_head_dim: int
     sliding_window: int | None = None
+    attention_chunk_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ class LayerMap:
             if not 0 <= owner <= layer or owners[owner] != owner or shapes[owner] != shape:
                 raise LayerMapError(
                     f"layer {layer} reads the keys and values of layer {owner}, which must be an "
-                    "earlier layer of the same head sizes and window with keys and values of its "
+                    "earlier layer of the same head sizes and reach with keys and values of its "
                     "own; correct layer_types and num_kv_shared_layers"
                 )
             layers.append(
@@ -83,6 +92,7 @@ class LayerMap:
                     k_head_dim=shape.k_head_dim,
                     v_head_dim=shape.v_head_dim,
                     sliding_window=shape.sliding_window,
+                    attention_chunk_size=shape.attention_chunk_size,
                 )
             )
         return cls(tuple(layers), tuple(groups))
@@ -134,9 +144,12 @@ class LayerMap:
 
     @property
     def window(self) -> int | None:
-        """Positions that the widest sliding window sees; None without one."""
-        windows = [shape.sliding_window for shape in self.shapes if shape.sliding_window]
-        return max(windows, default=None)
+        """Positions that the widest sliding window or chunk has; None without one.
+
+        A chunk's rows lie within a window of its size, so that its pages are freed and found for
+        prefixes as those of such a window.
+        """
+        return max((shape.reach for shape in self.shapes if shape.reach), default=None)
 
     @property
     def entries_per_token(self) -> int:
@@ -145,9 +158,9 @@ class LayerMap:
 
     @property
     def windowed_entries_per_token(self) -> int:
-        """Entries of one token in the layers with a sliding window."""
+        """Entries of one token in the layers with a sliding window or chunks."""
         stored = self._stored()
-        return sum(shape.width * len(layers) for shape, layers in stored if shape.sliding_window)
+        return sum(shape.width * len(layers) for shape, layers in stored if shape.reach)
 
     def _stored(self) -> Iterator[tuple[LayerShape, tuple[int, ...]]]:
         """Shapes of the groups and the layers of each that store keys and values."""

@@ -146,14 +146,22 @@ class Attention:
 class Mlp:
     """The gated feed-forward block."""
 
-    ops: Backend
+    activate: Callable[[Tensor, Tensor], Tensor]  # of gate and up, an op of the backend
     gate_up: Linear  # gate and up one under the other
     down: Linear
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map [rows, hidden] to [rows, hidden]."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(self.ops.silu_and_mul(gate, up))
+        return self.down(self.activate(gate, up))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputNorms:
+    """Norms of what attention and the MLP give, before it is added; as in Gemma 2."""
+
+    attention: Norm
+    mlp: Norm
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,6 +175,7 @@ class DecoderLayer:
     attention: Attention
     mlp_norm: Norm
     mlp: Callable[[Tensor], Tensor]  # maps [rows, hidden]: an `Mlp`, or one with experts
+    output_norms: OutputNorms | None = None
 
     def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
         """Map the residual stream [rows, hidden] to itself; x is left as it was."""
@@ -175,5 +184,9 @@ class DecoderLayer:
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Add what attention gave to the residual stream [rows, hidden], then the MLP."""
-        x, normed = self.mlp_norm.after_adding(x, attended)
-        return x + self.mlp(normed)
+        norms = self.output_norms
+        if norms is None:
+            x, normed = self.mlp_norm.after_adding(x, attended)
+            return x + self.mlp(normed)
+        x, normed = self.mlp_norm.after_adding(x, norms.attention(attended))
+        return x + norms.mlp(self.mlp(normed))

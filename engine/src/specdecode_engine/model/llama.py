@@ -13,10 +13,11 @@ from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, Ll
 from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel
-from specdecode_engine.model.layers import DecoderLayer, Linears, Norm, rotary_rows
+from specdecode_engine.model.layers import DecoderLayer, Linears, Norm, rotary_rows, widened
 from specdecode_engine.model.quantized.store import open_tensors
 from specdecode_engine.model.rope import build_angles, make_rotary_limits
 from specdecode_engine.model.sparse_mlp import SparseMlp
+from specdecode_engine.model.text_store import TextModelStore
 from specdecode_engine.model.weights import Placement, Weights, decoder_shapes
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -30,7 +31,9 @@ class Llama(LanguageModel):
     config: LlamaConfig
     layers: tuple[DecoderLayer, ...]
     norm: Norm
-    angles: Tensor  # [2, rows of the rotary tables, head_dim / 2]: cosines and sines
+    # of each of config.ropes [2, rows of the rotary tables, head_dim / 2]: cosines and sines
+    angles: tuple[Tensor, ...]
+    embedding_scale: float | None  # rounded to the model's type
 
     @classmethod
     def load(
@@ -57,9 +60,13 @@ class Llama(LanguageModel):
             checkpoint: TensorStore = open_tensors(folder, config.quantization)
         else:
             checkpoint = open_store(folder)
+        skipped: tuple[str, ...] = ()
+        if config.is_wrapped:
+            checkpoint = text = TextModelStore.of(checkpoint)
+            skipped = text.skipped
         checkpoint.check(*llama_shapes(config))
         placement = Placement(dtype or config.dtype or stored_dtype(checkpoint), device)
-        limits = make_rotary_limits([config.rope], context_length or config.max_position_embeddings)
+        limits = make_rotary_limits(config.ropes, context_length or config.max_position_embeddings)
         with Weights.of(
             checkpoint,
             placement,
@@ -67,11 +74,16 @@ class Llama(LanguageModel):
             label=f"loading {folder.name}",
             progress=progress,
         ) as weights:
-            return cls._assemble(config, weights, limits, folder)
+            return cls._assemble(config, weights, limits, folder, skipped)
 
     @classmethod
     def _assemble(
-        cls, config: LlamaConfig, weights: Weights, limits: RotaryLimits, folder: Path
+        cls,
+        config: LlamaConfig,
+        weights: Weights,
+        limits: RotaryLimits,
+        folder: Path,
+        skipped: tuple[str, ...],
     ) -> "Llama":
         embedding = weights.take(EMBEDDING)
         head = embedding
@@ -79,13 +91,9 @@ class Llama(LanguageModel):
             head = weights.take(HEAD)
             if config.tie_word_embeddings:
                 head = _tied(embedding, head, folder)
-        angles = build_angles(
-            config.rope,
-            config.decoder.head_dim,
-            limits,
-            weights.placement.dtype,
-            weights.placement.device,
-        )
+        dtype, device = weights.placement.dtype, weights.placement.device
+        head_dim = config.decoder.head_dim
+        angles = (build_angles(rope, head_dim, limits, dtype, device) for rope in config.ropes)
         layers = (
             weights.decoder_layer(
                 f"model.layers.{number}", config.decoder, window, config.sparse_mlp_of(number)
@@ -99,7 +107,9 @@ class Llama(LanguageModel):
             norm=weights.norm("model.norm", config.decoder),
             head=weights.linears.make(head),
             rotary_limits=limits,
-            angles=angles,
+            angles=tuple(angles),
+            embedding_scale=rounded_scale(config.embedding_scale, dtype),
+            skipped_tensors=skipped,
         )
 
     @property
@@ -115,10 +125,14 @@ class Llama(LanguageModel):
         aux_spec: AuxHiddenStates = NO_HIDDEN_STATES,
     ) -> tuple[Tensor, Tensor | None]:
         x = functional.embedding(ids, self.embedding)  # [rows, hidden]
-        rotary = rotary_rows(self.angles, positions)
+        if self.embedding_scale is not None:
+            x = x * self.embedding_scale
+        rotary = [rotary_rows(angles, positions) for angles in self.angles]
         collected: list[Tensor] = []
-        for number, layer in enumerate(self.layers):
-            x = layer(x, rotary, number, kv)
+        for number, (layer, rope) in enumerate(
+            zip(self.layers, self.config.rope_indices, strict=True)
+        ):
+            x = layer(x, rotary[rope], number, kv)
             if number in aux_spec.layers:
                 collected.append(x)
         if len(collected) != len(aux_spec.layers):
@@ -128,6 +142,16 @@ class Llama(LanguageModel):
         if aux_spec.final:
             return normed, normed
         return normed, torch.cat(collected, dim=-1) if collected else None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits = widened(self.head(hidden))
+        cap = self.config.logit_softcap
+        return logits if cap is None else self.norm.ops.softcap(logits, cap)
+
+
+def rounded_scale(scale: float | None, dtype: torch.dtype) -> float | None:
+    """Cast a factor of embeddings as transformers does: to float32, then to the model's type."""
+    return None if scale is None else torch.tensor(scale, dtype=torch.float32).to(dtype).item()
 
 
 def stored_dtype(store: TensorStore) -> torch.dtype:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.layer_map import FULL, SLIDING
 
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 STRETCHING = ("linear", "dynamic", "yarn")
@@ -102,6 +103,28 @@ def parse_rope(
     if config.get(ORIGINAL) is not None:
         parameters[ORIGINAL] = config.integer(ORIGINAL)
     return RopeConfig(str(kind), theta, parameters, config.integer("max_position_embeddings"))
+
+
+def parse_local_rope(config: ConfigFile, head_dim: int) -> tuple[RopeConfig, RopeConfig]:
+    """Read the angles of layers that see everything and of those with a window, as in Gemma 3.
+
+    `rope_parameters` has them by layer type; older files have `rope_theta` and `rope_scaling` for
+    the former, `rope_local_base_freq` for the latter.
+    """
+    section = config.section("rope_parameters")
+    if section is None:
+        everything, local = config.section("rope_scaling"), None
+    else:
+        everything, local = section.section(FULL), section.section(SLIDING)
+        if everything is None or local is None:
+            raise config.error("rope_parameters", f"it must have {FULL} and {SLIDING}")
+
+    def parse(part: ConfigFile | None, key: str) -> RopeConfig:
+        parameters = {} if part is None else part.keys
+        keys = {**config.keys, "rope_parameters": parameters, "rope_theta": config.get(key)}
+        return parse_rope(ConfigFile(config.file, keys, config.prefix), head_dim)
+
+    return parse(everything, "rope_theta"), parse(local, "rope_local_base_freq")
 
 
 def _check_factors(section: ConfigFile, kind: str, head_dim: int) -> None:

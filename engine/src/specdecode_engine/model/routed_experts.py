@@ -73,7 +73,12 @@ class RoutedShape:
     def facts(self) -> dict[str, object]:
         """Return what is kept of each token: a field of /server_info."""
         dtype = str(self.dtype).removeprefix("torch.")
-        return {"layers": self.layers, "top_k": self.top_k, "dtype": dtype}
+        return {
+            "layers": self.layers,
+            "top_k": self.top_k,
+            "dtype": dtype,
+            "token_bytes": self.token_bytes,
+        }
 
 
 class RoutedExperts:

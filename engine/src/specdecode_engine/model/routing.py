@@ -14,7 +14,7 @@ from torch import Tensor
 from specdecode_kernels import ExpertRouting
 from specdecode_kernels.torch.by_row import by_row
 
-Scores = Literal["softmax", "softmax_of_top_k", "sigmoid", "sparsemixer"]
+Scores = Literal["softmax", "softmax_of_top_k", "sigmoid", "sigmoid_of_top_k", "sparsemixer"]
 
 SMALLEST_SUM = 1e-20
 """Added to what factors are divided by, as in GLM-4.5 and DeepSeek-V3."""
@@ -25,7 +25,8 @@ class RoutingConfig:
     """How a router's logits become experts and factors.
 
     softmax and sigmoid are scores of all experts, whose `top_k` largest are chosen.
-    softmax_of_top_k chooses by logits and is the softmax of those alone (gpt-oss). sparsemixer
+    softmax_of_top_k chooses by logits and is the softmax of those alone (gpt-oss), sigmoid_of_top_k
+    the sigmoid of each (Llama 4), where large logits differ and their scores do not. sparsemixer
     chooses one expert after another, each with a softmax over the logits within a relative
     distance of 2 * `jitter` below the largest (Phi-3.5-MoE; Liu et al., "GRIN", 2024).
     """
@@ -53,12 +54,15 @@ def route(
     if config.scores == "softmax_of_top_k":
         best, ids = torch.topk(logits, config.top_k, dim=-1)
         return ExpertRouting(ids.int(), _softmax(best) * config.scale)
+    if config.scores == "sigmoid_of_top_k":
+        best, ids = torch.topk(logits, config.top_k, dim=-1)
+        return ExpertRouting(ids.int(), by_row(torch.sigmoid, best) * config.scale)
     scores = _softmax(logits) if config.scores == "softmax" else by_row(torch.sigmoid, logits)
     ids = torch.topk(_for_choice(scores, config, correction_bias), config.top_k, dim=-1).indices
     factors = scores.gather(1, ids)
     if config.is_normalized:
         factors = factors / (_sum_in_order(factors) + SMALLEST_SUM)
-    return ExpertRouting(ids.int(), factors * config.scale)
+    return ExpertRouting(ids.int(), factors if config.scale == 1.0 else factors * config.scale)
 
 
 def _for_choice(scores: Tensor, config: RoutingConfig, correction_bias: Tensor | None) -> Tensor:
@@ -93,7 +97,7 @@ def _softmax(logits: Tensor) -> Tensor:
 
 def _sum_in_order(factors: Tensor) -> Tensor:
     """Add the columns of [rows, n] from the first to the last: [rows, 1]."""
-    total = factors[:, :1]
-    for column in range(1, factors.shape[1]):
-        total = total + factors[:, column : column + 1]
-    return total
+    total, *others = factors.unbind(1)
+    for column in others:
+        total = total + column
+    return total[:, None]

@@ -6,7 +6,7 @@ from specdecode_engine.model.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.quantized.config import unsupported_quantization
 
 RECURRENT = ("linear_num_value_heads", "ssm_state_size", "mamba_d_state", "hybrid_override_pattern")
-ATTENTION = ("full_attention", "sliding_attention")
+ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 def refuse_unsupported(file: ConfigFile) -> None:

@@ -24,10 +24,20 @@ from specdecode_engine.model.layers import (
     Linears,
     Mlp,
     Norm,
+    OutputNorms,
     QkNorm,
 )
 from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlp, SparseMlpConfig
 from specdecode_kernels import AttentionParams, Backend
+from specdecode_kernels.torch.elementwise import accumulation_dtype
+
+MLP_NORM = "post_attention_layernorm"
+OUTPUT_NORMS = (
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
+"""After attention, before and after the MLP, where there are norms of outputs; as in Gemma 2."""
 
 
 def linear_shapes(name: str, outputs: int, inputs: int, bias: bool) -> dict[str, Shape]:
@@ -55,14 +65,15 @@ def decoder_shapes(
     q_size = config.num_attention_heads * config.head_dim
     kv_size = config.num_key_value_heads * config.head_dim
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-    before: dict[str, Shape] = {f"{prefix}.input_layernorm.weight": (hidden,)}
+    norms = OUTPUT_NORMS if config.has_output_norms else (MLP_NORM,)
+    if input_norm:
+        norms = ("input_layernorm", *norms)
     heads: dict[str, Shape] = {
         f"{attention}.{part}_norm.weight": (config.head_dim,) for part in "qk"
     }
     sinks: dict[str, Shape] = {f"{attention}.sinks": (config.num_attention_heads,)}
     return {
-        **(before if input_norm else {}),
-        f"{prefix}.post_attention_layernorm.weight": (hidden,),
+        **{f"{prefix}.{norm}.weight": (hidden,) for norm in norms},
         **linear_shapes(f"{attention}.q_proj", q_size, attention_input, config.qkv_bias),
         **linear_shapes(f"{attention}.k_proj", kv_size, attention_input, config.qkv_bias),
         **linear_shapes(f"{attention}.v_proj", kv_size, attention_input, config.qkv_bias),
@@ -166,7 +177,11 @@ class Weights:
         return self.linears.make(own)
 
     def norm(self, name: str, config: DecoderConfig) -> Norm:
-        return Norm(self.ops, self.take(f"{name}.weight"), config.rms_norm_eps)
+        """Read one norm; 1 plus a weight of 16 bits is kept in float32, which holds it exactly."""
+        weight = self.take(f"{name}.weight")
+        if config.is_norm_weight_less_one:
+            weight = weight.to(accumulation_dtype(weight.dtype)) + 1
+        return Norm(self.ops, weight, config.rms_norm_eps)
 
     def decoder_layer(
         self,
@@ -182,13 +197,21 @@ class Weights:
             sparse_mlp: its MLP is a mixture of experts.
         """
         before = f"{prefix}.input_layernorm"
+        output_norms, mlp_norm = None, MLP_NORM
+        if config.has_output_norms:
+            after_attention, mlp_norm, after_mlp = OUTPUT_NORMS
+            output_norms = OutputNorms(
+                attention=self.norm(f"{prefix}.{after_attention}", config),
+                mlp=self.norm(f"{prefix}.{after_mlp}", config),
+            )
         return DecoderLayer(
             input_norm=self.norm(before, config) if f"{before}.weight" in self else None,
             attention=self.attention(f"{prefix}.self_attn", config, window),
-            mlp_norm=self.norm(f"{prefix}.post_attention_layernorm", config),
+            mlp_norm=self.norm(f"{prefix}.{mlp_norm}", config),
+            output_norms=output_norms,
             mlp=self.sparse_mlp(f"{prefix}.mlp", sparse_mlp)
             if sparse_mlp
-            else self.mlp(f"{prefix}.mlp"),
+            else self.mlp(f"{prefix}.mlp", config),
         )
 
     def attention(self, prefix: str, config: DecoderConfig, window: int | None = None) -> Attention:
@@ -202,6 +225,8 @@ class Weights:
             kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
             params=AttentionParams(
+                scale=config.attention_scale,
+                logit_softcap=config.attention_softcap,
                 sliding_window=window,
                 sinks=self.take(f"{prefix}.sinks").float() if config.sinks else None,
             ),
@@ -213,10 +238,11 @@ class Weights:
             q=self.norm(f"{prefix}.q_norm", config), k=self.norm(f"{prefix}.k_norm", config)
         )
 
-    def mlp(self, prefix: str) -> Mlp:
+    def mlp(self, prefix: str, config: DecoderConfig) -> Mlp:
         """Read the gated MLP, with gate and up fused."""
+        is_gelu = config.activation == "gelu_tanh"
         return Mlp(
-            ops=self.ops,
+            activate=self.ops.gelu_tanh_and_mul if is_gelu else self.ops.silu_and_mul,
             gate_up=self.linear(f"{prefix}.gate_proj", f"{prefix}.up_proj"),
             down=self.linear(f"{prefix}.down_proj"),
         )

@@ -93,6 +93,12 @@ class Service:
         """Tokens that end an answer; available once the engine is loaded."""
         return self._eos_token_ids
 
+    @property
+    def routed_token_bytes(self) -> int:
+        """Bytes of the ids of the experts of one token; 0 where they are not kept."""
+        kept = self.facts.get("routed_experts")
+        return int(kept["token_bytes"]) if isinstance(kept, Mapping) else 0
+
     def describe(self) -> Mapping[str, str]:
         """The configuration of this engine, by the labels of `metrics.INFO`."""
         boot, speculation = self.boot, self.boot.speculation

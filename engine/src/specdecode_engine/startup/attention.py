@@ -16,14 +16,16 @@ def layer_params(model: DraftConfig) -> dict[LayerShape, AttentionParams]:
 
     Sinks are on the meta device.
     """
-    softcap = model.logit_softcap if isinstance(model, TransformersConfig) else None
     sinks = None
     if _has_sinks(model):
         heads = model.decoder.num_attention_heads
         sinks = torch.empty(heads, dtype=torch.float32, device="meta")
     return {
         shape: AttentionParams(
-            sliding_window=shape.sliding_window, logit_softcap=softcap, sinks=sinks
+            sliding_window=shape.sliding_window,
+            attention_chunk_size=shape.attention_chunk_size,
+            logit_softcap=model.decoder.attention_softcap,
+            sinks=sinks,
         )
         for shape in model.layer_map.shapes
     }

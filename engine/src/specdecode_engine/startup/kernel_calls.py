@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.model.config import DecoderConfig, LlamaConfig
 from specdecode_engine.model.eagle_config import DraftConfig, EagleConfig
 from specdecode_engine.model.layer_map import LayerShape
+from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
 from specdecode_engine.startup.attention import layer_params
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_kernels import (
@@ -20,6 +22,8 @@ from specdecode_kernels import (
     AttentionParams,
     Backend,
     DraftedNodes,
+    ExpertRouting,
+    ExpertWeights,
     LayerKV,
     PenaltyParamsBatch,
     SamplingParamsBatch,
@@ -41,6 +45,7 @@ def op_calls(needs: KernelNeeds, capability: int) -> Iterator[OpCall]:
         for splits in SPLITS:
             in_splits = meta_backend(capability, splits)
             yield from _attention_calls(needs, name, model, in_splits, layers)
+        yield from _softcap_calls(name, model, ops)
     yield from _sampling_calls(needs, ops)
     yield from _verify_calls(needs, ops)
 
@@ -78,7 +83,7 @@ def _layer_calls(
     decoder, dtype, rows = model.decoder, needs.dtype, 3
     x, weight = (
         _empty(rows, decoder.hidden_size, dtype=dtype),
-        _empty(decoder.hidden_size, dtype=dtype),
+        _empty(decoder.hidden_size, dtype=_norm_dtype(needs, decoder)),
     )
     q, k, _ = _qkv(needs, model, model.layer_map.shapes[0], rows)
     angles = _empty(rows, decoder.head_dim // 2, dtype=torch.float32)
@@ -88,22 +93,55 @@ def _layer_calls(
     yield f"layers of the {name}", lambda: ops.apply_rope(q, k, angles, angles)
     if decoder.qk_norm:
         yield from _qk_norm_calls(needs, name, model, ops)
-    yield f"layers of the {name}", lambda: ops.silu_and_mul(gate, up)
+    is_gelu = decoder.activation == "gelu_tanh"
+    activate = ops.gelu_tanh_and_mul if is_gelu else ops.silu_and_mul
+    yield f"layers of the {name}", lambda: activate(gate, up)
+    if isinstance(model, LlamaConfig) and model.sparse_mlp is not None:
+        call = partial(_experts, model.sparse_mlp, x, ops)
+        yield f"experts of the {name}", call
     for shape in model.layer_map.shapes:
         new = _qkv(needs, model, shape, rows)[1:]
         call = partial(ops.store_kv, _layer_kv(needs, shape), _empty(rows), *new)
         yield f"KV cache of the {name}", call
 
 
+def _experts(config: SparseMlpConfig, x: Tensor, ops: Backend) -> None:
+    experts, inner, hidden = config.num_experts, config.moe_intermediate_size, x.shape[1]
+    has_bias = config.tensors is ExpertTensors.STACKED
+    weights = ExpertWeights(
+        _empty(experts, 2 * inner, hidden, dtype=x.dtype),
+        _empty(experts, hidden, inner, dtype=x.dtype),
+        _empty(experts, 2 * inner, dtype=x.dtype) if has_bias else None,
+        _empty(experts, hidden, dtype=x.dtype) if has_bias else None,
+    )
+    chosen = len(x), config.routing.top_k
+    routing = ExpertRouting(
+        _empty(*chosen, dtype=torch.int32), _empty(*chosen, dtype=torch.float32)
+    )
+    ops.experts(x, routing, weights, config.activation)
+
+
+def _norm_dtype(needs: KernelNeeds, decoder: DecoderConfig) -> torch.dtype:
+    """Return the type of norms' weights; see `Weights.norm`."""
+    return torch.float32 if decoder.is_norm_weight_less_one else needs.dtype
+
+
 def _qk_norm_calls(
     needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend
 ) -> Iterator[OpCall]:
     decoder = model.decoder
-    weight = _empty(decoder.head_dim, dtype=needs.dtype)
+    weight = _empty(decoder.head_dim, dtype=_norm_dtype(needs, decoder))
     for rows in (1, 3):  # heads of one row are read in place, those of several are copied
         for heads in _qkv(needs, model, model.layer_map.shapes[0], rows)[:2]:
             call = partial(ops.rms_norm, heads, weight, decoder.rms_norm_eps)
             yield f"norms of queries and keys of the {name}", call
+
+
+def _softcap_calls(name: str, model: DraftConfig, ops: Backend) -> Iterator[OpCall]:
+    if isinstance(model, LlamaConfig) and model.logit_softcap is not None:
+        for rows in (1, 3):
+            logits = _empty(rows, model.vocab_size, dtype=torch.float32)
+            yield f"logits of the {name}", partial(ops.softcap, logits, model.logit_softcap)
 
 
 def _attention_calls(

@@ -10,7 +10,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.config_file import DTYPES, ConfigFile
-from specdecode_engine.model.eagle_config import EAGLE3_ARCHITECTURES, DraftConfig
+from specdecode_engine.model.eagle_config import DraftConfig
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.startup.config import (
     EngineConfig,
@@ -87,6 +87,6 @@ def algorithm_of(folder: Path) -> Algorithm:
     """Return what a draft's config.json is for; a language model is a STANDALONE draft."""
     names = ConfigFile.open(folder / "config.json").get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
-    if name in EAGLE3_ARCHITECTURES:
+    if "Eagle3" in name:
         return Algorithm.EAGLE3
     return Algorithm.EAGLE if "Eagle" in name or "EAGLE" in name else Algorithm.STANDALONE

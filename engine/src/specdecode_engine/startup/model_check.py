@@ -30,6 +30,7 @@ from specdecode_engine.model.llama import llama_shapes
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.model.quantized.weight import UNQUANTIZED_DTYPE
 from specdecode_engine.model.routed_experts import RoutedShape
+from specdecode_engine.model.text_store import TextModelStore
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import make_network
 from specdecode_engine.model.transformers.model import TransformersModel
@@ -167,6 +168,8 @@ def _count(
     required, optional = _shapes(config, checkpoint, target)
     stored: Mapping[str, Shape] = required
     if checkpoint is not None:
+        if isinstance(config, LlamaConfig) and config.is_wrapped:
+            checkpoint = TextModelStore.of(checkpoint)
         checkpoint.check(required, optional)
         is_tied = isinstance(config, LlamaConfig) and config.tie_word_embeddings
         kept = required if is_tied else {**optional, **required}

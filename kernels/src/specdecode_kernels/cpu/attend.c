@@ -4,8 +4,8 @@ Query rows of one key head are taken four at a time (a lone one by itself), so t
 read serves all of them. Scores are kept; their maximum does not depend on an order, and sums of
 weights and of weighted values go key by key. What a row does not see weighs exactly nothing. So a
 row's bits depend on the keys that it sees and on their order: not on other rows, nor on whether a key
-lies in the pool or in tree KV. A sliding window keeps the last keys of a row; pages before the
-windows of all rows of a request are not read. */
+lies in the pool or in tree KV. A sliding window keeps the last keys of a row, a chunk those from a
+multiple of its size on; pages before the windows or chunks of all rows of a request are not read. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -26,6 +26,7 @@ struct metadata {
 /* `struct _Params` of attention.py: how scores become weights. */
 struct params {
     int64_t window;      /* keys that a row sees at most; 0: all */
+    int64_t chunk;       /* keys of a chunk, of which a row sees its own; 0: all */
     const float *sinks;  /* [q heads], a logit without a value; or NULL */
     float scale, softcap;  /* softcap 0: none */
 };
@@ -196,7 +197,7 @@ INLINE void attend_group(const int rows, struct group *group, struct desk desk, 
     for (int row = 0; row < rows; row++) hide(rows, row, group, desk.scores, base, pooled, in_tree);
     weigh(rows, desk.scores, pooled + in_tree, group->sinks);
     struct seen seen = {desk.scores, desk.values + before, desk.values + after, pooled, in_tree,
-                        params->window > 0};
+                        params->window > 0 || params->chunk > 0};
     mix(rows, seen, group->sinks, group->out, heads.v_dim);
 }
 
@@ -215,14 +216,16 @@ static const uint8_t *mask_of(struct tree_kv tree_kv, long request, long query) 
     return tree_kv.mask + request * tree_kv.mask_batch_stride + query * tree_kv.mask_query_stride;
 }
 
-/* How many of the keys that a query row sees come before its window. */
-static long before_window(const struct call *call, long request, long query) {
+/* How many of the keys that a query row sees come before its window or chunk. */
+static long unattended(const struct call *call, long request, long query) {
     const struct metadata *metadata = call->metadata;
-    if (!call->params->window) return 0;
+    long window = call->params->window, chunk = call->params->chunk;
+    if (!window && !chunk) return 0;
     long seen = metadata->kv_lens[metadata->starts[request] + query];
     const uint8_t *mask = mask_of(call->tree_kv, request, query);
     for (long key = 0; key < call->tree_kv.count; key++) seen += mask[key] != 0;
-    return seen > call->params->window ? seen - call->params->window : 0;
+    if (chunk) return seen ? (seen - 1) / chunk * chunk : 0;
+    return seen > window ? seen - window : 0;
 }
 
 /* Takes up to four rows of a request and a key head from `at` on; the last one fills them up. */
@@ -233,7 +236,7 @@ static struct group take_group(const struct call *call, long request, long kv_he
         long fold = at + i < folded ? at + i : folded - 1, shared = heads.q / heads.kv;
         long query = fold / shared, head = kv_head * shared + fold % shared;
         long row = call->metadata->starts[request] + query, length = call->metadata->kv_lens[row];
-        long before = before_window(call, request, query);
+        long before = unattended(call, request, query);
         group.q[i] = call->q + row * call->q_stride + head * heads.k_dim;
         group.out[i] = call->out + (row * heads.q + head) * heads.v_dim;
         group.kv_lens[i] = length;
@@ -251,7 +254,7 @@ static void find_range(const struct call *call, long request, long *first, long 
     *first = INT64_MAX, *end = 0;
     for (long row = starts[request]; row < starts[request + 1]; row++) {
         long length = call->metadata->kv_lens[row];
-        long before = before_window(call, request, row - starts[request]);
+        long before = unattended(call, request, row - starts[request]);
         before = before < length ? before : length;
         *first = before < *first ? before : *first;
         *end = length > *end ? length : *end;

@@ -59,6 +59,7 @@ class _Params(ctypes.Structure):
 
     _fields_ = (
         ("window", ctypes.c_int64),
+        ("chunk", ctypes.c_int64),
         ("sinks", ctypes.c_void_p),
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
@@ -196,6 +197,7 @@ def _params_in_c(params: AttentionParams, head_dim: int) -> _Params:
     sinks = None if params.sinks is None else params.sinks.contiguous()
     fields = _Params(
         params.sliding_window or 0,
+        params.attention_chunk_size or 0,
         None if sinks is None else sinks.data_ptr(),
         params.scale_of(head_dim),
         params.logit_softcap or 0.0,

@@ -3,6 +3,7 @@
 Weights are packed in the order in which C reads them; tensors that C does not take go to torch.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -37,6 +38,8 @@ def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
         add_rms_norm=partial(add_rms_norm, library),
         apply_rope=partial(apply_rope, library),
         silu_and_mul=partial(silu_and_mul, library),
+        gelu_tanh_and_mul=partial(gelu_tanh_and_mul, library),
+        softcap=partial(softcap, library),
     )
 
 
@@ -78,12 +81,18 @@ def linear(
 
 
 def rms_norm(library: Library, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    if not x.dtype == weight.dtype == library.dtype or not weight.is_contiguous():
+    if not _takes(library, x, weight):
         return reference.rms_norm(x, weight, eps)
     rows = as_rows(x)
     out = torch.empty(x.shape, dtype=x.dtype)
     library.rms_norm(
-        rows.data_ptr(), rows.stride(0), weight.data_ptr(), eps, out.data_ptr(), *rows.shape
+        rows.data_ptr(),
+        rows.stride(0),
+        weight.data_ptr(),
+        weight.dtype != library.dtype,
+        eps,
+        out.data_ptr(),
+        *rows.shape,
     )
     return out
 
@@ -91,7 +100,7 @@ def rms_norm(library: Library, x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm(
     library: Library, x: Tensor, update: Tensor, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    if not x.dtype == weight.dtype == library.dtype or not weight.is_contiguous():
+    if not _takes(library, x, weight):
         return reference.add_rms_norm(x, update, weight, eps)
     rows, updates = as_rows(x), as_rows(update)
     summed, normed = torch.empty(x.shape, dtype=x.dtype), torch.empty(x.shape, dtype=x.dtype)
@@ -101,12 +110,19 @@ def add_rms_norm(
         updates.data_ptr(),
         updates.stride(0),
         weight.data_ptr(),
+        weight.dtype != library.dtype,
         eps,
         summed.data_ptr(),
         normed.data_ptr(),
         *rows.shape,
     )
     return summed, normed
+
+
+def _takes(library: Library, x: Tensor, weight: Tensor) -> bool:
+    """Whether C takes the arguments of a norm: its weight may be wider than the rows."""
+    is_known = weight.dtype in (library.dtype, torch.float32)
+    return x.dtype == library.dtype and is_known and weight.is_contiguous()
 
 
 def apply_rope(
@@ -136,9 +152,19 @@ def apply_rope(
 def silu_and_mul(library: Library, gate: Tensor, up: Tensor) -> Tensor:
     if not gate.dtype == up.dtype == library.dtype:
         return reference.silu_and_mul(gate, up)
+    return _gated(library.silu_and_mul, gate, up)
+
+
+def gelu_tanh_and_mul(library: Library, gate: Tensor, up: Tensor) -> Tensor:
+    if not gate.dtype == up.dtype == library.dtype:
+        return reference.gelu_tanh_and_mul(gate, up)
+    return _gated(library.gelu_tanh_and_mul, gate, up)
+
+
+def _gated(launch: Callable[..., None], gate: Tensor, up: Tensor) -> Tensor:
     rows, others = as_rows(gate), as_rows(up)
     out = torch.empty(gate.shape, dtype=gate.dtype)
-    library.silu_and_mul(
+    launch(
         rows.data_ptr(),
         rows.stride(0),
         others.data_ptr(),
@@ -146,6 +172,16 @@ def silu_and_mul(library: Library, gate: Tensor, up: Tensor) -> Tensor:
         out.data_ptr(),
         *rows.shape,
     )
+    return out
+
+
+def softcap(library: Library, x: Tensor, cap: float) -> Tensor:
+    """Launch on float32 logits, whatever the type of the model."""
+    if x.dtype != torch.float32:
+        return reference.softcap(x, cap)
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    library.softcap(x.data_ptr(), cap, out.data_ptr(), x.numel())
     return out
 
 

@@ -41,10 +41,12 @@ HEADERS = tuple(_FOLDER / name for name in ("vectors.h", "linear.h"))
 
 _ADDRESS, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
 _SMALL = {
-    "rms_norm": [_ADDRESS, _COUNT, _ADDRESS, _NUMBER, _ADDRESS, _COUNT, _COUNT],
-    "add_rms_norm": [*[_ADDRESS, _COUNT] * 2, _ADDRESS, _NUMBER, *[_ADDRESS] * 2, *[_COUNT] * 2],
+    "rms_norm": [*[_ADDRESS, _COUNT] * 2, _NUMBER, _ADDRESS, _COUNT, _COUNT],
+    "add_rms_norm": [*[_ADDRESS, _COUNT] * 3, _NUMBER, *[_ADDRESS] * 2, *[_COUNT] * 2],
     "apply_rope": [*[_ADDRESS, _COUNT, _COUNT] * 2, _ADDRESS, _ADDRESS, _COUNT, _COUNT],
     "silu_and_mul": [*[_ADDRESS, _COUNT] * 2, _ADDRESS, _COUNT, _COUNT],
+    "gelu_tanh_and_mul": [*[_ADDRESS, _COUNT] * 2, _ADDRESS, _COUNT, _COUNT],
+    "softcap": [_ADDRESS, _NUMBER, _ADDRESS, _COUNT],
     "store_kv": [*[_ADDRESS] * 3, *[_ADDRESS, _COUNT] * 2, *[_COUNT] * 3],
 }
 _LARGE = {
@@ -71,6 +73,8 @@ class Library:
     add_rms_norm: Callable[..., None]
     apply_rope: Callable[..., None]
     silu_and_mul: Callable[..., None]
+    gelu_tanh_and_mul: Callable[..., None]
+    softcap: Callable[..., None]
     store_kv: Callable[..., None]
     pack: Callable[..., None]
     linear: Callable[..., None]

@@ -115,12 +115,18 @@ def seen_rows(case: AttentionArgs) -> list[tuple[list[int], list[int]]]:
 
 def _seen_ranges(case: AttentionArgs) -> Iterator[tuple[int, int, int, list[int]]]:
     """Yield the request of every query row, the range of positions that it sees, and tree rows."""
-    metadata, tree_kv, window = case.metadata, case.tree_kv, case.params.sliding_window
+    metadata, tree_kv = case.metadata, case.tree_kv
     owners = [(b, i) for b, count in enumerate(metadata.qo_lens) for i in range(count)]
     for (b, query), kv_len in zip(owners, metadata.kv_lens.tolist(), strict=True):
         in_tree = [] if tree_kv is None else tree_kv.tree_mask[b, query].nonzero()[:, 0].tolist()
-        skipped = 0 if window is None else max(0, kv_len + len(in_tree) - window)
+        skipped = _unattended(kv_len + len(in_tree), case.params)
         yield b, min(skipped, kv_len), kv_len, in_tree[max(0, skipped - kv_len) :]
+
+
+def _unattended(seen: int, params: AttentionParams) -> int:
+    if params.attention_chunk_size is not None:
+        return max(0, seen - 1) // params.attention_chunk_size * params.attention_chunk_size
+    return 0 if params.sliding_window is None else max(0, seen - params.sliding_window)
 
 
 def _pool_rows(metadata: AttentionMetadata, request: int, begin: int, end: int) -> list[int]:

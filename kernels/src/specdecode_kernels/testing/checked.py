@@ -5,8 +5,10 @@ they are loaded or made, and a check per op and layer would cost as much as the 
 Letters: B batch, N nodes, V vocabulary.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,6 +66,9 @@ def _check_experts(
             f"experts: gate_up {list(weights.gate_up.shape)} and down {list(weights.down.shape)} "
             "must be [experts, 2 * inner, hidden] and [experts, hidden, inner]"
         )
+    for weight in (weights.gate_up, weights.down):
+        if isinstance(weight, Tensor) and not weight.is_contiguous():
+            raise ValueError(f"experts: a weight {list(weight.shape)} must be contiguous")
     if hidden.shape[1] != width or weights.gate_up.dtype != hidden.dtype:
         raise ValueError(
             f"experts: rows {list(hidden.shape)} {hidden.dtype} must be [rows, {width}] "
@@ -92,6 +97,10 @@ def _check_rms_norm(x: Tensor, weight: Tensor, eps: float) -> None:
         raise ValueError(
             f"rms_norm: weight {list(weight.shape)} does not fit rows of {list(x.shape)}"
         )
+    if weight.dtype not in (x.dtype, torch.float32):
+        raise ValueError(
+            f"rms_norm: weight {weight.dtype} must be {torch.float32} or as rows, {x.dtype}"
+        )
 
 
 def _check_add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> None:
@@ -116,11 +125,20 @@ def _check_apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
         )
 
 
-def _check_silu_and_mul(gate: Tensor, up: Tensor) -> None:
+def _check_gate(op: str, gate: Tensor, up: Tensor) -> None:
     if gate.shape != up.shape:
         raise ValueError(
-            f"silu_and_mul: gate {list(gate.shape)} and up {list(up.shape)} must have one shape"
+            f"{op}: gate {list(gate.shape)} and up {list(up.shape)} must have one shape"
         )
+
+
+def _check_softcap(x: Tensor, cap: float) -> None:
+    if x.dim() != 2 or x.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"softcap: logits {list(x.shape)} {x.dtype} must be [rows, dim] f32 or f64"
+        )
+    if not 0 < cap < math.inf:
+        raise ValueError(f"softcap: cap {cap} must be positive and finite")
 
 
 def _check_store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
@@ -348,7 +366,9 @@ CHECKS: dict[str, Callable[..., None]] = {
     "rms_norm": _check_rms_norm,
     "add_rms_norm": _check_add_rms_norm,
     "apply_rope": _check_apply_rope,
-    "silu_and_mul": _check_silu_and_mul,
+    "silu_and_mul": partial(_check_gate, "silu_and_mul"),
+    "gelu_tanh_and_mul": partial(_check_gate, "gelu_tanh_and_mul"),
+    "softcap": _check_softcap,
     "store_kv": _check_store_kv,
     "attend": _check_attend,
     "attend_with_lse": _check_attend,

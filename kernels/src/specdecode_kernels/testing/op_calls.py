@@ -8,7 +8,13 @@ from torch import Tensor
 from specdecode_kernels.backend import TORCH, Backend
 from specdecode_kernels.choice import Kernels
 from specdecode_kernels.cpu import with_cpu_attention, with_cpu_ops
-from specdecode_kernels.metadata import DraftedNodes, PenaltyParamsBatch, SamplingParamsBatch
+from specdecode_kernels.metadata import (
+    DraftedNodes,
+    PackedWeight,
+    PenaltyParamsBatch,
+    SamplingParamsBatch,
+)
+from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation, GateKind
 from specdecode_kernels.testing.attention import Shape, draw_case
 
 B, N, V = 2, 7, 300  # batch, nodes, vocabulary
@@ -43,6 +49,31 @@ def _calls_on_cache(device: torch.device) -> Calls:
         "attend": case.attend,
         "merge_states": lambda ops: ops.merge_states(q, lse, q, lse),
     }
+
+
+def call_experts(
+    ops: Backend, device: torch.device, kind: GateKind, dtype: torch.dtype, *, has_bias: bool
+) -> Tensor:
+    """Call a mixture of 4 experts, of which a row uses 2, on three rows."""
+    generator = torch.Generator().manual_seed(1)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(device, dtype)
+
+    def pack(weight: Tensor) -> Tensor | PackedWeight:
+        return weight if ops.pack_weight is None else ops.pack_weight(weight)
+
+    experts, width, inner = 4, 32, 16
+    weights = ExpertWeights(
+        pack(normal(experts, 2 * inner, width)),
+        pack(normal(experts, width, inner)),
+        normal(experts, 2 * inner) if has_bias else None,
+        normal(experts, width) if has_bias else None,
+    )
+    ids = torch.tensor([[2, 0], [0, 1], [2, 1]], dtype=torch.int32, device=device)
+    factors = torch.tensor([[0.7, 0.3], [0.5, 0.5], [0.9, 0.2]], device=device)
+    routing, activation = ExpertRouting(ids, factors), GatedActivation(kind)
+    return ops.experts(normal(3, width), routing, weights, activation)
 
 
 def _sampling_params(device: torch.device) -> SamplingParamsBatch:
@@ -91,7 +122,10 @@ def _calls_on_rows(device: torch.device) -> Calls:
         "rms_norm": lambda ops: ops.rms_norm(x, weight, 1e-5),
         "add_rms_norm": lambda ops: ops.add_rms_norm(x, x, weight, 1e-5),
         "apply_rope": lambda ops: ops.apply_rope(qkv[:, :4], qkv[:, 4:6], angles, angles),
+        "experts": lambda ops: call_experts(ops, device, "silu", half, has_bias=False),
         "silu_and_mul": lambda ops: ops.silu_and_mul(x[:, :48], x[:, 48:]),
+        "gelu_tanh_and_mul": lambda ops: ops.gelu_tanh_and_mul(x[:, :48], x[:, 48:]),
+        "softcap": lambda ops: ops.softcap(logits[0], 30.0),
         "select_tree_nodes": lambda ops: ops.select_tree_nodes(scores, below(9, B, 6), nodes, 4),
         "build_tree_mask": lambda ops: ops.build_tree_mask(parents, 3),
         "verify_chain": lambda ops: ops.verify_chain(below(2, B, N), below(2, B, N - 1)),

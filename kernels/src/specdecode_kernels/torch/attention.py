@@ -132,15 +132,20 @@ def _gather(
         k = torch.cat((k, tree_k.to(k.dtype)), dim=1)
         v = torch.cat((v, tree_v.to(v.dtype)), dim=1)
         mask = torch.cat((mask, tree_mask[:, : run.queries]), dim=2)
-    if params.sliding_window is not None:
-        mask &= _count_from(mask) <= params.sliding_window
+    if params.reach is not None:
+        count = mask.cumsum(2)
+        mask &= count > _unattended(count[:, :, -1:], params)
     queries = q[run.rows].reshape(run.batch, run.queries, *q.shape[1:])
     return _Seen(queries, k, v, mask, params)
 
 
-def _count_from(mask: Tensor) -> Tensor:
-    """Count, for every key, how many a row sees from it to the last one."""
-    return mask.flip(2).cumsum(2).flip(2)
+def _unattended(seen: Tensor, params: AttentionParams) -> Tensor:
+    """Return how many of the first keys that rows see lie before their windows or chunks."""
+    if params.sliding_window is not None:
+        return seen - params.sliding_window
+    assert params.attention_chunk_size is not None
+    size = params.attention_chunk_size
+    return (seen - 1).clamp(min=0) // size * size
 
 
 def _gather_rows(pool: Tensor, metadata: AttentionMetadata, requests: slice) -> Tensor:

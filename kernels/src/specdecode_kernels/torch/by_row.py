@@ -31,6 +31,8 @@ def by_row(compute: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """
     if not computes_by_row(tensors[0]) or not tensors[0].shape[0]:
         return compute(*tensors)
+    if tensors[0].shape[0] == 1:
+        return compute(*map(_aligned, tensors))
     rows = zip(*(torch.split(_aligned(tensor), 1) for tensor in tensors), strict=True)
     return torch.cat([compute(*parts) for parts in rows])
 

@@ -1,5 +1,6 @@
 """The ops that treat every row alone: norm, rotation, gate."""
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -42,7 +43,20 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
+    return _gated(partial(functional.silu, inplace=True), gate, up)
+
+
+def gelu_tanh_and_mul(gate: Tensor, up: Tensor) -> Tensor:
+    return _gated(partial(torch.ops.aten.gelu_, approximate="tanh"), gate, up)
+
+
+def _gated(activate: Callable[[Tensor], Tensor], gate: Tensor, up: Tensor) -> Tensor:
+    """Activate the gate in place, in wide arithmetic, and multiply; round to the type once."""
     wide = gate.to(accumulation_dtype(gate.dtype))
     rows = wide.reshape(-1, gate.shape[-1])
-    activated = update_by_row(partial(functional.silu, inplace=True), rows)
+    activated = update_by_row(activate, rows)
     return (activated.reshape(gate.shape) * up).to(gate.dtype)
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    return update_by_row(torch.tanh_, x / cap).mul_(cap)

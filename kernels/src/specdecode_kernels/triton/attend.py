@@ -5,11 +5,10 @@ keys and values (flash-decoding, Dao et al. 2023), and `merge_splits` puts the p
 kernel serves decode, verify, tree and extend: a program holds a tile of the (query row, query head)
 pairs that share a kv head, walks the pages up to the furthest row that one of them sees, then, in
 the last split, tree KV. Both go through the same softmax, which merges them as log-sum-exp would.
-With a sliding window it walks from the block of the first row that a pair of the tile still sees.
+With a window or chunks it walks from the block of the first row that a pair of the tile still sees.
 
 The kernel gets each tensor as a tuple of its pointer and its strides. Letters: P pairs of a tile, R
-rows of keys at a time, D dim filled up to a power of two. Arguments for features of a model that a
-layer does not use are None, and cost nothing.
+rows of keys at a time, D dim filled up to a power of two. What a layer does not use is None.
 """
 
 from typing import Any
@@ -47,14 +46,11 @@ BATCH_SIZES = [
 def _attend_kernel(
     q, k, v,  # [rows, q_heads, dim], [pool rows, kv_heads, dim], [pool rows, kv_heads, v_dim]
     page_table, stride_table,  # [requests, pages]
-    # k, v [requests, tree rows, kv_heads, dim or v_dim], mask [requests, queries, tree rows]
-    tree_kv, tree_rows, stride_mask, stride_mask_query,
+    tree_kv, tree_rows, stride_mask, stride_mask_query,  # or None, 0, 0, 0; as in `TreeKV`
     out, lse,  # [splits, rows, q_heads, v_dim], [splits, rows, q_heads], contiguous
     rows, starts_ptr, kv_lens_ptr, queries, tiles, shared,
-    score_scale, softcap,  # or None; score_scale fits it
-    window,  # keys that a row attends to at most, or None
-    sinks,  # [q_heads] f32, contiguous, or None
-    k_scale, v_scale,
+    score_scale, softcap, window, chunk,  # the last three may be None; score_scale fits softcap
+    sinks, k_scale, v_scale,  # sinks [q_heads] f32, contiguous, or None
     DIM: tl.constexpr, V_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, IS_PARTIAL: tl.constexpr,
     DOT: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr,
@@ -76,13 +72,16 @@ def _attend_kernel(
     if tree_kv is not None:
         tree_k, tree_v, mask = tree_kv
         mask = (mask[0] + request * stride_mask, query * stride_mask_query, mask[1], is_pair)
-    skipped = None  # or how many of the keys that a pair sees come before its window [P]
-    if window is not None:
+    skipped = None  # or how many of the keys that a pair sees come before its window or chunk [P]
+    if window is not None or chunk is not None:
         seen = kv_lens
         if tree_kv is not None:
             seen += _count_tree(mask, tree_rows, MASK_BITS)
-        skipped = tl.where(is_pair, tl.maximum(seen - window, 0), OUTSIDE)
-
+        if window is not None:
+            before = tl.maximum(seen - window, 0)
+        else:
+            before = tl.maximum(seen - 1, 0) // chunk * chunk
+        skipped = tl.where(is_pair, before, OUTSIDE)
     pages = (page_table[0] + request * stride_table, page_table[1])
     scale = score_scale * k_scale
     row_max, row_sum, acc = _attend_pages(
@@ -354,12 +353,13 @@ def attend(
 
 
 def _feature_arguments(params: AttentionParams, dim: int) -> tuple[Any, ...]:
-    """Return score_scale, softcap, window and sinks of the kernel, which computes in base 2."""
+    """Return score_scale, softcap, window, chunk and sinks of the kernel: it computes in base 2."""
     scale, cap = params.scale_of(dim) * LOG2_E.value, params.logit_softcap
     sinks = None if params.sinks is None else params.sinks.contiguous()
+    others = params.sliding_window, params.attention_chunk_size, sinks
     if cap is None:
-        return scale, None, params.sliding_window, sinks
-    return 2.0 * scale / cap, cap * LOG2_E.value, params.sliding_window, sinks
+        return scale, None, *others
+    return 2.0 * scale / cap, cap * LOG2_E.value, *others
 
 
 def _tree_arguments(tree_kv: TreeKV | None) -> tuple[Any, ...]:

@@ -19,13 +19,16 @@ from specdecode_kernels.triton.apply_rope import apply_rope
 from specdecode_kernels.triton.attend import attend
 from specdecode_kernels.triton.build_tree_mask import build_tree_mask
 from specdecode_kernels.triton.compact_kv import compact_kv
+from specdecode_kernels.triton.experts import experts
 from specdecode_kernels.triton.float8 import float8_is_native
 from specdecode_kernels.triton.gather_accepted import gather_accepted
+from specdecode_kernels.triton.gelu_tanh_and_mul import gelu_tanh_and_mul
 from specdecode_kernels.triton.merge_states import merge_splits, merge_states
 from specdecode_kernels.triton.rms_norm import add_rms_norm, rms_norm
 from specdecode_kernels.triton.sample import sample
 from specdecode_kernels.triton.select_tree_nodes import select_tree_nodes
 from specdecode_kernels.triton.silu_and_mul import silu_and_mul
+from specdecode_kernels.triton.softcap import softcap
 from specdecode_kernels.triton.store_kv import store_kv
 from specdecode_kernels.triton.tiles import MAX_PAIRS, MIN_DOT, Tile, choose_splits, choose_tile
 from specdecode_kernels.triton.verify_chain import verify_chain
@@ -39,10 +42,13 @@ def with_triton_ops(backend: Backend) -> Backend:
     return replace(
         backend,
         name="triton",
+        experts=experts,
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         apply_rope=apply_rope,
         silu_and_mul=silu_and_mul,
+        gelu_tanh_and_mul=gelu_tanh_and_mul,
+        softcap=softcap,
         compact_kv=compact_kv,
         gather_accepted=gather_accepted,
         select_tree_nodes=select_tree_nodes,
@@ -143,7 +149,7 @@ class TritonAttention:
         pairs = max(metadata.qo_lens) * (q_heads // kv_heads)
         is_float8, is_tree = kv.k.dtype == FLOAT8, tree_kv is not None
         tile = tile_for(params, pairs, dim, q.element_size(), is_float8=is_float8, is_tree=is_tree)
-        splits = self._split(out, kv_heads, metadata, pairs, params.sliding_window)
+        splits = self._split(out, kv_heads, metadata, pairs, params.reach)
         if splits == 1:
             whole = None if lse is None else lse[None]
             attend(q, kv, metadata, tree_kv, params, tile, out[None], whole, self._converts_float8)
@@ -160,14 +166,14 @@ class TritonAttention:
         kv_heads: int,
         metadata: AttentionMetadata,
         pairs: int,
-        window: int | None,
+        reach: int | None,
     ) -> int:
         wanted = self._splits
         if wanted is None:
             requests_and_heads = len(metadata.qo_lens) * kv_heads
             longest = metadata.max_kv_len
-            if window is not None:  # of a chunk's rows together
-                longest = min(longest, window + max(metadata.qo_lens))
+            if reach is not None:  # of a chunk's rows together
+                longest = min(longest, reach + max(metadata.qo_lens))
             wanted = choose_splits(requests_and_heads, pairs, longest, self._processors)
         rows, q_heads, dim = out.shape
         return max(1, min(wanted, self._workspace.numel() // (rows * q_heads * (dim + 1))))
@@ -184,15 +190,17 @@ def tile_for(
 ) -> Tile:
     """Choose a tile as `choose_tile`, of fewer pairs where features of a layer take registers.
 
-    Under the masks of a tree and of a window it holds 16 pairs; with a softcap 64, in eight warps.
+    Under the masks of a tree and of a window or chunk it holds 16 pairs. With a softcap it holds
+    64, in eight warps; so it does with a window or chunk, of heads of more than 64.
     """
-    has_softcap = params.logit_softcap is not None
-    if is_tree and params.sliding_window is not None:
+    is_masked = params.reach is not None
+    is_halved = params.logit_softcap is not None or (is_masked and dim > 64)
+    if is_tree and is_masked:
         pairs = min(pairs, MIN_DOT)
-    elif has_softcap:
+    elif is_halved:
         pairs = min(pairs, MAX_PAIRS // 2)
     tile = choose_tile(pairs, dim, itemsize, is_float8=is_float8, is_tree=is_tree)
-    return replace(tile, warps=8) if has_softcap and tile.pairs == MAX_PAIRS // 2 else tile
+    return replace(tile, warps=8) if is_halved and tile.pairs == MAX_PAIRS // 2 else tile
 
 
 def _processors(device: torch.device) -> int:

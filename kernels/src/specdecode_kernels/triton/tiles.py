@@ -53,7 +53,7 @@ def choose_tile(
 
 
 def _most_pairs(wide: int, itemsize: int, is_float8: bool, is_tree: bool) -> int:
-    if itemsize > 2:
+    if itemsize > 2 or wide > 256:
         return 16
     if is_float8:
         return 32 if wide <= 128 else 16  # converted keys and values take registers too

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.config_file import ConfigError
+from specdecode_engine.model.config_file import ConfigError, DraftMismatch
 from specdecode_engine.model.eagle_config import Eagle3Config
 
 LLAMA_3_1_8B: dict[str, Any] = {
@@ -91,8 +91,55 @@ def test_a_head_of_specforge_fits(target: LlamaConfig, tmp_path: Path) -> None:
     assert not head.norm_before_residual
 
 
-def test_a_head_of_speculators_is_refused_by_its_architecture(
+def test_a_head_of_speculators_fits(target: LlamaConfig, tmp_path: Path) -> None:
+    head = Eagle3Config.load(write(tmp_path / "head", SPECULATORS), target)
+    assert head.decoder.intermediate_size == 14336
+    assert head.draft_vocab_size == 32000
+    assert head.norm_before_residual
+    assert head.aux_spec.layers == (1, 15, 28)
+
+
+@pytest.mark.parametrize(
+    ("ids", "layers"), [([2, 16, 29], (1, 15, 28)), ([3, 17, 30], (2, 16, 29)), ([8, 32], (7, 31))]
+)
+def test_ids_of_speculators_are_boundaries(
+    target: LlamaConfig, tmp_path: Path, ids: list[int], layers: tuple[int, ...]
+) -> None:
+    keys = {**SPECULATORS, "eagle_aux_hidden_state_layer_ids": ids}
+    assert Eagle3Config.load(write(tmp_path / "head", keys), target).aux_spec.layers == layers
+
+
+def test_ids_that_reach_the_last_boundary_are_boundaries(
     target: LlamaConfig, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=r"Eagle3Speculator.*LlamaForCausalLMEagle3"):
-        Eagle3Config.load(write(tmp_path / "head", SPECULATORS), target)
+    """As in nvidia/gpt-oss-120b-Eagle3-v3, which reads 24, 30 and 36 of 36."""
+    variant = {"eagle_aux_hidden_state_layer_ids": [24, 30, 32], "norm_before_fc": True}
+    keys = {**SPECFORGE, "eagle_config": variant}
+    head = Eagle3Config.load(write(tmp_path / "head", keys), target)
+    assert head.aux_spec.layers == (23, 29, 31)
+    assert head.norm_before_fc
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"speculators_model_type": "peagle"}, "speculators_model_type is 'peagle'"),
+        ({"speculators_model_type": None}, "speculators_model_type is missing"),
+        ({"transformer_layer_config": None}, "transformer_layer_config is missing; it must be an"),
+        (
+            {"transformer_layer_config": {**LAYER, "model_type": "qwen3"}},
+            r"transformer_layer_config\.model_type is 'qwen3'; supported: llama",
+        ),
+    ],
+)
+def test_other_drafts_of_speculators_are_refused(
+    target: LlamaConfig, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Eagle3Config.load(write(tmp_path / "head", {**SPECULATORS, **change}), target)
+
+
+def test_a_boundary_before_the_first_layer_is_refused(target: LlamaConfig, tmp_path: Path) -> None:
+    keys = {**SPECULATORS, "eagle_aux_hidden_state_layer_ids": [0, 16, 29]}
+    with pytest.raises(DraftMismatch, match=r"boundaries after the target's 32 layers: 1\.\.32"):
+        Eagle3Config.load(write(tmp_path / "head", keys), target)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.layer_map import LayerMap
 from specdecode_kernels.metadata import DEFAULT_ATTENTION, AttentionParams
 
 IMPLEMENTATION = "specdecode_paged"
@@ -54,6 +55,7 @@ class PagedAttention:
     state: ForwardState
     layer: int
     path: str  # of its module, for errors
+    chunk_size: int | None = None  # which transformers writes into its masks, and nowhere else
     params: AttentionParams | None = None
 
     def __call__(
@@ -68,7 +70,7 @@ class PagedAttention:
         """Attend from query [1, q_heads, rows, dim]; key and value are [1, kv_heads, rows, dim]."""
         if self.params is None:
             self._check(module, mask, arguments)
-            self.params = read_params(arguments, query.shape[-1])
+            self.params = read_params(arguments, query.shape[-1], self.chunk_size)
         assert self.state.view is not None
         q, k, v = (rows[0].transpose(0, 1) for rows in (query, key, value))
         return self.state.view.attend(self.layer, q, k, v, self.params)[None]
@@ -90,31 +92,44 @@ class PagedAttention:
             )
 
 
-def read_params(arguments: Mapping[str, Any], head_dim: int) -> AttentionParams:
+def read_params(
+    arguments: Mapping[str, Any], head_dim: int, chunk_size: int | None = None
+) -> AttentionParams:
     """Translate the arguments of an attention function of transformers."""
     scale, sinks = arguments.get("scaling"), arguments.get("s_aux")
     scale = None if scale is None or scale == head_dim**-0.5 else float(scale)
     softcap, window = arguments.get("softcap"), arguments.get("sliding_window")
-    if scale is softcap is window is sinks is None:
+    if scale is softcap is window is chunk_size is sinks is None:
         return DEFAULT_ATTENTION
     return AttentionParams(
         scale=scale,
         logit_softcap=softcap,
         sliding_window=window,
+        attention_chunk_size=chunk_size,
         sinks=None if sinks is None else sinks.detach().float(),
     )
 
 
-def attach(network: nn.Module, state: ForwardState) -> int:
-    """Give every attention module its layer of the cache; return how many there are."""
+def attach(network: nn.Module, state: ForwardState, layer_map: LayerMap) -> None:
+    """Give every attention module its layer of the cache.
+
+    Raises:
+        UnsupportedModel: they are not one for each layer.
+    """
     modules = [
         (path, module)
         for path, module in network.named_modules()
         if "Attention" in type(module).__name__ and isinstance(_layer_index(module), int)
     ]
+    if sorted(_layer_index(module) for _, module in modules) != [*range(len(layer_map.layers))]:
+        raise UnsupportedModel(
+            f"the network has {len(modules)} attention modules for its {len(layer_map.layers)} "
+            "layers; this model type is not supported"
+        )
     for path, module in modules:
-        module.paged_attention = PagedAttention(state, _layer_index(module), path)
-    return len(modules)
+        layer = _layer_index(module)
+        chunk_size = layer_map.layers[layer].attention_chunk_size
+        module.paged_attention = PagedAttention(state, layer, path, chunk_size)
 
 
 def _layer_index(module: nn.Module) -> Any:

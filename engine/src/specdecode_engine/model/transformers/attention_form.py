@@ -1,9 +1,11 @@
 """Recognises attention modules by what they compute, on random numbers, not by their names."""
 
 import inspect
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import product
 from typing import NamedTuple, cast
 
 import torch
@@ -29,6 +31,8 @@ OUTPUTS = ("o_proj", "dense", "out_proj")
 FIRST_ARGUMENTS = ["self", "hidden_states", "position_embeddings", "attention_mask"]
 
 _WIDTH, _ROWS = 8, 3
+_INTERVAL = 2
+"""Of temperatures, in place of their own: they must grow within the rows."""
 
 
 class NormPlace(Enum):
@@ -40,6 +44,29 @@ class NormPlace(Enum):
     ROTATED_HEADS = auto()
 
 
+class Rotation(Enum):
+    """Which numbers of a head turn by one angle."""
+
+    NONE = auto()
+    HALVES = auto()  # one of the first half with one of the second
+    PAIRS = auto()  # neighbours, as complex numbers (Llama 4)
+
+
+class Temperature(NamedTuple):
+    """Queries at position p times 1 + scale * log(1 + floor((p + 1) / interval)).
+
+    As Llama 4 in layers without rotation; after Nakanishi, "Scalable-Softmax Is Superior for
+    Attention", 2025.
+    """
+
+    interval: int
+    scale: float
+
+    def factor(self, intervals: int) -> float:
+        """Return the factor after so many whole intervals."""
+        return 1.0 + self.scale * math.log1p(intervals)
+
+
 class AttentionForm(NamedTuple):
     """What an attention module computes: its children, and what happens between them."""
 
@@ -47,7 +74,8 @@ class AttentionForm(NamedTuple):
     norms: tuple[str, ...]  # of queries and keys
     head_dim: int
     norm_place: NormPlace
-    is_rotated: bool  # in halves, the whole head
+    rotation: Rotation  # of the whole head
+    temperature: Temperature | None
     params: AttentionParams
 
 
@@ -81,16 +109,30 @@ def recognise_attention(module: nn.Module) -> AttentionForm | None:
     children = _children(module)
     if children is None:
         return None
-    probe = _Probe.of(module, children)
+    probe, temperature = _Probe.of(module, children), _temperature(module)
+    places = NormPlace if children.norms else (NormPlace.NOWHERE,)
     with torch.no_grad():
-        seen = probe.run(module)
-        if seen is None:
-            return None
-        for place in NormPlace if children.norms else (NormPlace.NOWHERE,):
-            for is_rotated in (True, False):
-                if all(map(is_close, seen[:3], probe.heads(place, is_rotated))):
-                    return AttentionForm(*children, place, is_rotated, seen.params)
+        projected = probe.projections()
+        for angles, rotations in probe.angle_forms():
+            seen = probe.run(module, angles)
+            if seen is None:
+                continue
+            for place, rotation, is_tempered in product(places, rotations, (False, True)):
+                tempered = temperature if is_tempered else None
+                if is_tempered and temperature is None:
+                    continue
+                heads = probe.heads(projected, place, rotation, tempered)
+                if all(map(is_close, seen[:3], heads)):
+                    return AttentionForm(*children, place, rotation, tempered, seen.params)
     return None
+
+
+def _temperature(module: nn.Module) -> Temperature | None:
+    """Return the temperature that a module's attributes describe."""
+    interval, scale = (getattr(module, name, None) for name in ("floor_scale", "attn_scale"))
+    if not isinstance(interval, int | float) or not isinstance(scale, int | float):
+        return None
+    return Temperature(int(interval), float(scale)) if interval == int(interval) >= 1 else None
 
 
 class _Children(NamedTuple):
@@ -106,8 +148,10 @@ def _children(module: nn.Module) -> _Children | None:
     linear = {name for name, child in module.named_children() if type(child) is nn.Linear}
     output = next((name for name in OUTPUTS if linear == {*INPUTS, name}), None)
     norms = tuple(sorted((name for name, _ in module.named_children() if name not in linear)))
-    if output is None or [name[0] for name in norms] not in ([], ["k", "q"]):
+    if output is None or [name[0] for name in norms] not in ([], ["k", "q"], ["q"]):
         return None
+    if len(norms) == 1:  # one of both
+        norms *= 2
     head_dim = getattr(module, "head_dim", None)
     if not isinstance(head_dim, int) or any(width % head_dim for width in _widths(module)):
         return None
@@ -129,12 +173,16 @@ class _Probe:
     angles: tuple[Tensor, Tensor]  # [rows, head_dim / 2]
     inputs: Mapping[str, nn.Linear]
     output: Mapping[str, nn.Linear]
-    norms: Mapping[str, nn.Module]  # of queries and of keys
+    norms: tuple[tuple[str, nn.Module], ...]  # of queries and of keys
 
     @classmethod
     def of(cls, module: nn.Module, children: _Children) -> "_Probe":
         widths = _widths(module)
-        norms = [module.get_submodule(name) for name in children.norms]
+        names = {name: seed for seed, name in enumerate(children.norms)}
+        norms = {
+            name: with_random_parameters(module.get_submodule(name), seed)
+            for name, seed in names.items()
+        }
         shape = _ROWS, children.head_dim // 2
         return cls(
             head_dim=children.head_dim,
@@ -145,19 +193,26 @@ class _Probe:
                 for seed, (name, width) in enumerate(zip(INPUTS, widths, strict=True))
             },
             output={children.output: random_linear(widths[0], _WIDTH)},
-            norms={
-                name: with_random_parameters(norm, seed)
-                for seed, (name, norm) in enumerate(zip(children.norms, norms, strict=True))
-            },
+            norms=tuple((name, norms[name]) for name in children.norms),
         )
 
-    def run(self, module: nn.Module) -> _Attended | None:
+    def angle_forms(self) -> Iterator[tuple[object, tuple[Rotation, ...]]]:
+        """Yield the angles in the forms that modules take, and what each of them may turn."""
+        cos, sin = self.angles
+        pair = tuple(torch.cat((half, half), dim=-1)[None] for half in self.angles)
+        yield pair, (Rotation.HALVES, Rotation.NONE)
+        yield torch.complex(cos, sin)[None], (Rotation.PAIRS,)
+
+    def run(self, module: nn.Module, angles: object) -> _Attended | None:
         """Compute a module over the recorder; None if it wants more, or attends otherwise."""
         recorder, state = _Recorder(), ForwardState()
         state.view = recorder
-        probe = with_children(module, {**self.inputs, **self.output, **self.norms})
-        probe.paged_attention = PagedAttention(state, 0, "")  # type: ignore[assignment]
-        angles = tuple(torch.cat((half, half), dim=-1)[None] for half in self.angles)
+        probe = with_children(module, {**self.inputs, **self.output, **dict(self.norms)})
+        paged = getattr(module, "paged_attention", None)
+        chunk_size = paged.chunk_size if isinstance(paged, PagedAttention) else None
+        probe.paged_attention = PagedAttention(state, 0, "", chunk_size)  # type: ignore[assignment]
+        if _temperature(module) is not None:
+            probe.floor_scale = _INTERVAL  # type: ignore[assignment]
         try:
             computed, weights = probe(
                 hidden_states=self.rows[None], position_embeddings=angles, attention_mask=None
@@ -173,13 +228,25 @@ class _Probe:
         wanted = output(random_tensor(*seen.q.shape).flatten(1))[None]
         return seen if is_close(computed, wanted) else None
 
-    def heads(self, place: NormPlace, is_rotated: bool) -> tuple[Tensor, ...]:
+    def projections(self) -> tuple[Tensor, ...]:
+        """Compute queries, keys and values [rows, width] before anything happens to them."""
+        return tuple(linear(self.rows) for linear in self.inputs.values())
+
+    def heads(
+        self,
+        projected: tuple[Tensor, ...],
+        place: NormPlace,
+        rotation: Rotation,
+        temperature: Temperature | None,
+    ) -> tuple[Tensor, ...]:
         """Compute what the module would attend with: queries, keys and values."""
-        q, k, v = (linear(self.rows) for linear in self.inputs.values())
-        norms: Iterable[nn.Module | None] = self.norms.values() or (None, None)
-        angles = self.angles if is_rotated else None
+        q, k, v = projected
+        norms: Iterable[nn.Module | None] = [norm for _, norm in self.norms] or (None, None)
         pairs = zip((q, k), norms, strict=True)
-        q, k = (_heads(x, norm, place, self.head_dim, angles) for x, norm in pairs)
+        q, k = (_heads(x, norm, place, self.head_dim, self.angles, rotation) for x, norm in pairs)
+        if temperature is not None:
+            factors = [temperature.factor((row + 1) // _INTERVAL) for row in range(_ROWS)]
+            q = q * torch.tensor(factors)[:, None, None]
         return q, k, v.view(_ROWS, -1, self.head_dim)
 
 
@@ -188,7 +255,8 @@ def _heads(
     norm: nn.Module | None,
     place: NormPlace,
     head_dim: int,
-    angles: tuple[Tensor, Tensor] | None,
+    angles: tuple[Tensor, Tensor],
+    rotation: Rotation,
 ) -> Tensor:
     """Queries or keys [rows, heads, head_dim] of a projection [rows, width]."""
     if place is NormPlace.ROWS:
@@ -196,9 +264,20 @@ def _heads(
     x = x.view(len(x), -1, head_dim)
     if place is NormPlace.HEADS:
         x = _normed(norm, x[None])[0]
-    if angles is not None:
+    if rotation is Rotation.HALVES:
         x = rotate(x, *angles)
+    if rotation is Rotation.PAIRS:
+        x = rotate(x[..., halves_of_pairs(head_dim)], *angles)
+        x = torch.stack(x.chunk(2, dim=-1), dim=-1).flatten(-2)
     return _normed(norm, x[None])[0] if place is NormPlace.ROTATED_HEADS else x
+
+
+def halves_of_pairs(head_dim: int) -> Tensor:
+    """Return the order of a head's numbers in which the first of every pair come first.
+
+    Queries and keys in this order have the same products, and what turned pairs turns halves.
+    """
+    return torch.arange(head_dim).view(-1, 2).T.flatten()
 
 
 def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:

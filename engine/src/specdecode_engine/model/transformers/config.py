@@ -31,7 +31,6 @@ class TransformersConfig:
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype | None  # None: not in config.json; the tensors have it
     layer_map: LayerMap
-    logit_softcap: float | None  # of attention
     is_wrapped: bool  # the text model is part of a model for several kinds of input
     text: Any = field(repr=False, compare=False)  # as transformers read it; see `copy_text`
     quantization: Quantization | None = None  # of the stored weights; None: they are plain
@@ -61,6 +60,7 @@ class TransformersConfig:
                 qkv_bias=False,
                 output_bias=False,
                 mlp_bias=False,
+                attention_softcap=_softcap(keys),
             ),
             ropes=_ropes(keys),
             tie_word_embeddings=keys.switch("tie_word_embeddings", False),
@@ -68,7 +68,6 @@ class TransformersConfig:
             eos_token_ids=read_eos_token_ids(file, keys),
             dtype=file.dtype() or keys.dtype(),
             layer_map=layer_map,
-            logit_softcap=_softcap(keys),
             is_wrapped=file.get("model_type") != text.model_type,
             text=text,
             quantization=read_quantization(file),
@@ -96,6 +95,7 @@ def _read_text_config(file: ConfigFile) -> Any:
         UnsupportedModel: transformers does not know the model type, or has no causal language
             model for it.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -103,6 +103,10 @@ def _read_text_config(file: ConfigFile) -> Any:
     try:
         whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         text = whole.get_text_config(decoder=True)
+    except StrictDataclassError as error:
+        raise UnsupportedModel(
+            f"{file.file}: {' '.join(str(error).split())}; correct the value"
+        ) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UnsupportedModel(

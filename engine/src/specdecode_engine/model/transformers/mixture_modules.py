@@ -59,3 +59,22 @@ class RowScaledRouter(RowModule):
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits, weights, ids = self.router(self.norm(hidden) * self.scale * self.root)
         return logits, weights * self.expert_scale[ids.long()], ids
+
+
+class RowInputScaledMixture(RowModule):
+    """A mixture whose factors multiply what experts read, not what they return; and an expert that
+    every row uses (Llama 4).
+    """
+
+    def __init__(self, router: RowRouter, experts: Experts, shared: nn.Module) -> None:
+        super().__init__()
+        self.router = router
+        self.experts = experts
+        self.shared = shared
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Map rows [..., hidden] to [rows, hidden]; also return the router's logits."""
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        logits, weights, ids = self.router(rows)
+        routed = self.experts.on_scaled_rows(rows, ExpertRouting(ids, weights))
+        return self.shared(rows) + routed, logits

@@ -6,8 +6,15 @@ from torch import Tensor, nn
 
 from specdecode_engine.model.experts import Experts, gates_first
 from specdecode_engine.model.layers import Linear, Linears
+from specdecode_engine.model.transformers.input_scaled_mixture import (
+    has_input_scaled_parts,
+    make_input_scaled,
+    recognise_input_scaled,
+    tensors_of,
+)
 from specdecode_engine.model.transformers.mixture_modules import (
     RowExperts,
+    RowInputScaledMixture,
     RowRouter,
     RowScaledRouter,
 )
@@ -18,6 +25,10 @@ from specdecode_engine.model.transformers.mixture_recognition import (
     recognise_router,
     recognise_scaled_router,
 )
+from specdecode_engine.model.transformers.shared_expert_gate import (
+    RowSharedGateMixture,
+    has_shared_expert_gate,
+)
 from specdecode_kernels import TORCH
 
 Replace = Callable[[nn.Module], nn.Module | None]
@@ -26,13 +37,18 @@ Replace = Callable[[nn.Module], nn.Module | None]
 class MixtureReplacer:
     """Replaces modules of one network; a kind of router is recognised once."""
 
-    def __init__(self, linears: Linears, replace_norm: Replace) -> None:
+    def __init__(self, linears: Linears, replace_norm: Replace, replace_mlp: Replace) -> None:
         self._linears = linears
         self._replace_norm = replace_norm
+        self._replace_mlp = replace_mlp
         self._routers: dict[tuple[object, ...], RouterKind | None] = {}
 
     def replacement(self, module: nn.Module) -> nn.Module | None:
-        """Return what replaces a router or the experts of a layer, None for other modules."""
+        """Return what replaces a router, the experts or the mixture of a layer, None for others."""
+        if has_input_scaled_parts(module):
+            return self._input_scaled(module)
+        if has_shared_expert_gate(module):
+            return self._shared_gate(module)
         if "Router" in type(module).__name__:
             return self._scaled_router(module) if has_scales(module) else self._router(module)
         return self._experts(module)
@@ -64,6 +80,24 @@ class MixtureReplacer:
             return None
         router = self._make_router(module.get_submodule("proj"), kind)
         return RowScaledRouter(norm, scale, router, expert_scale, len(scale) ** -0.5)
+
+    def _shared_gate(self, module: nn.Module) -> RowSharedGateMixture | None:
+        router = self._router(module.get_submodule("gate"))
+        shared = self._replace_mlp(module.get_submodule("shared_expert"))
+        experts = self._experts(module.get_submodule("experts"))
+        gate = module.get_submodule("shared_expert_gate")
+        weight = _detached(gate, "weight")
+        if router is None or shared is None or experts is None or weight is None:
+            return None
+        shared_gate = self._linears.make(weight, _detached(gate, "bias"))
+        return RowSharedGateMixture(router, experts, shared, shared_gate)
+
+    def _input_scaled(self, module: nn.Module) -> RowInputScaledMixture | None:
+        kind = recognise_input_scaled(module)
+        shared = self._replace_mlp(module.get_submodule("shared_expert"))
+        if kind is None or shared is None:
+            return None
+        return make_input_scaled(self._linears, tensors_of(module), kind, shared)
 
     def _experts(self, module: nn.Module) -> RowExperts | None:
         kind = recognise_experts(module)

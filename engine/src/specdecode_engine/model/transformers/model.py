@@ -16,7 +16,7 @@ from specdecode_engine.model.rope import make_rotary_limits
 from specdecode_engine.model.transformers.attention import ForwardState, UnsupportedModel, attach
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import load_network
-from specdecode_engine.model.transformers.mixture_modules import RowExperts
+from specdecode_engine.model.transformers.mixture_modules import RowExperts, RowInputScaledMixture
 from specdecode_engine.model.transformers.modules import RowLinear, RowSoftcap
 from specdecode_engine.model.transformers.replacement import Replacer
 from specdecode_engine.model.transformers.row_audit import ProbeView, RowAudit
@@ -32,6 +32,10 @@ class _Outputs:
 
     def __getattr__(self, _: str) -> None:
         return None
+
+    def __getitem__(self, index: int) -> Tensor:
+        """Return the first output, for heads that read it by its place."""
+        return (self.last_hidden_state,)[index]
 
 
 class _ReadyHiddenStates(nn.Module):
@@ -98,15 +102,11 @@ class TransformersModel(LanguageModel):
         weight = whole.get_input_embeddings().weight
         dtype, device = weight.dtype, weight.device
         state = ForwardState()
-        if attach(whole, state) != config.num_hidden_layers:
-            raise UnsupportedModel(
-                f"model type {config.model_type} does not have one attention module per layer; it "
-                "is not supported"
-            )
+        attach(whole, state, config.layer_map)
         embedding = whole.get_input_embeddings().weight.detach()
         limits = make_rotary_limits(config.ropes, length)
         Replacer(linears or Linears(), dtype, device, limits).replace_children(whole)
-        base = whole.get_submodule(whole.base_model_prefix)
+        base = whole.get_submodule(_base_name(whole))
         head = whole.get_output_embeddings()
         if not isinstance(head, RowLinear):
             raise UnsupportedModel(
@@ -154,7 +154,8 @@ class TransformersModel(LanguageModel):
 
     @property
     def mixtures(self) -> tuple[Experts, ...]:
-        return tuple(m.experts for m in self._layers.modules() if isinstance(m, RowExperts))
+        kinds = RowExperts | RowInputScaledMixture
+        return tuple(m.experts for m in self._layers.modules() if isinstance(m, kinds))
 
     def forward(
         self,
@@ -231,7 +232,7 @@ def _without_base(whole: Any) -> tuple[nn.Module, RowSoftcap | None]:
     returned: its tanh would depend on the batch.
     """
     scorer: Any = copy.copy(whole)
-    scorer._modules = {**whole._modules, whole.base_model_prefix: _ReadyHiddenStates()}
+    scorer._modules = {**whole._modules, _base_name(whole): _ReadyHiddenStates()}
     cap = getattr(whole.config, SOFTCAP, None)
     if cap is None:
         return scorer, None
@@ -240,6 +241,12 @@ def _without_base(whole: Any) -> tuple[nn.Module, RowSoftcap | None]:
     softcap = RowSoftcap(cap)
     scorer._modules["softcap"] = softcap
     return scorer, softcap
+
+
+def _base_name(whole: Any) -> str:
+    """Name the child without the head; Llama 4's prefix is that of a larger model."""
+    prefix: str = whole.base_model_prefix
+    return prefix if prefix in whole._modules else "model"
 
 
 def _decoder_layers(base: nn.Module, config: TransformersConfig) -> nn.ModuleList:

@@ -179,11 +179,12 @@ class RotaryRows:
 
     halves: tuple[Tensor, Tensor] | None
     dtype: torch.dtype  # of the pair
+    rows: Tensor  # [rows] i64, of the table: positions, where there is one table
     _pair: tuple[Tensor, Tensor] | None = None
 
     @classmethod
-    def of_pair(cls, cos: Tensor, sin: Tensor) -> "RotaryRows":
-        return cls(None, cos.dtype, (cos[None], sin[None]))
+    def of_pair(cls, cos: Tensor, sin: Tensor, rows: Tensor) -> "RotaryRows":
+        return cls(None, cos.dtype, rows, (cos[None], sin[None]))
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self.pair())
@@ -226,8 +227,8 @@ class RotaryTable(RowModule):
         rows = position_ids.flatten().clamp(max=cos.shape[0] - 1)
         cos, sin = cos.index_select(0, rows), sin.index_select(0, rows)
         if self.has_halves:
-            return RotaryRows((cos, sin), self.dtype)
-        return RotaryRows.of_pair(cos, sin)
+            return RotaryRows((cos, sin), self.dtype, rows)
+        return RotaryRows.of_pair(cos, sin, rows)
 
 
 def have_equal_halves(table: Tensor) -> bool:

@@ -1,6 +1,7 @@
 """Replaces the parts of a network whose rows would depend on their batch."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +9,13 @@ from torch import Tensor, nn
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.layers import Linear, Linears
 from specdecode_engine.model.transformers.attention import PagedAttention
-from specdecode_engine.model.transformers.attention_form import INPUTS, recognise_attention
+from specdecode_engine.model.transformers.attention_form import (
+    INPUTS,
+    AttentionForm,
+    Rotation,
+    halves_of_pairs,
+    recognise_attention,
+)
 from specdecode_engine.model.transformers.mixture_replacement import MixtureReplacer
 from specdecode_engine.model.transformers.modules import (
     LayerList,
@@ -29,7 +36,11 @@ from specdecode_engine.model.transformers.recognition import (
     recognise_mlp,
     recognise_norm,
 )
-from specdecode_engine.model.transformers.row_attention import AttentionMaps, RowAttention
+from specdecode_engine.model.transformers.row_attention import (
+    AttentionMaps,
+    QueryFactors,
+    RowAttention,
+)
 from specdecode_engine.model.transformers.row_layer import RowDecoderLayer, recognise_layer
 from specdecode_kernels.torch.elementwise import accumulation_dtype
 
@@ -47,7 +58,7 @@ class Replacer:
         self._dtype = dtype
         self._device = device
         self._limits = limits
-        self._mixtures = MixtureReplacer(linears, self._norm)
+        self._mixtures = MixtureReplacer(linears, self._norm, self._mlp)
         self._norms: dict[tuple[object, ...], NormKind | None] = {}
         self._angles: set[int | None] = set()  # of half a head; None: not those of halves
 
@@ -99,15 +110,32 @@ class Replacer:
         if not isinstance(paged, PagedAttention) or not _can_join(_projections(module)):
             return None
         form = recognise_attention(module)
-        if form is None or (form.is_rotated and self._angles != {form.head_dim // 2}):
+        if form is None or not self._has_angles(form):
             return None
         found = (self._norm(module.get_submodule(name)) for name in form.norms)
         norms = tuple(norm for norm in found if norm is not None)
         if len(norms) < len(form.norms):
             return None
-        qkv, widths = self._joined(_projections(module))
+        parts = _projections(module)
+        if form.rotation is Rotation.PAIRS:
+            if any(getattr(norm, "weight", None) is not None for norm in norms):
+                return None  # it would have to be in the order of halves as well
+            for part in parts[:2]:
+                _order_in_halves(part, form.head_dim)
+        qkv, widths = self._joined(parts)
         maps = AttentionMaps(qkv, widths, self._make(module.get_submodule(form.output)))
-        return RowAttention(self._linears.ops, maps, norms, form, paged)
+        return RowAttention(self._linears.ops, maps, norms, form, paged, self._query_factors(form))
+
+    def _has_angles(self, form: AttentionForm) -> bool:
+        """Whether the rotary tables have what an attention module reads."""
+        if form.temperature is not None and len(self._limits.limits) > 1:
+            return False
+        return form.rotation is Rotation.NONE or self._angles == {form.head_dim // 2}
+
+    def _query_factors(self, form: AttentionForm) -> QueryFactors | None:
+        if form.temperature is None:
+            return None
+        return QueryFactors.of(form.temperature, self._limits.rows[0], self._device)
 
     def _fuse_qkv(self, attention: nn.Module) -> None:
         """Make the projections of queries, keys and values one map."""
@@ -208,10 +236,28 @@ def _rotary_table(
     for first in range(0, rows, TABLE_BLOCK):
         ids = torch.arange(first, first + TABLE_BLOCK, device=x.device)[None]
         # The last position comes along, so that every block has the frequencies of the limit.
-        cos, sin = module(x, torch.cat((ids.clamp(max=limit - 1), last), dim=1), *arguments)
+        positions = torch.cat((ids.clamp(max=limit - 1), last), dim=1)
+        cos, sin = _cos_and_sin(module(x, positions, *arguments))
         blocks.append((cos[0, :-1], sin[0, :-1]))
     cos, sin = (torch.cat(parts)[:rows] for parts in zip(*blocks, strict=True))
     return cos, sin
+
+
+def _cos_and_sin(angles: Any) -> tuple[Tensor, Tensor]:
+    """Return the pair that most modules compute; Llama 4's are complex, one for two numbers."""
+    if isinstance(angles, Tensor):
+        return torch.cat((angles.real,) * 2, dim=-1), torch.cat((angles.imag,) * 2, dim=-1)
+    cos, sin = angles
+    return cos, sin
+
+
+def _order_in_halves(linear: nn.Module | None, head_dim: int) -> None:
+    """Put the outputs of a map in the order of `halves_of_pairs`, head by head."""
+    assert isinstance(linear, nn.Linear)
+    order = halves_of_pairs(head_dim).to(linear.weight.device)
+    for name, parameter in linear.named_parameters():
+        heads = parameter.detach().view(-1, head_dim, *parameter.shape[1:])
+        linear._parameters[name] = nn.Parameter(heads[:, order].flatten(0, 1), requires_grad=False)
 
 
 def _projections(attention: nn.Module) -> list[nn.Module | None]:

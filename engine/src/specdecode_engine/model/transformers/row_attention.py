@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from specdecode_engine.model.layers import Linear
@@ -11,7 +12,12 @@ from specdecode_engine.model.transformers.attention import (
     PagedAttention,
     UnsupportedModel,
 )
-from specdecode_engine.model.transformers.attention_form import AttentionForm, NormPlace
+from specdecode_engine.model.transformers.attention_form import (
+    AttentionForm,
+    NormPlace,
+    Rotation,
+    Temperature,
+)
 from specdecode_engine.model.transformers.modules import RotaryRows, RowModule
 from specdecode_kernels import Backend
 
@@ -22,6 +28,25 @@ class AttentionMaps(NamedTuple):
     qkv: Linear
     widths: list[int]  # of the three
     output: Linear
+
+
+class QueryFactors(NamedTuple):
+    """The factors of queries by whole intervals of positions; see `Temperature`."""
+
+    interval: int
+    factors: Tensor  # [intervals] f32
+
+    @classmethod
+    def of(cls, temperature: Temperature, positions: int, device: torch.device) -> "QueryFactors":
+        """Tabulate the factors of so many positions."""
+        intervals = range(positions // temperature.interval + 1)
+        factors = torch.tensor([temperature.factor(number) for number in intervals])
+        return cls(temperature.interval, factors.to(device))
+
+    def multiply(self, q: Tensor, positions: Tensor) -> Tensor:
+        """Multiply queries [rows, heads, head_dim] at positions [rows] i64."""
+        factors = self.factors.index_select(0, (positions + 1) // self.interval)
+        return (q * factors[:, None, None]).to(q.dtype)
 
 
 class RowAttention(RowModule):
@@ -38,6 +63,7 @@ class RowAttention(RowModule):
         norms: tuple[RowModule, ...],
         form: AttentionForm,
         paged: PagedAttention,
+        query_factors: QueryFactors | None = None,
     ) -> None:
         super().__init__()
         self.ops = ops
@@ -45,11 +71,12 @@ class RowAttention(RowModule):
         self.head_counts = [width // form.head_dim for width in maps.widths]
         self.heads = sum(self.head_counts)
         self.head_dim = form.head_dim
-        self.is_rotated = form.is_rotated
+        self.is_rotated = form.rotation is not Rotation.NONE  # pairs of the maps lie in halves
         self.params = form.params
         self.norms = norms  # of queries and of keys
         self.place = form.norm_place
         self.paged = paged
+        self.query_factors = query_factors
         self.is_checked = False
 
     def forward(
@@ -71,6 +98,9 @@ class RowAttention(RowModule):
             q, k = self.ops.apply_rope(q, k, *position_embeddings.halves)
         if self.place is NormPlace.ROTATED_HEADS:
             q, k = self._normed(q, k)
+        if self.query_factors is not None:
+            assert position_embeddings is not None
+            q = self.query_factors.multiply(q, position_embeddings.rows)
         view = self.paged.state.view
         assert view is not None
         attended = view.attend(self.paged.layer, q, k, v, self.params)

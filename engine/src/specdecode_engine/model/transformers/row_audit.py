@@ -53,13 +53,16 @@ class ProbeView:
     ) -> Tensor:
         spec = self._layers[layer]
         self._keys[layer] = k.data_ptr()
-        found = (*k.shape[1:], v.shape[2], params.sliding_window)
-        wanted = (spec.kv_heads, spec.k_head_dim, spec.v_head_dim, spec.sliding_window)
+        found = (*k.shape[1:], v.shape[2], params.sliding_window, params.attention_chunk_size)
+        wanted = (
+            *(spec.kv_heads, spec.k_head_dim, spec.v_head_dim),
+            *(spec.sliding_window, spec.attention_chunk_size),
+        )
         if found != wanted or self._keys.get(spec.kv_owner) != k.data_ptr():
             raise UnsupportedModel(
-                f"layer {layer} attends with (kv heads, head sizes, window) {found} where "
-                f"config.json describes {wanted} of layer {spec.kv_owner}; this model type is not "
-                "supported"
+                f"layer {layer} attends with (kv heads, head sizes, window, chunk) {found} "
+                f"where config.json describes {wanted} of layer {spec.kv_owner}; this model type "
+                "is not supported"
             )
         return q.new_zeros(*q.shape[:2], v.shape[2])
 

@@ -25,6 +25,7 @@ from specdecode_engine.serve.json_body import read_json
 from specdecode_engine.serve.openai.formatting import ResponseFormatter, ResponseHead
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.protocol import GenerationBody
+from specdecode_engine.serve.openai.routed_experts import MAX_BYTES
 from specdecode_engine.serve.openai.streaming import StreamingReply
 from specdecode_engine.serve.openai.token_rules import BodyRules, read_rules, rule_field
 from specdecode_engine.serve.parsers.message import ContentParser, ReasoningParser
@@ -97,6 +98,8 @@ async def generate(
     max_steps = _max_steps(body, http_request)
     sampling = _sampling(body, service.text, rules)
     requests = _admit(body, call.prompts, service, sampling, grammar, label, max_steps)
+    if body.return_routed_experts:
+        _check_routed_bytes(requests, service.routed_token_bytes)
     vocabulary = service.text.vocabulary
     head = ResponseHead(requests[0].request_id, int(time.time()), service.served_name)
     choices = _choices(body, call, requests, vocabulary)
@@ -161,6 +164,18 @@ def _admit(
             asks = bool(body.return_routed_experts)
             requests.append(Request(name, prompt_ids, sampling, grammar, label, max_steps, asks))
     return tuple(requests)
+
+
+def _check_routed_bytes(requests: tuple[Request, ...], token_bytes: int) -> None:
+    """Refuse more ids of experts than one request may have."""
+    tokens = sum(len(each.prompt_ids) + each.sampling.max_tokens for each in requests)
+    if (wanted := tokens * token_bytes) > MAX_BYTES:
+        raise errors.invalid(
+            "return_routed_experts",
+            f"the experts of {tokens} tokens (prompts and max_tokens of all choices) take up to "
+            f"{wanted} bytes; one request may return {MAX_BYTES}; send fewer prompts, a smaller n "
+            "or fewer tokens",
+        )
 
 
 def _max_steps(body: GenerationBody, http_request: HttpRequest) -> int | None:

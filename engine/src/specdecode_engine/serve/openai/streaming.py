@@ -1,7 +1,6 @@
 """Runs an admitted request and writes its response, in one piece or as server-sent events."""
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
@@ -15,6 +14,7 @@ from specdecode_engine.batch.request import Output, Request
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.engine.async_engine import RequestStream
 from specdecode_engine.serve.openai.formatting import Event, ResponseFormatter
+from specdecode_engine.serve.openai.json_text import to_json
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.usage import usage_of
@@ -23,8 +23,6 @@ from specdecode_engine.serve.tracing import ChoiceTimes, TracedCall
 from specdecode_engine.stats.prometheus import RequestLatency
 
 log = logging.getLogger(__name__)
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 # Formatting the log-probabilities of more tokens takes over a millisecond.
 MAX_SCORED_ON_LOOP = 16
@@ -112,7 +110,7 @@ class StreamingReply(Response):
         choices = [*self._choices.values()]
 
         def encode() -> bytes:
-            return _encode(self._formatter.whole(choices, self._usage())).encode()
+            return to_json(self._formatter.whole(choices, self._usage()))
 
         return await _format(encode, in_thread=_takes_long(*choices))
 
@@ -250,7 +248,7 @@ async def _disconnect(receive: Receive) -> None:
 def encode_event(event: Event, is_named: bool) -> bytes:
     """Return a server-sent event; `is_named` names it by its field `type`."""
     name = f"event: {event['type']}\n" if is_named else ""
-    return f"{name}data: {_encode(event)}\n\n".encode()
+    return b"%sdata: %s\n\n" % (name.encode(), to_json(event))
 
 
 async def _send_part(send: Send, body: bytes) -> None:

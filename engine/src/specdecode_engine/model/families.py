@@ -1,0 +1,114 @@
+"""The model families that the engine computes itself: what each has that a Llama has not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.sparse_mlp import ExpertTensors
+
+GPT_OSS_ROPE: Mapping[str, object] = {
+    "rope_type": "yarn",
+    "rope_theta": 150_000.0,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+GEMMA2_DEFAULTS: Mapping[str, object] = {
+    "vocab_size": 256_000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+    "eos_token_id": 1,
+    "bos_token_id": 2,
+    "tie_word_embeddings": True,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "final_logit_softcapping": 30.0,
+    "attn_logit_softcapping": 50.0,
+}
+GEMMA3_DEFAULTS: Mapping[str, object] = {
+    **GEMMA2_DEFAULTS,
+    "vocab_size": 262_208,
+    "max_position_embeddings": 131_072,
+    "rope_theta": 1_000_000.0,
+    "rope_local_base_freq": 10_000.0,
+    "sliding_window_pattern": 6,
+    "final_logit_softcapping": None,
+    "attn_logit_softcapping": None,
+}
+
+
+class Windows(Enum):
+    """Which keys of config.json limit attention to a sliding window."""
+
+    NONE = "none"  # a window is refused
+    ALL = "all"  # sliding_window holds for every layer
+    SWITCH = "switch"  # use_sliding_window; then layer_types, or layers from max_window_layers on
+    ALTERNATE = "alternate"  # layer_types; by default every other layer from the first on
+    PATTERN = "pattern"  # layer_types; by default all but every sliding_window_pattern-th layer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """How a model family differs from Llama."""
+
+    always_qkv_bias: bool = False
+    attention_bias: bool = False  # default
+    qk_norm: bool = False
+    sinks: bool = False
+    windows: Windows = Windows.NONE
+    head_dim: int | None = None  # default; None: hidden_size / num_attention_heads
+    rope: Mapping[str, object] = field(default_factory=dict)  # defaults of rope_parameters
+    experts: ExpertTensors | None = None  # of a mixture
+    is_gemma: bool = False  # norms of 1 + weight, before and after attention and the MLP; a gate of
+    # gelu; embeddings times sqrt(hidden_size); softcaps; the scale by query_pre_attn_scalar
+    has_local_rope: bool = False  # layers with a window have angles of their own
+    text_section: str | None = None  # of config.json, with the keys of the text model
+    defaults: Mapping[str, object] = field(default_factory=dict)  # of keys of config.json
+
+    def keys_of(self, file: ConfigFile) -> ConfigFile:
+        """Return the keys of the text model, with the family's defaults of those left out."""
+        text = file
+        if self.text_section is not None:
+            section = file.section(self.text_section)
+            if section is None:
+                raise file.error(self.text_section, "it must describe the text model")
+            text = section
+        return ConfigFile(file.file, {**self.defaults, **text.keys}, text.prefix)
+
+
+LLAMA = Family()
+GEMMA2 = Family(is_gemma=True, windows=Windows.ALTERNATE, defaults=GEMMA2_DEFAULTS)
+GEMMA3 = Family(
+    is_gemma=True,
+    qk_norm=True,
+    windows=Windows.PATTERN,
+    has_local_rope=True,
+    defaults=GEMMA3_DEFAULTS,
+)
+FAMILIES: Mapping[str, Family] = {
+    "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": Family(windows=Windows.ALL),
+    "Qwen2ForCausalLM": Family(always_qkv_bias=True, windows=Windows.SWITCH),
+    "Qwen3ForCausalLM": Family(qk_norm=True, windows=Windows.SWITCH, head_dim=128),
+    "Qwen3MoeForCausalLM": Family(qk_norm=True, experts=ExpertTensors.SEPARATE),
+    "GptOssForCausalLM": Family(
+        attention_bias=True,
+        sinks=True,
+        windows=Windows.ALTERNATE,
+        head_dim=64,
+        rope=GPT_OSS_ROPE,
+        experts=ExpertTensors.STACKED,
+    ),
+    "Gemma2ForCausalLM": GEMMA2,
+    "Gemma3ForCausalLM": GEMMA3,
+    "Gemma3ForConditionalGeneration": replace(GEMMA3, text_section="text_config"),
+}
+"""By the name under `architectures`."""
