@@ -77,7 +77,6 @@ def _serve(given: Sequence[str]) -> int:
     from specdecode_engine.process import (
         ConfigurationError,
         freeze_heap,
-        keep_freed_memory,
         leave,
         return_freed_tensors,
         termination_message_for,
@@ -93,21 +92,17 @@ def _serve(given: Sequence[str]) -> int:
         leave(termination_message_for(error))
         return BAD_BOOT
     return_freed_tensors()
-
-    def end_loading() -> None:
-        keep_freed_memory()
-        freeze_heap()
-
     return serve(
         boot,
         lambda progress: _load(boot, progress),
         on_failure=lambda error: leave(termination_message_for(error)),
         reread=lambda: parse_flags(given),
-        on_loaded=end_loading,
+        on_loaded=freeze_heap,
     )
 
 
 def _load(boot: EngineBoot, progress: Progress) -> LoadedEngine:
+    from specdecode_engine.process import keep_freed_memory
     from specdecode_engine.serve.engine.core import LoadedEngine
 
     progress("importing torch")
@@ -115,7 +110,7 @@ def _load(boot: EngineBoot, progress: Progress) -> LoadedEngine:
     from specdecode_engine.startup.build import build_core
 
     progress("loading checkpoints")
-    core = build_core(boot, progress=True)
+    core = build_core(boot, progress=True, on_weights=keep_freed_memory)
     return LoadedEngine(core, Path(boot.model.path), core.facts)
 
 

@@ -4,13 +4,18 @@ import gc
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from specdecode_api.boot import EngineBoot
 from specdecode_engine import __main__ as engine_main
 from specdecode_engine import process
 from specdecode_engine.process import freeze_heap
 from specdecode_engine.serve import server
+from specdecode_engine.startup import build
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "models"
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +33,7 @@ def test_loaded_objects_are_not_visited_and_new_ones_are() -> None:
     assert id(new) in visited
 
 
-def test_memory_is_kept_and_the_heap_frozen_when_everything_is_loaded(
+def test_memory_is_returned_before_loading_and_the_heap_frozen_after_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     called = list[str]()
@@ -39,9 +44,25 @@ def test_memory_is_kept_and_the_heap_frozen_when_everything_is_loaded(
         return 0
 
     monkeypatch.setattr(server, "serve", serve)
-    for name in ("return_freed_tensors", "keep_freed_memory", "freeze_heap"):
+    for name in ("return_freed_tensors", "freeze_heap"):
         monkeypatch.setattr(process, name, partial(called.append, name))
     boot = tmp_path / "boot.json"
     boot.write_text('{"model": {"path": "/models/target"}}')
     assert engine_main.main(["--boot", str(boot)]) == 0
-    assert called == ["return_freed_tensors", "keep_freed_memory", "freeze_heap"]
+    assert called == ["return_freed_tensors", "freeze_heap"]
+
+
+def test_memory_is_kept_when_weights_are_loaded_and_before_steps_are_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called, with_costs = list[str](), build._with_measured_costs
+
+    def timed(*arguments: Any) -> Any:
+        called.append("timed")
+        return with_costs(*arguments)
+
+    monkeypatch.setattr(process, "keep_freed_memory", partial(called.append, "kept"))
+    monkeypatch.setattr(build, "_with_measured_costs", timed)
+    document = {"model": {"path": str(EXAMPLES / "target")}, "device": "cpu", "threads": 1}
+    engine_main._load(EngineBoot.model_validate(document), lambda _: None)
+    assert called == ["kept", "timed"]
