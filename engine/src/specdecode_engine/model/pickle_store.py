@@ -3,7 +3,7 @@
 Pickles are read as weights only, so that no code of a checkpoint runs. Files are mapped. What was
 read of a mapping counts as memory until it is closed, so a file is mapped again from time to time:
 loading takes the memory of the model and of `MAPPED_BYTES`. A file in the format before torch 1.6,
-which is no zip archive, cannot be mapped and is in memory as a whole while its tensors are read.
+which is not a zip archive, cannot be mapped and is in memory as a whole while its tensors are read.
 """
 
 import pickle

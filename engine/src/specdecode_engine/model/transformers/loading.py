@@ -113,7 +113,7 @@ def _read_later(
 
 
 def _open_store(config: TransformersConfig) -> TensorStore:
-    """Open safetensors if there are any, else pickles; quantized weights are no pickles."""
+    """Open safetensors if there are any, else pickles, which quantized weights never are."""
     folder = config.folder
     if config.quantization is None and not has_tensors(folder) and has_pickles(folder):
         return PickleStore(folder)
