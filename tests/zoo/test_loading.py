@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from specdecode_engine.model.checkpoint import TensorError
 from specdecode_engine.model.implementations import implementation_of, read_config
+from specdecode_engine.model.pickle_store import PICKLE, PICKLE_INDEX
 from specdecode_engine.model.transformers.attention import UnsupportedModel
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
@@ -104,7 +105,25 @@ def test_shards_and_tied_heads_load(tmp_path: Path, make_model: MakeModel) -> No
 
 
 def test_loading_takes_the_memory_of_the_model(tmp_path: Path, make_model: MakeModel) -> None:
-    """In a process of its own, which reads shards of float32 as bfloat16."""
+    """In a process of its own, which reads each format as bfloat16."""
+    folders = [tmp_path / name for name in ("shards", "pickle", "float8")]
+    for folder, write in zip(folders, (write_shards, write_pickle, write_float8), strict=True):
+        folder.mkdir()
+        write(folder, folders[0])
+    tiny = make_model("qwen2")[0]
+    paths = map(str, (tiny, *folders))
+    command = (sys.executable, "-m", "tests.zoo.loading_memory", "bfloat16", *paths)
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    measured = json.loads(done.stdout.splitlines()[-1])
+    assert measured.keys() == {folder.name for folder in folders}
+    buffers = 32 << 20  # of readers and of maps that are being fused, whatever the model's size
+    for found in measured.values():
+        assert found["model"] > 70e6
+        assert found["peak"] <= 1.1 * found["model"] + buffers, measured
+
+
+def write_shards(folder: Path, _: Path) -> None:
+    """Write a model of 150 MB in float32."""
     from transformers import AutoModelForCausalLM, Qwen2Config
 
     config = Qwen2Config(
@@ -115,15 +134,29 @@ def test_loading_takes_the_memory_of_the_model(tmp_path: Path, make_model: MakeM
         num_attention_heads=8,
         num_key_value_heads=4,
     )
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path, max_shard_size="40MB")
-    assert len(list(tmp_path.glob("*.safetensors"))) > 3
-    tiny = make_model("qwen2")[0]
-    command = (sys.executable, "-m", "tests.zoo.loading_memory", tiny, tmp_path, "bfloat16")
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    measured = json.loads(done.stdout.splitlines()[-1])
-    assert measured["model"] > 70e6
-    buffers = 24 << 20  # of readers and of maps that are being fused, whatever the model's size
-    assert measured["peak"] <= 1.1 * measured["model"] + buffers, measured
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder, max_shard_size="40MB")
+    assert len(list(folder.glob("*.safetensors"))) > 3
+
+
+def load_shards(folder: Path) -> dict[str, torch.Tensor]:
+    files = sorted(folder.glob("*.safetensors"))
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def write_pickle(folder: Path, shards: Path) -> None:
+    shutil.copy(shards / "config.json", folder)
+    torch.save(load_shards(shards), folder / PICKLE)
+
+
+def write_float8(folder: Path, shards: Path) -> None:
+    """Store the linear maps of layers in float8, with one scale for each."""
+    keys = json.loads((shards / "config.json").read_text())
+    write_config(folder, keys | {"quantization_config": {"quant_method": "fp8"}})
+    tensors = load_shards(shards)
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+        tensors[f"{name}_scale_inv"] = torch.ones(1)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def test_the_text_model_of_a_wrapper_loads_without_its_vision_tensors(
@@ -153,16 +186,77 @@ def test_the_text_model_of_a_wrapper_loads_without_its_vision_tensors(
     assert max(worst_differences(text, model).values()) <= TOLERANCE
 
 
-def test_pickles_are_read_as_weights_only(folder: Path) -> None:
+def pickled(folder: Path, **options: bool) -> dict[str, torch.Tensor]:
+    """Replace the safetensors of a folder by a pickle of the same tensors."""
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    torch.save(tensors, folder / "pytorch_model.bin")
-    expected = tensors["model.embed_tokens.weight"]
-    assert torch.equal(load(folder).embedding, expected)
-    torch.save({"model.embed_tokens.weight": Evil()}, folder / "pytorch_model.bin")
-    with pytest.raises(Exception, match=r"(?i)weights.only"):
+    torch.save(tensors, folder / PICKLE, **options)
+    return tensors
+
+
+@pytest.mark.parametrize("is_zip", [True, False], ids=["archive", "before torch 1.6"])
+def test_pickles_are_read_as_weights_only(folder: Path, is_zip: bool) -> None:
+    tensors = pickled(folder, _use_new_zipfile_serialization=is_zip)
+    model = load(folder)
+    assert torch.equal(model.embedding, tensors["model.embed_tokens.weight"])
+    assert model.dtype == torch.float32
+    torch.save({"model.embed_tokens.weight": Evil()}, folder / PICKLE)
+    with pytest.raises(TensorError, match=r"weights only .*; download it again, or convert it"):
         load(folder)
     assert not Evil.has_run
+
+
+def test_pickles_that_do_not_fit_are_named(folder: Path) -> None:
+    tensors = pickled(folder)
+    whole = (folder / PICKLE).read_bytes()
+    missing = {name: tensor for name, tensor in tensors.items() if name != NAME}
+    for content, fault in [
+        (missing, f"lacks {NAME}"),
+        ({**tensors, NAME: torch.zeros(64, 88)}, NAME + r" is \[64, 88\] instead of \[64, 90\]"),
+        ({**tensors, "step": 3}, "step is a int, not a tensor"),
+        (list(tensors.values()), "holds a list, not tensors by name"),
+    ]:
+        torch.save(content, folder / PICKLE)
+        with pytest.raises(TensorError, match=fault):
+            load(folder)
+    for size in (0, 100, len(whole) // 2):
+        (folder / PICKLE).write_bytes(whole[:size])
+        with pytest.raises(TensorError, match=r"damaged or cut short|weights only"):
+            load(folder)
+
+
+def test_shards_of_pickles_with_a_repeated_head_load(tmp_path: Path, make_model: MakeModel) -> None:
+    """As older exports wrote a tied head: the embedding under two names."""
+    folder, reference = make_model("gemma3_text")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    names, weight_map = sorted(tensors), dict[str, str]()
+    for shard in range(3):
+        file = f"pytorch_model-0000{shard + 1}-of-00003.bin"
+        part = {name: tensors[name] for name in names[shard::3]}
+        torch.save(part, tmp_path / file)
+        weight_map |= dict.fromkeys(part, file)
+    (tmp_path / PICKLE_INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    shutil.copy(folder / "config.json", tmp_path)
+    assert max(worst_differences(reference, load(tmp_path)).values()) <= TOLERANCE
+
+
+def test_config_json_is_read_by_transformers_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoConfig
+
+    reads, read = list[Path](), AutoConfig.from_pretrained
+
+    def counted(path: Path, **options: bool) -> object:
+        reads.append(path)
+        return read(path, **options)
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", counted)
+    config = TransformersConfig.load(folder)
+    for _ in range(2):
+        assert TransformersModel.load(config, device=CPU).config is config
+    assert reads == [folder]
 
 
 class Evil:

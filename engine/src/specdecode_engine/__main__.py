@@ -77,8 +77,8 @@ def _serve(given: Sequence[str]) -> int:
     from specdecode_engine.process import (
         ConfigurationError,
         freeze_heap,
-        keep_freed_memory,
         leave,
+        return_freed_tensors,
         termination_message_for,
     )
     from specdecode_engine.serve.request_id import log_request_ids
@@ -91,7 +91,7 @@ def _serve(given: Sequence[str]) -> int:
         print(f"specdecode-engine: {error}", file=sys.stderr)
         leave(termination_message_for(error))
         return BAD_BOOT
-    keep_freed_memory()
+    return_freed_tensors()
     return serve(
         boot,
         lambda progress: _load(boot, progress),
@@ -102,6 +102,7 @@ def _serve(given: Sequence[str]) -> int:
 
 
 def _load(boot: EngineBoot, progress: Progress) -> LoadedEngine:
+    from specdecode_engine.process import keep_freed_memory
     from specdecode_engine.serve.engine.core import LoadedEngine
 
     progress("importing torch")
@@ -109,7 +110,7 @@ def _load(boot: EngineBoot, progress: Progress) -> LoadedEngine:
     from specdecode_engine.startup.build import build_core
 
     progress("loading checkpoints")
-    core = build_core(boot, progress=True)
+    core = build_core(boot, progress=True, on_weights=keep_freed_memory)
     return LoadedEngine(core, Path(boot.model.path), core.facts)
 
 

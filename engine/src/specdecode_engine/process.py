@@ -24,6 +24,7 @@ _DEVICE_ERROR = re.compile(r"CUDA error|Triton Error \[CUDA\]", re.IGNORECASE)
 # Numbers of glibc's malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _MOST_BYTES = 1 << 30
+_TENSOR_BYTES = 1 << 20
 
 
 class ConfigurationError(Exception):
@@ -75,17 +76,31 @@ def leave(words: TerminationMessage, environment: Mapping[str, str] = os.environ
         log.warning("cannot leave the reason of this end in %s: %s", path, error)
 
 
-def keep_freed_memory() -> None:
-    """Make glibc return no memory to the kernel; no effect with another C library.
+def return_freed_tensors() -> None:
+    """Make glibc return the memory of tensors to the kernel; no effect with another C library.
 
-    Call it before any thread starts. Otherwise the arena of a thread returns the buffers of a step,
-    and the next step gets them back page by page, with a page fault each that zeroes the page.
+    Call it before any thread starts. While a model is loaded, maps are fused and packed, and the
+    originals of all layers are freed. In a heap they would leave gaps that no later one fits into,
+    as much as half of the model.
     """
     with contextlib.suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_ARENA_MAX, 1)
-        mallopt(_MMAP_THRESHOLD, _MOST_BYTES)
-        mallopt(_TRIM_THRESHOLD, _MOST_BYTES)
+        mallopt(_MMAP_THRESHOLD, _TENSOR_BYTES)
+
+
+def keep_freed_memory() -> None:
+    """Make glibc return no memory to the kernel from now on; no effect with another C library.
+
+    Otherwise the buffers of a step are returned, and the next step gets them back page by page,
+    with a page fault each that zeroes the page. Call `return_freed_tensors` before threads start:
+    with one arena, they share the buffers.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        libc = ctypes.CDLL(None)
+        libc.malloc_trim(0)
+        libc.mallopt(_MMAP_THRESHOLD, _MOST_BYTES)
+        libc.mallopt(_TRIM_THRESHOLD, _MOST_BYTES)
 
 
 def freeze_heap() -> None:

@@ -1,14 +1,21 @@
 """Garbage collections of the engine do not visit what was loaded."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from specdecode_api.boot import EngineBoot
 from specdecode_engine import __main__ as engine_main
+from specdecode_engine import process
 from specdecode_engine.process import freeze_heap
 from specdecode_engine.serve import server
+from specdecode_engine.startup import build
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "models"
 
 
 @pytest.fixture(autouse=True)
@@ -26,18 +33,36 @@ def test_loaded_objects_are_not_visited_and_new_ones_are() -> None:
     assert id(new) in visited
 
 
-def test_the_engine_freezes_its_heap_when_everything_is_loaded(
+def test_memory_is_returned_before_loading_and_the_heap_frozen_after_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    options: dict[str, object] = {}
+    called = list[str]()
 
-    def serve(*_: object, **given: object) -> int:
-        options.update(given)
+    def serve(*_: object, on_loaded: Callable[[], None], **given: object) -> int:
+        assert called == ["return_freed_tensors"]
+        on_loaded()
         return 0
 
     monkeypatch.setattr(server, "serve", serve)
-    monkeypatch.setattr("specdecode_engine.process.keep_freed_memory", lambda: None)
+    for name in ("return_freed_tensors", "freeze_heap"):
+        monkeypatch.setattr(process, name, partial(called.append, name))
     boot = tmp_path / "boot.json"
     boot.write_text('{"model": {"path": "/models/target"}}')
     assert engine_main.main(["--boot", str(boot)]) == 0
-    assert options["on_loaded"] is freeze_heap
+    assert called == ["return_freed_tensors", "freeze_heap"]
+
+
+def test_memory_is_kept_when_weights_are_loaded_and_before_steps_are_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called, with_costs = list[str](), build._with_measured_costs
+
+    def timed(*arguments: Any) -> Any:
+        called.append("timed")
+        return with_costs(*arguments)
+
+    monkeypatch.setattr(process, "keep_freed_memory", partial(called.append, "kept"))
+    monkeypatch.setattr(build, "_with_measured_costs", timed)
+    document = {"model": {"path": str(EXAMPLES / "target")}, "device": "cpu", "threads": 1}
+    engine_main._load(EngineBoot.model_validate(document), lambda _: None)
+    assert called == ["kept", "timed"]

@@ -155,7 +155,7 @@ def _tensor_files(folder: Path) -> list[Path]:
     if (folder / SINGLE).exists():
         return [folder / SINGLE]
     if (folder / INDEX).exists():
-        return _shards(folder / INDEX)
+        return find_shards(folder / INDEX)
     refuse_other_formats(folder)
     pickles = sorted(folder.glob("*.bin"))
     if pickles:
@@ -169,7 +169,12 @@ def _tensor_files(folder: Path) -> list[Path]:
     )
 
 
-def _shards(index: Path) -> list[Path]:
+def find_shards(index: Path) -> list[Path]:
+    """Return the files that an index names.
+
+    Raises:
+        TensorError: the index is unreadable, or a file is missing.
+    """
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         files = [index.with_name(name) for name in sorted(set(weight_map.values()))]
@@ -177,7 +182,7 @@ def _shards(index: Path) -> list[Path]:
         raise TensorError(index, f"unreadable ({error!r})", "download it again") from error
     for file in files:
         if not file.exists():
-            raise TensorError(file, f"no such file, but {INDEX} names it", "download it again")
+            raise TensorError(file, f"no such file, but {index.name} names it", "download it again")
     return files
 
 

@@ -80,9 +80,13 @@ def build_core(
     progress: bool = False,
     clock: Callable[[], float] = time.monotonic,
     open_store: OpenStore | None = None,
+    on_weights: Callable[[], None] = lambda: None,
 ) -> EngineCore:
     """Resolve the boot file and build an engine core; see `resolve` and `build`."""
-    return build(resolve(boot, open_store), progress=progress, clock=clock, open_store=open_store)
+    config = resolve(boot, open_store)
+    return build(
+        config, progress=progress, clock=clock, open_store=open_store, on_weights=on_weights
+    )
 
 
 def build(
@@ -91,6 +95,7 @@ def build(
     progress: bool = False,
     clock: Callable[[], float] = time.monotonic,
     open_store: OpenStore | None = None,
+    on_weights: Callable[[], None] = lambda: None,
 ) -> EngineCore:
     """Load the checkpoints and wire an engine core.
 
@@ -99,6 +104,7 @@ def build(
         clock: seconds, monotonic.
         open_store: opens the tensors of the target and of a STANDALONE draft; benchmarks replace
             it for models that are not stored.
+        on_weights: called when all weights are loaded, before steps are timed.
 
     Raises:
         CheckpointError, GraphsUnavailable, NotEnoughMemory, RuntimeError: the message contains the
@@ -109,6 +115,7 @@ def build(
     torch.set_num_threads(boot.threads or threads)
     _log_choices(config)
     models = _load(config, progress, open_store)
+    on_weights()
     free = available_bytes(config.device)
     policy = make_policy(boot.speculation, config.table, config.graph_batch_sizes)
     graph_config = plan_graphs(config, policy, free)

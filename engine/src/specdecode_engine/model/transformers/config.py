@@ -1,6 +1,7 @@
 """What the config.json of a model that transformers computes declares, as the engine needs it."""
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,14 @@ class TransformersConfig:
     dtype: torch.dtype | None  # None: not in config.json; the tensors have it
     layer_map: LayerMap
     is_wrapped: bool  # the text model is part of a model for several kinds of input
+    text: Any = field(repr=False, compare=False)  # as transformers read it; see `copy_text`
     quantization: Quantization | None = None  # of the stored weights; None: they are plain
 
     @classmethod
     def load(cls, folder: Path) -> "TransformersConfig":
         """Read `folder`/config.json; refuse what transformers has no causal language model for."""
         file = ConfigFile.open(folder / "config.json")
-        text = read_text_config(folder)
+        text = _read_text_config(file)
         keys = _keys(file, text)
         hidden_size = keys.integer("hidden_size")
         layer_map = _layer_map(file, text)
@@ -67,8 +69,13 @@ class TransformersConfig:
             dtype=file.dtype() or keys.dtype(),
             layer_map=layer_map,
             is_wrapped=file.get("model_type") != text.model_type,
+            text=text,
             quantization=read_quantization(file),
         )
+
+    def copy_text(self) -> Any:
+        """Return a config of transformers for a model of its own, which writes to it."""
+        return copy.deepcopy(self.text)
 
     @property
     def rope(self) -> RopeConfig:
@@ -81,7 +88,7 @@ class TransformersConfig:
         return self.rope.max_position_embeddings
 
 
-def read_text_config(folder: Path) -> Any:
+def _read_text_config(file: ConfigFile) -> Any:
     """Read the config of the text model with transformers; no code of the checkpoint ever runs.
 
     Raises:
@@ -92,7 +99,7 @@ def read_text_config(folder: Path) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    file = ConfigFile.open(folder / "config.json")
+    folder = file.file.parent
     try:
         whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         text = whole.get_text_config(decoder=True)

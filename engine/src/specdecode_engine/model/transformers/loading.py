@@ -1,9 +1,9 @@
 """Loads a causal language model with transformers, tensor by tensor, and refuses what is not whole.
 
-transformers renames, fuses and casts the tensors; each is read when it is needed and its file
-closed again, so that loading takes the memory of the model and of the few tensors at work. (Files
-that transformers opens itself stay mapped, and count as memory, as long as one tensor of them is
-in use.) No code of a checkpoint ever runs, and pickles are read as weights only.
+transformers renames, fuses and casts the tensors; each is read when it is needed, so that loading
+takes the memory of the model and of the few tensors at work. (Files that transformers opens itself
+stay mapped, and count as memory, as long as one tensor of them is in use.) No code of a checkpoint
+ever runs, and pickles are read as weights only.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,14 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from specdecode_engine.model.checkpoint import NAMED, TensorError, TensorStore, has_tensors
+from specdecode_engine.model.pickle_store import PickleStore, has_pickles
 from specdecode_engine.model.quantized.store import DequantizingStore, open_tensors
 from specdecode_engine.model.transformers.attention import (
     IMPLEMENTATION,
     UnsupportedModel,
     register,
 )
-from specdecode_engine.model.transformers.config import TransformersConfig, read_text_config
+from specdecode_engine.model.transformers.config import TransformersConfig
 
 WRAPPED = {
     r"^model\.language_model\.": "model.",
@@ -44,24 +45,20 @@ def load_network(
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     register()
-    text = read_text_config(config.folder)
+    text = config.copy_text()
     # AutoModelForCausalLM, which chooses the class so, demands a folder.
     choose: Any = auto_factory._get_model_class
     loader: Any = choose(text, MODEL_FOR_CAUSAL_LM_MAPPING)
-    tensors: dict[str, _LaterTensor] = {}
-    source: dict[str, Any] = {"pretrained_model_name_or_path": config.folder}
-    if has_tensors(config.folder):
-        tensors = _read_later(config, dtype, _kept_wide(loader))
-        source = {"pretrained_model_name_or_path": None, "state_dict": tensors}
+    tensors = _read_later(config, dtype, _kept_wide(loader))
     try:
         network, report = loader.from_pretrained(
-            **source,
+            None,
+            state_dict=tensors,
             config=text,
             dtype=dtype,
             attn_implementation=IMPLEMENTATION,
             local_files_only=True,
             trust_remote_code=False,
-            weights_only=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below, with all their names
             **({"key_mapping": WRAPPED} if config.is_wrapped else {}),
@@ -103,7 +100,7 @@ def _read_later(
     What transformers would cast is cast while it is read, and quantized weights are made in
     `dtype`: a tensor never exists twice.
     """
-    store = open_tensors(config.folder, config.quantization)
+    store = _open_store(config)
     quantized = store.weights if isinstance(store, DequantizingStore) else {}
 
     def dtype_of(name: str) -> torch.dtype:
@@ -113,6 +110,14 @@ def _read_later(
         return dtype if stored.is_floating_point or name in quantized else stored
 
     return {name: _LaterTensor(store, name, dtype_of(name)) for name in store.tensors}
+
+
+def _open_store(config: TransformersConfig) -> TensorStore:
+    """Open safetensors if there are any, else pickles, which quantized weights never are."""
+    folder = config.folder
+    if config.quantization is None and not has_tensors(folder) and has_pickles(folder):
+        return PickleStore(folder)
+    return open_tensors(folder, config.quantization)
 
 
 def _kept_wide(model_class: Any) -> tuple[str, ...]:
@@ -159,7 +164,7 @@ def make_network(config: TransformersConfig, dtype: torch.dtype) -> Any:
     try:
         with torch.device("meta"):
             network = maker.from_config(
-                read_text_config(config.folder), dtype=dtype, attn_implementation=IMPLEMENTATION
+                config.copy_text(), dtype=dtype, attn_implementation=IMPLEMENTATION
             )
     except (AttributeError, KeyError, ValueError, TypeError, ImportError) as error:
         raise _cannot_build(config, error) from error
