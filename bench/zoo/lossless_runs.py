@@ -1,6 +1,7 @@
 """Speculative text against plain decoding, with drafts for a model of the zoo."""
 
 from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 
 from lossless.cases import Material, draw_case
@@ -17,17 +18,18 @@ CASES = 3
 def find_mismatch(
     models: Models, algorithm: str, plain: EngineCore, material: Material, seed: int
 ) -> str | None:
-    """Run `CASES` random cases; return the first difference from plain decoding."""
-    for number in range(CASES):
-        drawn = draw_case(number, seed, material)
-        case = replace(drawn, algorithm=algorithm, num_steps=max(drawn.num_steps, 1))
+    """Run `CASES` random cases that draft; return the first difference from plain decoding."""
+    drawn = (draw_case(number, seed, material) for number in count())
+    with_draft_steps = (case for case in drawn if case.num_steps)
+    for each in islice(with_draft_steps, CASES):
+        case = replace(each, algorithm=algorithm)
         answers = run_case(build_speculative(case, models), case.requests)
         for request, answer in zip(case.requests, answers, strict=True):
             is_aborted = answer.finish_reason is FinishReason.ABORT
             expected = run_alone(plain, request)
             difference = find_difference(expected, answer, is_aborted, models.dtype)
             if difference is not None:
-                return f"{algorithm}, case {number} of seed {seed}: {difference}"
+                return f"{algorithm}, case {case.number} of seed {seed}: {difference}"
     return None
 
 

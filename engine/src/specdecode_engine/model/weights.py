@@ -5,7 +5,7 @@ loading needs no memory but that of the model and of one tensor.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain
@@ -295,8 +295,11 @@ def _tensors(record: object) -> Iterator[Tensor]:
     elif isinstance(record, dict):
         yield from _tensors(list(record.values()))
     elif isinstance(record, nn.Module):
-        # Its children are among its attributes; a config of transformers is a record as well.
-        yield from _tensors({name: v for name, v in vars(record).items() if name != "config"})
+        yield from _tensors_of(vars(record))  # its children are among its attributes
     elif is_dataclass(record):
-        for field in fields(record):
-            yield from _tensors(getattr(record, field.name))
+        yield from _tensors_of({one.name: getattr(record, one.name) for one in fields(record)})
+
+
+def _tensors_of(attributes: Mapping[str, object]) -> Iterator[Tensor]:
+    """Leave out configs: they hold no tensors, and some of transformers refuse to be read."""
+    yield from _tensors([value for name, value in attributes.items() if name != "config"])
