@@ -68,7 +68,7 @@ def _model_flags(options: argparse.Namespace) -> list[str]:
     """Return the flags of the models; the draft's config.json decides the algorithm."""
     flags = ["--model-path", options.model]
     if options.draft is not None:
-        from specdecode_engine.startup.kernel_needs import algorithm_of
+        from specdecode_engine.startup.draft_models import algorithm_of
 
         flags += ["--speculative-draft-model-path", options.draft]
         flags += ["--speculative-algorithm", algorithm_of(Path(options.draft))]

@@ -18,6 +18,7 @@ from torch import Tensor
 from specdecode_engine.model.config_file import CheckpointError, refuse_other_formats
 
 Shape = tuple[int, ...]
+Shapes = dict[str, Shape]
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

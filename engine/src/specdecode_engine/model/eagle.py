@@ -1,15 +1,12 @@
-"""EAGLE heads: draft networks that read hidden states of the target.
+"""EAGLE heads of all generations.
 
-Sources: Li et al., "EAGLE", 2024, "EAGLE-2", 2024, and "EAGLE-3", 2025. A row pairs the hidden
-state at position i with the token at i + 1, has rotary position i and predicts the token at i + 2.
-The first row after known text reads `fuse(aux_hidden_states)`; a row after a drafted token reads
-the recurrent output of the row before it, which is never fused again.
+Sources: Li et al., "EAGLE", 2024, "EAGLE-2", 2024, and "EAGLE-3", 2025.
 """
 
-from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Self, TypeVar
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -17,109 +14,19 @@ from torch.nn import functional
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model import eagle_weights
-from specdecode_engine.model.checkpoint import Checkpoint
-from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, EagleConfig
+from specdecode_engine.model.checkpoint import Shapes, TensorStore
+from specdecode_engine.model.draft_config import HeadConfig
+from specdecode_engine.model.draft_head import DraftHead
+from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.layers import DecoderLayer, Linear, Linears, Norm, rotary_rows, widened
-from specdecode_engine.model.rope import build_angles, make_rotary_limits
+from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows
+from specdecode_engine.model.rope import build_angles
 from specdecode_engine.model.weights import Placement, Weights
 
-Config = TypeVar("Config", bound=EagleConfig)
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class EagleHead(ABC, Generic[Config]):
-    """A head with its weights; its cache is the caller's.
-
-    Published files may repeat the target's embedding and head. What equals the target's is shared
-    with it, so that it takes no memory; what differs is used, since the draft was trained with it.
-    """
-
-    config: Config
-    embedding: Tensor  # [vocab, hidden]
-    head: Linear  # [draft_vocab, hidden]
-    rotary_limits: RotaryLimits
-    angles: Tensor  # [2, rows of the rotary tables, head_dim / 2]
-    draft_to_target: Tensor | None = None  # [draft_vocab] i64, ids of the target; None: the same
-
-    @classmethod
-    def load(
-        cls,
-        folder: Path,
-        target: LanguageModel,
-        *,
-        config: Config | None = None,
-        progress: bool = False,
-        linears: Linears | None = None,
-    ) -> Self:
-        """Load a head in the target's type, onto its device and for its length.
-
-        Args:
-            config: read from the folder unless given.
-            linears: makes the linear maps; by default their weights stay plain.
-        """
-        config = config or cls.read_config(folder, target.config)
-        checkpoint = Checkpoint.open(folder)
-        cls.check(config, checkpoint, target.config)
-        placement = Placement(target.dtype, target.device)
-        limits = make_rotary_limits([config.rope], target.context_length)
-        with Weights.of(
-            checkpoint,
-            placement,
-            linears or Linears(),
-            label=f"loading {folder.name}",
-            progress=progress,
-        ) as weights:
-            return cls._assemble(config, weights, limits, target, folder)
-
-    @classmethod
-    @abstractmethod
-    def read_config(cls, folder: Path, target: LanguageModelConfig) -> Config:
-        """Read config.json and check it against the target's."""
-
-    @classmethod
-    @abstractmethod
-    def check(cls, config: Config, checkpoint: Checkpoint, target: LanguageModelConfig) -> None:
-        """Raise unless the checkpoint, whose weights are not read, is one of this kind of head.
-
-        Raises:
-            DraftMismatch: the head was made for another target.
-            TensorError: tensors are missing, unknown or of another shape.
-        """
-
-    @classmethod
-    @abstractmethod
-    def _assemble(
-        cls,
-        config: Config,
-        weights: Weights,
-        limits: RotaryLimits,
-        target: LanguageModel,
-        folder: Path,
-    ) -> Self: ...
-
-    @abstractmethod
-    def fuse(self, aux_hidden_states: Tensor) -> Tensor:
-        """Map aux hidden states [rows, width] to hidden states [rows, hidden] of its type."""
-
-    @abstractmethod
-    def forward(
-        self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
-    ) -> tuple[Tensor, Tensor]:
-        """Run rows: ids [rows] i64 of the target's vocabulary, hidden [rows, hidden].
-
-        Returns:
-            What `logits` takes, and what the next row reads as `hidden`; both [rows, hidden].
-        """
-
-    def logits(self, normed: Tensor) -> Tensor:
-        """Score the draft's vocabulary: [rows, draft_vocab] f32, or f64 for such a head."""
-        return widened(self.head(normed))
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Eagle1Head(EagleHead[Eagle1Config]):
+class Eagle1Head(DraftHead[Eagle1Config]):
     """EAGLE-1 and EAGLE-2: predicts the target's own last hidden state.
 
     It reads the target's last hidden state at i, after the final norm, and its output stands for
@@ -134,10 +41,10 @@ class Eagle1Head(EagleHead[Eagle1Config]):
         return Eagle1Config.load(folder, target)
 
     @classmethod
-    def check(
-        cls, config: Eagle1Config, checkpoint: Checkpoint, target: LanguageModelConfig
-    ) -> None:
-        checkpoint.check(*eagle_weights.eagle1_shapes(config))
+    def shapes(
+        cls, config: Eagle1Config, names: Collection[str], target: LanguageModelConfig
+    ) -> tuple[Shapes, Shapes]:
+        return eagle_weights.eagle1_shapes(config)
 
     @classmethod
     def _assemble(
@@ -194,7 +101,7 @@ class Fusion:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Eagle3Head(EagleHead[Eagle3Config]):
+class Eagle3Head(DraftHead[Eagle3Config]):
     """EAGLE-3: drafts from several of the target's layers and its own last output."""
 
     fusion: Fusion | None  # None: the head reads the target's last hidden state unchanged
@@ -208,13 +115,18 @@ class Eagle3Head(EagleHead[Eagle3Config]):
         return Eagle3Config.load(folder, target)
 
     @classmethod
+    def shapes(
+        cls, config: Eagle3Config, names: Collection[str], target: LanguageModelConfig
+    ) -> tuple[Shapes, Shapes]:
+        prefix = eagle_weights.layer_prefix(names)
+        return eagle_weights.eagle3_shapes(config, prefix, target.decoder.hidden_size)
+
+    @classmethod
     def check(
-        cls, config: Eagle3Config, checkpoint: Checkpoint, target: LanguageModelConfig
+        cls, config: Eagle3Config, checkpoint: TensorStore, target: LanguageModelConfig
     ) -> None:
         eagle_weights.check_width(config, checkpoint, target)
-        prefix = eagle_weights.layer_prefix(checkpoint.tensors)
-        hidden_size = target.decoder.hidden_size
-        checkpoint.check(*eagle_weights.eagle3_shapes(config, prefix, hidden_size))
+        checkpoint.check(*cls.shapes(config, checkpoint.tensors, target))
 
     @classmethod
     def _assemble(
@@ -258,7 +170,7 @@ class Eagle3Head(EagleHead[Eagle3Config]):
         return normed, normed if self.config.norm_output else output
 
 
-def _angles(config: EagleConfig, limits: RotaryLimits, placement: Placement) -> Tensor:
+def _angles(config: HeadConfig, limits: RotaryLimits, placement: Placement) -> Tensor:
     head_dim = config.decoder.head_dim
     return build_angles(config.rope, head_dim, limits, placement.dtype, placement.device)
 

@@ -13,15 +13,14 @@ from pathlib import Path
 
 from specdecode_engine.model.config import (
     AuxHiddenStates,
-    DecoderConfig,
     parse_decoder,
     refuse_windows,
 )
 from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
+from specdecode_engine.model.draft_config import HeadConfig
 from specdecode_engine.model.families import Family
 from specdecode_engine.model.language_model import LanguageModelConfig
-from specdecode_engine.model.layer_map import LayerMap
-from specdecode_engine.model.rope import RopeConfig, parse_rope
+from specdecode_engine.model.rope import parse_rope
 
 EAGLE1_ARCHITECTURES = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
 """The authors' heads call themselves plain Llamas; servers that convert them rename them."""
@@ -38,31 +37,7 @@ SPECULATORS_KIND = "speculators_model_type"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EagleConfig:
-    """Decoder layers over hidden states of the target; names as in config.json where it has them.
-
-    Rotary frequencies are the head's own, which it was trained with; its max_position_embeddings
-    is ignored, since positions follow the target.
-    """
-
-    decoder: DecoderConfig
-    rope: RopeConfig
-    num_hidden_layers: int
-    vocab_size: int
-    draft_vocab_size: int
-    aux_spec: AuxHiddenStates
-
-    @property
-    def layer_map(self) -> LayerMap:
-        """Where each layer keeps its keys and values."""
-        return self.decoder.layer_map(self.num_hidden_layers)
-
-
-DraftConfig = LanguageModelConfig | EagleConfig
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Eagle1Config(EagleConfig):
+class Eagle1Config(HeadConfig):
     """Layers after one linear map; hidden state and vocabulary are the target's."""
 
     bias: bool  # of the linear map; absent means true
@@ -90,7 +65,7 @@ class Eagle1Config(EagleConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Eagle3Config(EagleConfig):
+class Eagle3Config(HeadConfig):
     """One decoder layer over aux hidden states."""
 
     has_own_vocabulary: bool  # whether draft_vocab_size is stated

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.checkpoint import Shape, TensorError, TensorStore
+from specdecode_engine.model.checkpoint import Shapes, TensorError, TensorStore
 from specdecode_engine.model.config_file import DraftMismatch
 from specdecode_engine.model.eagle_config import LAYER_IDS, Eagle1Config, Eagle3Config
 from specdecode_engine.model.language_model import LanguageModelConfig
@@ -17,8 +17,6 @@ EMBEDDING = "embed_tokens.weight"
 HEAD = "lm_head.weight"
 ID_MAPS = frozenset({"d2t", "t2d"})
 """Tensors that relate the draft's vocabulary to the target's, no parameters."""
-
-Shapes = dict[str, Shape]
 
 
 def eagle1_shapes(config: Eagle1Config) -> tuple[Shapes, Shapes]:

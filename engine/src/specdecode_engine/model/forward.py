@@ -17,15 +17,15 @@ from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.model.config import AuxHiddenStates
+from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.draft_scratch import DraftScratch
-from specdecode_engine.model.eagle import EagleHead
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import KVView, PagedView, ScratchView
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.model.routed_experts import RoutedExperts, forward_target
 from specdecode_kernels import AttentionMetadata
 
-DraftNetwork = LanguageModel | EagleHead[Any]
+DraftNetwork = LanguageModel | DraftHead[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specdecode_engine.model.eagle_config import DraftConfig
+from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.layer_map import LayerShape
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import make_network

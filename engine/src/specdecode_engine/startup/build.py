@@ -19,15 +19,13 @@ from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.model.checkpoint import OpenStore
-from specdecode_engine.model.draft_scratch import DraftScratch
-from specdecode_engine.model.eagle_config import DraftConfig, EagleConfig
+from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
 from specdecode_engine.model.forward import (
     DecodeForward,
     DecodeFunction,
     DraftNetwork,
     TargetForward,
     VerifyLayout,
-    draft_forwards,
 )
 from specdecode_engine.model.implementations import implementation_of, load_model
 from specdecode_engine.model.kv_cache import KVCache, WindowPool
@@ -39,12 +37,8 @@ from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Limits, Scheduler
-from specdecode_engine.speculate.draft_layout import DraftLayout
-from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
-from specdecode_engine.speculate.model_drafter import ModelDrafter
 from specdecode_engine.startup.config import (
     CUDA,
-    EAGLE_HEADS,
     OFF,
     CannotServe,
     EngineConfig,
@@ -56,6 +50,7 @@ from specdecode_engine.startup.device import (
     device_name,
     keep_to,
 )
+from specdecode_engine.startup.drafters import load_draft, wire_drafter
 from specdecode_engine.startup.graph_config import (
     GraphConfig,
     capture_all,
@@ -68,7 +63,7 @@ from specdecode_engine.startup.policies import make_policy
 from specdecode_engine.startup.profiling import profile_steps
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.timing import Stopwatch
-from specdecode_kernels import Backend, cpu
+from specdecode_kernels import cpu
 from specdecode_kernels.choice import DRAFT_FORWARDS, TARGET_FORWARDS
 
 log = logging.getLogger(__name__)
@@ -176,7 +171,7 @@ def _log_choices(config: EngineConfig) -> None:
 
 def _quantization(model: DraftConfig | None) -> Quantization | None:
     """Return how the weights of a checkpoint are stored; None: they are plain."""
-    return None if model is None or isinstance(model, EagleConfig) else model.quantization
+    return None if model is None or isinstance(model, HeadConfig) else model.quantization
 
 
 def _load(config: EngineConfig, progress: bool, open_store: OpenStore | None) -> _Models:
@@ -195,17 +190,7 @@ def _load(config: EngineConfig, progress: bool, open_store: OpenStore | None) ->
         )
 
     target = load(Path(config.boot.model.path), config.target)
-    draft: DraftNetwork | None = None
-    speculation = config.boot.speculation
-    if config.draft is not None and speculation.draft_path is not None:
-        folder = Path(speculation.draft_path)
-        if isinstance(config.draft, EagleConfig):
-            head = EAGLE_HEADS[speculation.algorithm]
-            draft = head.load(
-                folder, target, config=config.draft, progress=progress, linears=linears
-            )
-        else:
-            draft = load(folder, config.draft)
+    draft = load_draft(config, target, load, progress, linears)
     facts = linears.facts()
     log.info("linear maps: %s (%s)", facts["linears"], facts["linears_reason"])
     return _Models(target, draft, linears)
@@ -233,7 +218,15 @@ def _wire(
         windows = WindowPool(table.window_pages, limits.window_pages)
     ops = config.kernels["target"].backend
     sampler = Sampler(config.target.vocab_size, table.staging, ops, table.tokens_at)
-    pool = _make_cache(config, config.target, limits, ops, windows)
+    pool = KVCache(
+        config.target.layer_map,
+        pages=limits.pages,
+        page_size=limits.page_size,
+        dtype=config.kv_dtype,
+        device=config.device,
+        ops=ops,
+        windows=windows,
+    )
     routed = None
     if routed_shape is not None:
         rows = limits.pages * limits.page_size
@@ -243,21 +236,11 @@ def _wire(
     functions: dict[ForwardKind, DecodeFunction] = {
         ForwardKind.VERIFY: DecodeForward(VerifyLayout(table, rotary), verify)
     }
-    draft_pool, layout = None, None
-    if config.draft is not None and models.draft is not None:
-        draft_pool = _make_cache(config, config.draft, limits, config.kernels["draft"].backend)
-        scratch = _make_scratch(config, config.draft)
-        progress = DraftKvProgress(table.num_rows, config.device)
-        layout = DraftLayout(models.draft, table, progress, _make_ring(config))
-        catch_up, draft_step = draft_forwards(models.draft, draft_pool, scratch)
-        functions[ForwardKind.CATCH_UP] = DecodeForward(layout.catch_up, catch_up)
-        functions[ForwardKind.DRAFT_STEP] = DecodeForward(layout.draft_step, draft_step)
+    wiring = wire_drafter(config, models.draft, limits, table)
+    if wiring is not None:
+        functions |= wiring.functions
     graphs = make_graphs(graph_config, functions, limits.pages_per_sequence, config.device, clock)
-    drafter = None
-    if models.draft is not None and draft_pool is not None and layout is not None:
-        window = config.sizes.max_path_length
-        topk = max(shape.topk for shape in config.sizes.shapes.values())
-        drafter = ModelDrafter(models.draft, draft_pool, layout, sampler, graphs, window, topk)
+    drafter = None if wiring is None else wiring.make(sampler, graphs)
     return ModelContext(
         ops, models.target, pool, table, rotary, sampler, graphs, drafter, config.aux_spec, routed
     )
@@ -274,50 +257,6 @@ def _routed_shape(config: EngineConfig, target: LanguageModel) -> RoutedShape | 
             "experts; set it to false, or leave out --enable-return-routed-experts"
         )
     return shape
-
-
-def _make_cache(
-    config: EngineConfig,
-    model: DraftConfig,
-    limits: Limits,
-    ops: Backend,
-    windows: WindowPool | None = None,
-) -> KVCache:
-    """Allocate the KV cache of target or draft; both have the same pages.
-
-    A draft has no window pages: it may compute rows long after the target did.
-    """
-    return KVCache(
-        model.layer_map,
-        pages=limits.pages,
-        page_size=limits.page_size,
-        dtype=config.kv_dtype,
-        device=config.device,
-        ops=ops,
-        windows=windows,
-    )
-
-
-def _make_scratch(config: EngineConfig, draft: DraftConfig) -> DraftScratch:
-    return DraftScratch(
-        draft.layer_map,
-        batch=config.boot.scheduling.max_running_requests,
-        rows=config.sizes.scratch_rows,
-        dtype=config.dtype,
-        device=config.device,
-    )
-
-
-def _make_ring(config: EngineConfig) -> HiddenStateRing | None:
-    if config.aux_spec.is_empty:
-        return None
-    return HiddenStateRing(
-        num_rows=config.boot.scheduling.max_running_requests + 1,
-        step_rows=config.sizes.max_path_length,
-        width=config.widths[ForwardKind.CATCH_UP].hidden_in,
-        dtype=config.dtype,
-        device=config.device,
-    )
 
 
 def _with_measured_costs(

@@ -6,7 +6,7 @@ What a step may use follows from its draft shapes: the widest verify, the longes
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -17,27 +17,22 @@ from specdecode_api.table import candidates
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind, ForwardWidths
 from specdecode_engine.graphs.plan import batch_sizes
-from specdecode_engine.model.checkpoint import Checkpoint, OpenStore
+from specdecode_engine.model.checkpoint import OpenStore
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
-from specdecode_engine.model.config_file import DTYPES, DraftMismatch
-from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head, EagleHead
-from specdecode_engine.model.eagle_config import DraftConfig, EagleConfig
+from specdecode_engine.model.config_file import DTYPES
+from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.llama import stored_dtype
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.startup.attention import AttentionHeads
 from specdecode_engine.startup.device import choose_device, device_name
+from specdecode_engine.startup.draft_models import read_checked_draft
 from specdecode_engine.startup.policies import range_table
 from specdecode_kernels import Backend, Choice, choose_backend
 from specdecode_kernels.choice import AMPERE
 
 OFF, STATIC, CUDA = "off", "static", "cuda"
-
-EAGLE_HEADS: Mapping[Algorithm, type[EagleHead[Any]]] = {
-    Algorithm.EAGLE: Eagle1Head,
-    Algorithm.EAGLE3: Eagle3Head,
-}
 
 
 class CannotServe(Exception):
@@ -121,7 +116,7 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
     _refuse_unavailable(boot.speculation)
     device = choose_device(boot.device)
     target = read_config(Path(boot.model.path), boot.model.implementation)
-    draft = _read_draft(boot.speculation, target)
+    draft = read_checked_draft(boot, target)
     dtype = _dtype(boot.model, target, device, open_store or open_checkpoint)
     kv_dtype = torch.float8_e4m3fn if boot.memory.kv_cache_dtype == "fp8_e4m3" else dtype
     kernels = _choose_kernels(boot, target, draft, device, dtype, kv_dtype)
@@ -133,7 +128,7 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
         graph_sizes = batch_sizes(boot.scheduling.max_running_requests, boot.graphs.batch_sizes)
     overlap = boot.scheduling.overlap
     is_overlapped = device.type == "cuda" if overlap is None else overlap
-    aux_spec = draft.aux_spec if isinstance(draft, EagleConfig) else NO_HIDDEN_STATES
+    aux_spec = draft.aux_spec if isinstance(draft, HeadConfig) else NO_HIDDEN_STATES
     return EngineConfig(
         boot=boot,
         target=target,
@@ -171,32 +166,6 @@ def _refuse_unavailable(speculation: SpeculationBoot) -> None:
     reasons = not_yet_available(speculation.algorithm, speculation.policy, speculation.topk)
     if reasons:
         raise CannotServe("speculation: " + "; ".join(reasons))
-
-
-def read_draft(algorithm: Algorithm, folder: Path, target: LanguageModelConfig) -> DraftConfig:
-    """Read a draft's config.json and check it against the target's; its tensors may be absent."""
-    if algorithm is not Algorithm.STANDALONE:
-        head: EagleConfig = EAGLE_HEADS[algorithm].read_config(folder, target)
-        return head
-    draft = read_config(folder)
-    if draft.vocab_size != target.vocab_size:
-        raise DraftMismatch(
-            f"draft {folder} has a vocabulary of {draft.vocab_size} tokens, the target of "
-            f"{target.vocab_size}; use a draft that was made for this target"
-        )
-    return draft
-
-
-def _read_draft(speculation: SpeculationBoot, target: LanguageModelConfig) -> DraftConfig | None:
-    """Read the draft's config, and check an EAGLE head's tensors too."""
-    if speculation.algorithm is Algorithm.NONE:
-        return None
-    assert speculation.draft_path is not None
-    folder = Path(speculation.draft_path)
-    draft = read_draft(speculation.algorithm, folder, target)
-    if isinstance(draft, EagleConfig):
-        EAGLE_HEADS[speculation.algorithm].check(draft, Checkpoint.open(folder), target)
-    return draft
 
 
 def _dtype(
@@ -298,7 +267,7 @@ def _widths(
     if draft is None:
         return widths
     vocab, hidden = draft.vocab_size, 0
-    if isinstance(draft, EagleConfig):
+    if isinstance(draft, HeadConfig):
         vocab, hidden = draft.draft_vocab_size, draft.decoder.hidden_size
     return widths | {
         ForwardKind.CATCH_UP: ForwardWidths(vocab, aux, hidden),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.config import DecoderConfig, LlamaConfig
-from specdecode_engine.model.eagle_config import DraftConfig, EagleConfig
+from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
 from specdecode_engine.model.layer_map import LayerShape
 from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
 from specdecode_engine.startup.attention import layer_params
@@ -247,7 +247,7 @@ def _sampling_calls(needs: KernelNeeds, ops: Backend) -> Iterator[OpCall]:
 
 def _draft_sampling_calls(draft: DraftConfig, batch: int, ops: Backend) -> Iterator[OpCall]:
     ids, vocab = None, draft.vocab_size
-    if isinstance(draft, EagleConfig) and draft.draft_vocab_size != vocab:
+    if isinstance(draft, HeadConfig) and draft.draft_vocab_size != vocab:
         vocab = draft.draft_vocab_size
         ids = _empty(vocab)
     logits, positions = _empty(batch, vocab, dtype=torch.float32)[:, None], _empty(batch, 1)
@@ -307,7 +307,7 @@ def _tree_calls(
             pool = _layer_kv(needs, one).k[None].expand(len(owners), -1, -1, -1)
             yield why, partial(ops.compact_kv, pool, pool, pages, at, at, path, needs.page_size)
     draft, hidden = needs.models.get("draft"), []
-    if isinstance(draft, EagleConfig):
+    if isinstance(draft, HeadConfig):
         width = draft.aux_spec.width(target.decoder.hidden_size)
         hidden = [_empty(batch, nodes, width, dtype=needs.dtype)]
     for values in (tokens, *_logits(needs, batch, nodes), *hidden):

@@ -7,17 +7,12 @@ from pathlib import Path
 import torch
 
 from specdecode_api.boot import EngineBoot
-from specdecode_api.speculation import Algorithm
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.model.config_file import DTYPES, ConfigFile
-from specdecode_engine.model.eagle_config import DraftConfig
+from specdecode_engine.model.config_file import DTYPES
+from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.implementations import read_config
-from specdecode_engine.startup.config import (
-    EngineConfig,
-    StepSizes,
-    draft_shapes,
-    read_draft,
-)
+from specdecode_engine.startup.config import EngineConfig, StepSizes, draft_shapes
+from specdecode_engine.startup.draft_models import draft_folder, read_draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +41,9 @@ class KernelNeeds:
         speculation = boot.speculation
         target = read_config(Path(boot.model.path), boot.model.implementation)
         models: dict[str, DraftConfig] = {"target": target}
-        if speculation.draft_path is not None:
-            models["draft"] = read_draft(
-                speculation.algorithm, Path(speculation.draft_path), target
-            )
+        folder = draft_folder(boot)
+        if folder is not None:
+            models["draft"] = read_draft(speculation.algorithm, folder, target)
         dtype = target.dtype or torch.bfloat16
         if boot.model.dtype != "auto":
             dtype = DTYPES[boot.model.dtype]
@@ -81,12 +75,3 @@ class KernelNeeds:
     def batch_sizes(self) -> tuple[int, ...]:
         """One request, an odd number of them, and the most."""
         return tuple(sorted({1, min(3, self.max_running), self.max_running}))
-
-
-def algorithm_of(folder: Path) -> Algorithm:
-    """Return what a draft's config.json is for; a language model is a STANDALONE draft."""
-    names = ConfigFile.open(folder / "config.json").get("architectures")
-    name = str(names[0]) if isinstance(names, list) and names else ""
-    if "Eagle3" in name:
-        return Algorithm.EAGLE3
-    return Algorithm.EAGLE if "Eagle" in name or "EAGLE" in name else Algorithm.STANDALONE

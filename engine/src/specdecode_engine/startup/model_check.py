@@ -5,7 +5,6 @@ from config.json alone.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,12 @@ from typing import Any
 import torch
 
 from specdecode_api.speculation import Algorithm
-from specdecode_engine.model import eagle_weights
-from specdecode_engine.model.checkpoint import Shape, TensorStore, has_tensors
+from specdecode_engine.model.checkpoint import Shapes, TensorStore, has_tensors
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
-from specdecode_engine.model.eagle_config import (
-    DraftConfig,
-    Eagle1Config,
-    Eagle3Config,
-    EagleConfig,
-)
+from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
+from specdecode_engine.model.draft_head import DraftHead
+from specdecode_engine.model.eagle_weights import ID_MAPS
 from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.model.kv_cache import kv_bytes
 from specdecode_engine.model.language_model import LanguageModelConfig
@@ -35,8 +30,7 @@ from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import make_network
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.unsupported import refuse_unsupported
-from specdecode_engine.startup.config import read_draft
-from specdecode_engine.startup.kernel_needs import algorithm_of
+from specdecode_engine.startup.draft_models import DRAFT_HEADS, algorithm_of, read_draft
 
 NATIVE = "native"
 AUDITED_POSITIONS = 256  # of rotary tables, which are not kept
@@ -93,6 +87,14 @@ class CheckOptions:
     kv_dtype: torch.dtype | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """A kind of draft that reads hidden states of a target."""
+
+    kind: type[DraftHead[Any]]
+    target: LanguageModelConfig
+
+
 def check_pair(target: Path, draft: Path | None, options: CheckOptions) -> PairCheck:
     """Check a target, and a draft against it; never raises for a checkpoint."""
     try:
@@ -106,10 +108,11 @@ def check_pair(target: Path, draft: Path | None, options: CheckOptions) -> PairC
     try:
         algorithm = algorithm_of(draft)
         refuse_unsupported(ConfigFile.open(draft / "config.json"))
-        head = read_draft(algorithm, draft, config)
+        read = read_draft(algorithm, draft, config)
         # A draft is computed in the target's type.
         options = CheckOptions(checked.dtype, options.kv_dtype)
-        return PairCheck(checked, _check_model(draft, head, options, config), algorithm)
+        head = _Head(DRAFT_HEADS[algorithm], config) if isinstance(read, HeadConfig) else None
+        return PairCheck(checked, _check_model(draft, read, options, head), algorithm)
     except CheckpointError as error:
         return PairCheck(checked, _refused(draft, error))
 
@@ -123,7 +126,7 @@ def _check_model(
     folder: Path,
     config: DraftConfig,
     options: CheckOptions,
-    target: LanguageModelConfig | None = None,
+    head: _Head | None = None,
 ) -> ModelCheck:
     file = ConfigFile.open(folder / "config.json")
     checkpoint = open_checkpoint(folder) if has_tensors(folder) else None
@@ -135,13 +138,13 @@ def _check_model(
         parameters = sum(parameter.numel() for parameter in network.parameters())
         routed = RoutedShape.of(TransformersModel.of_network(config, network, AUDITED_POSITIONS))
     else:
-        parameters = _count(config, checkpoint, target)
-        routed = None if isinstance(config, EagleConfig) else RoutedShape.read(config)
+        parameters = _count(config, checkpoint, head)
+        routed = None if isinstance(config, HeadConfig) else RoutedShape.read(config)
     return ModelCheck(
         path=folder,
         model_type=_text(file.get("model_type")),
         architecture=_architecture(file),
-        implementation=NATIVE if isinstance(config, EagleConfig) else implementation_of(config),
+        implementation=NATIVE if isinstance(config, HeadConfig) else implementation_of(config),
         parameters=parameters,
         weight_bytes=parameters * dtype.itemsize,
         quantization=_quantization(config),
@@ -155,51 +158,43 @@ def _check_model(
 
 
 def _quantization(config: DraftConfig) -> str | None:
-    quantization = None if isinstance(config, EagleConfig) else config.quantization
+    quantization = None if isinstance(config, HeadConfig) else config.quantization
     return None if quantization is None else quantization.description
 
 
 def _count(
-    config: LlamaConfig | EagleConfig,
+    config: LlamaConfig | HeadConfig,
     checkpoint: TensorStore | None,
-    target: LanguageModelConfig | None,
+    head: _Head | None,
 ) -> int:
     """Count parameters; names and shapes of tensors must be those of config.json."""
-    required, optional = _shapes(config, checkpoint, target)
-    stored: Mapping[str, Shape] = required
+    required, optional = _shapes(config, checkpoint, head)
+    stored = required
     if checkpoint is not None:
         if isinstance(config, LlamaConfig) and config.is_wrapped:
             checkpoint = TextModelStore.of(checkpoint)
-        checkpoint.check(required, optional)
+        if head is None:
+            checkpoint.check(required, optional)
+        else:
+            head.kind.check(config, checkpoint, head.target)
         is_tied = isinstance(config, LlamaConfig) and config.tie_word_embeddings
         kept = required if is_tied else {**optional, **required}
         stored = {name: kept[name] for name in checkpoint.tensors if name in kept}
-    return sum(
-        math.prod(shape) for name, shape in stored.items() if name not in eagle_weights.ID_MAPS
-    )
+    return sum(math.prod(shape) for name, shape in stored.items() if name not in ID_MAPS)
 
 
 def _shapes(
-    config: LlamaConfig | EagleConfig,
-    checkpoint: TensorStore | None,
-    target: LanguageModelConfig | None,
-) -> tuple[Mapping[str, Shape], Mapping[str, Shape]]:
+    config: LlamaConfig | HeadConfig, checkpoint: TensorStore | None, head: _Head | None
+) -> tuple[Shapes, Shapes]:
     """Return the required and the optional tensors."""
     if isinstance(config, LlamaConfig):
         return llama_shapes(config)
-    assert target is not None
-    if isinstance(config, Eagle1Config):
-        return eagle_weights.eagle1_shapes(config)
-    assert isinstance(config, Eagle3Config)
-    names = () if checkpoint is None else checkpoint.tensors
-    if checkpoint is not None:
-        eagle_weights.check_width(config, checkpoint, target)
-    prefix = eagle_weights.layer_prefix(names)
-    return eagle_weights.eagle3_shapes(config, prefix, target.decoder.hidden_size)
+    assert head is not None
+    return head.kind.shapes(config, () if checkpoint is None else checkpoint.tensors, head.target)
 
 
 def _declared_dtype(config: DraftConfig, file: ConfigFile) -> torch.dtype | None:
-    return file.dtype() if isinstance(config, EagleConfig) else config.dtype
+    return file.dtype() if isinstance(config, HeadConfig) else config.dtype
 
 
 def _stored_dtype(checkpoint: TensorStore | None) -> torch.dtype | None:

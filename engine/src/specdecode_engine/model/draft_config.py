@@ -1,0 +1,32 @@
+"""The config of a draft: of a language model, or of a head over hidden states of the target."""
+
+from dataclasses import dataclass
+
+from specdecode_engine.model.config import AuxHiddenStates, DecoderConfig
+from specdecode_engine.model.language_model import LanguageModelConfig
+from specdecode_engine.model.layer_map import LayerMap
+from specdecode_engine.model.rope import RopeConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadConfig:
+    """Decoder layers over hidden states of the target; names as in config.json where it has them.
+
+    Rotary frequencies are the head's own, which it was trained with; its max_position_embeddings
+    is ignored, since positions follow the target.
+    """
+
+    decoder: DecoderConfig
+    rope: RopeConfig
+    num_hidden_layers: int
+    vocab_size: int
+    draft_vocab_size: int
+    aux_spec: AuxHiddenStates
+
+    @property
+    def layer_map(self) -> LayerMap:
+        """Where each layer keeps its keys and values."""
+        return self.decoder.layer_map(self.num_hidden_layers)
+
+
+DraftConfig = LanguageModelConfig | HeadConfig

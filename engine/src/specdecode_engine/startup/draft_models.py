@@ -1,0 +1,65 @@
+"""Which class reads the checkpoint of a draft, by algorithm."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from specdecode_api.boot import EngineBoot
+from specdecode_api.speculation import NEEDS_DRAFT, Algorithm
+from specdecode_engine.model.checkpoint import Checkpoint
+from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
+from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
+from specdecode_engine.model.draft_head import DraftHead
+from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head
+from specdecode_engine.model.implementations import read_config
+from specdecode_engine.model.language_model import LanguageModelConfig
+
+DRAFT_HEADS: Mapping[Algorithm, type[DraftHead[Any]]] = {
+    Algorithm.EAGLE: Eagle1Head,
+    Algorithm.EAGLE3: Eagle3Head,
+}
+"""Heads over hidden states of the target; a STANDALONE draft is a language model."""
+
+
+def draft_folder(boot: EngineBoot) -> Path | None:
+    """Return where the draft's tensors are; None: the algorithm drafts without a model."""
+    speculation = boot.speculation
+    if speculation.algorithm not in NEEDS_DRAFT:
+        return None
+    assert speculation.draft_path is not None
+    return Path(speculation.draft_path)
+
+
+def read_draft(algorithm: Algorithm, folder: Path, target: LanguageModelConfig) -> DraftConfig:
+    """Read a draft's config.json and check it against the target's; its tensors may be absent."""
+    if algorithm is not Algorithm.STANDALONE:
+        head: HeadConfig = DRAFT_HEADS[algorithm].read_config(folder, target)
+        return head
+    draft = read_config(folder)
+    if draft.vocab_size != target.vocab_size:
+        raise DraftMismatch(
+            f"draft {folder} has a vocabulary of {draft.vocab_size} tokens, the target of "
+            f"{target.vocab_size}; use a draft that was made for this target"
+        )
+    return draft
+
+
+def read_checked_draft(boot: EngineBoot, target: LanguageModelConfig) -> DraftConfig | None:
+    """Read the draft's config; names and shapes of a head's tensors are checked too."""
+    folder = draft_folder(boot)
+    if folder is None:
+        return None
+    algorithm = boot.speculation.algorithm
+    draft = read_draft(algorithm, folder, target)
+    if isinstance(draft, HeadConfig):
+        DRAFT_HEADS[algorithm].check(draft, Checkpoint.open(folder), target)
+    return draft
+
+
+def algorithm_of(folder: Path) -> Algorithm:
+    """Return what a draft's config.json is for; a language model is a STANDALONE draft."""
+    names = ConfigFile.open(folder / "config.json").get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    if "Eagle3" in name:
+        return Algorithm.EAGLE3
+    return Algorithm.EAGLE if "Eagle" in name or "EAGLE" in name else Algorithm.STANDALONE
