@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from specdecode_operator.judge import effects, judge
+from specdecode_operator.judge.effects import PairEffects, decode_effects
 from specdecode_operator.judge.evidence import Role, Stratum
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.judge import judge_turns
@@ -172,6 +174,30 @@ def test_a_slow_tail_is_shown_by_pairs_only():
     few, many = noisy(0.95, 4, **tail), noisy(0.95, 20, **tail)
     assert verdict(few, elapsed_s=600.0)[0] is Verdict.CONTINUE
     assert verdict(many) == (Verdict.ROLL_BACK, "InterTokenRail")
+
+
+def test_what_is_kept_of_earlier_looks_changes_no_judgement():
+    """Every look at a trial, in order, and each of them again with nothing kept."""
+    pairs = noisy(0.97, 40, 0.05, first=1.02, inter_tokens_slow=12_000)
+    pairs[7] = counts(bands=(1.0, 0.2))
+    pairs[9] = ()
+
+    def judged(count):
+        return judge_turns(trial(pairs[:count], open=pairs[count]), GUARD, 60.0 * count)
+
+    in_order = [judged(count) for count in range(40)]
+    for count, found in enumerate(in_order):
+        for kept in (effects._decode_effect, effects._first_token_effect, judge._interval):
+            kept.cache_clear()
+        assert judged(count) == found
+    assert in_order[-1].gain is not None
+
+
+def test_the_part_that_load_explains_comes_from_earlier_pairs():
+    found = decode_effects(trial([counts(bands=(1.0, share)) for share in (0.9, 0.5, 0.7, 0.2)]))
+    for count in range(1, 5):
+        fewer = PairEffects(found.pairs[:count], found.slope)
+        assert fewer.shifted(0.01) == found.shifted(0.01)[:count]
 
 
 def test_a_promotion_waits_for_its_floors_and_ends_with_its_time():

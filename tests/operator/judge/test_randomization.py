@@ -9,6 +9,7 @@ from specdecode_operator.judge.randomization import (
     centre_of,
     evidence_path,
     fewest_pairs,
+    first_shown,
     is_above,
     lower_bound,
     upper_bound,
@@ -49,6 +50,19 @@ def test_the_evidence_never_falls_and_grows_with_clear_effects():
     path = evidence_path([0.05, 0.04, 0.06, -0.01, 0.05])
     assert path == sorted(path)
     assert evidence_path([0.05] * 12)[-1] > -math.log(0.01) > evidence_path([0.05] * 5)[-1]
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.05, 0.004, 0.0008])
+def test_the_first_pairs_that_show_an_effect_are_where_the_whole_path_reaches_it(alpha):
+    draw, found = random.Random(alpha), []
+    for count in range(200):
+        effects = [draw.gauss(draw.choice([-0.02, 0.0, 0.01, 0.05]), 0.03) for _ in range(count)]
+        path = evidence_path(effects)
+        reached = (at for at, each in enumerate(path, 1) if each >= -math.log(alpha))
+        found.append(first_shown(effects, alpha))
+        assert found[-1] == next(reached, None)
+        assert is_above(effects, alpha) == bool(path and path[-1] >= -math.log(alpha))
+    assert {each is None for each in found} == {True, False}
 
 
 @pytest.mark.parametrize(("alpha", "pairs"), [(0.01, 9), (0.0014, 12)])

@@ -23,7 +23,9 @@ from specdecode_operator.judge.trial_evidence import (
     ROW,
     PodEvidence,
     TurnEvidence,
+    add_counts,
     cell_of,
+    columns_of,
     row_of,
 )
 
@@ -66,6 +68,19 @@ def test_a_closed_pair_contains_the_sums_of_both_roles():
     assert (row.failed, row.restarts, row.first_tokens, row.first_token_us) == (3, 1, 100, 10500000)
     assert row.first_tokens_slow == 5
     assert found.candidate.first_token.sum_s == 10.5
+
+
+def test_arrays_of_different_lengths_are_added_as_if_they_ended_with_zeros():
+    assert add_counts() == ()
+    assert add_counts((1, 2)) == (1, 2)
+    assert add_counts((1, 2), (), (10, 20, 30), (100,)) == (111, 22, 30)
+
+
+def test_columns_have_a_number_for_each_stratum():
+    found = close_pair(TurnEvidence(), arm(10, strata=2), arm(4, strata=2)).pairs[0]
+    columns = list(columns_of(found, 3, "requests", "steps"))
+    assert columns == [(10, 10, 0), (4, 4, 0), (200, 200, 0), (80, 80, 0)]
+    assert list(columns_of(found, 1, "requests")) == [(10,), (4,)]
 
 
 def test_a_stratum_that_appears_late_has_no_requests_in_earlier_pairs():

@@ -19,6 +19,7 @@ equal load that is so for every slower candidate: batches then grow as decode ti
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from specdecode_operator.judge.evidence import Stratum
 from specdecode_operator.judge.trial_evidence import (
@@ -26,8 +27,8 @@ from specdecode_operator.judge.trial_evidence import (
     Cell,
     Counts,
     add_counts,
-    cell_of,
     column_of,
+    columns_of,
 )
 
 FACTOR = 2.0
@@ -48,6 +49,9 @@ SAME_LOAD = 1.5
 
 Reason = tuple[str, str]
 
+_STRATA = 64
+"""Latest sets of strata whose comparable ones are kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Matched:
@@ -65,17 +69,16 @@ def match(counts: Counts, strata: Sequence[Stratum], has_others: bool = False) -
     left over are compared across batch sizes, the nearest first, and decode time is lowered by what
     a larger batch of the candidate explains.
     """
-    old, new = (
-        {stratum: cell_of(counts, index, role) for index, stratum in enumerate(strata)}
-        for role in ROLES
-    )
+    columns = list(columns_of(counts, len(strata), *Cell._fields))
+    old, new = (list(map(Cell, *columns[role::2])) for role in range(2))
     left_old, left_new = (
-        {stratum: float(cell.requests) for stratum, cell in row.items() if _is_known(cell)}
-        for row in (old, new)
+        [float(cell.requests) if min(cell) > 0 else 0.0 for cell in row] for row in (old, new)
     )
     total = steps = time = 0.0
-    for one, other, doublings in _comparable(list(left_old), list(left_new), has_others):
+    for one, other, doublings in _comparable(tuple(strata), has_others):
         weight = min(left_old[one], left_new[other])
+        if weight <= 0.0:
+            continue
         left_old[one] -= weight
         left_new[other] -= weight
         total += weight
@@ -105,10 +108,7 @@ def _find_fall(
     pairs: Sequence[Counts], strata: Sequence[Stratum], fallen_pairs: int
 ) -> Reason | None:
     """Tokens per step at most half in the sum of all pairs, and fewer in each comparable one."""
-    everything: Counts = ()
-    for counts in pairs:
-        everything = add_counts(everything, counts)
-    reason = _find_fall_of_sum(everything, strata)
+    reason = _find_fall_of_sum(add_counts(*pairs), strata)
     if reason is None:
         return None
     found = [matched for matched in (match(pair, strata, True) for pair in pairs) if matched]
@@ -135,6 +135,8 @@ def _find_fall_of_sum(everything: Counts, strata: Sequence[Stratum]) -> Reason |
 
 def _find_heavy_loss(pairs: Sequence[Counts], strata: Sequence[Stratum]) -> Reason | None:
     """Decode time per token at least double in each comparable pair, of `SLOW_PAIRS` or more."""
+    if len(pairs) < SLOW_PAIRS:
+        return None
     found = [matched for matched in (match(counts, strata) for counts in pairs) if matched]
     if len(found) < SLOW_PAIRS or not all(_is_heavy_loss(matched) for matched in found):
         return None
@@ -158,16 +160,18 @@ def _has_same_load(counts: Counts) -> bool:
     return new <= SAME_LOAD * old
 
 
-def _comparable(
-    old: Sequence[Stratum], new: Sequence[Stratum], has_others: bool
-) -> list[tuple[Stratum, Stratum, float]]:
-    """Strata of the baseline and of the candidate, and how often its batch size has doubled."""
-    found = [(one, one, 0.0) for one in old if one in new]
+@lru_cache(maxsize=_STRATA)
+def _comparable(strata: tuple[Stratum, ...], has_others: bool) -> list[tuple[int, int, float]]:
+    """Indices of strata of the baseline and of the candidate to compare, in this order.
+
+    The last number is how often the batch size has doubled.
+    """
+    found = [(one, one, 0.0) for one in range(len(strata))]
     if has_others:
         apart = [
-            (one, other, math.log2(other.batch_size / one.batch_size))
-            for one in old
-            for other in new
+            (at, at_other, math.log2(other.batch_size / one.batch_size))
+            for at, one in enumerate(strata)
+            for at_other, other in enumerate(strata)
             if 0 < one.batch_size != other.batch_size > 0
             and one._replace(batch_size=other.batch_size) == other
         ]
@@ -177,7 +181,3 @@ def _comparable(
 
 def _log_ratio(old: Cell, new: Cell, name: str) -> float:
     return math.log(getattr(new, name) / new.tokens * old.tokens / getattr(old, name))
-
-
-def _is_known(cell: Cell) -> bool:
-    return min(cell.requests, cell.tokens, cell.steps, cell.decode_us) > 0

@@ -6,14 +6,16 @@ pair never changes an earlier one.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import mul
 
-from specdecode_operator.judge.evidence import Role, Stratum
+from specdecode_operator.judge.evidence import Stratum
 from specdecode_operator.judge.trial_evidence import (
     OTHER,
     ROLES,
+    ROW,
     Counts,
     RoleRow,
     TurnEvidence,
@@ -25,7 +27,10 @@ FEWEST_REQUESTS = 10
 """Of each role, for a pair to count."""
 FEWEST_TOKENS = 20
 """Observations of each role, for a latency of a pair to count."""
-Pair = tuple[RoleRow, RoleRow]
+Effect = tuple[float, float]
+"""Of a pair, with its difference in load."""
+_PAIRS = 1024
+"""Latest ones whose effects are kept: a look is at the pairs of the one before, and one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,37 +74,47 @@ class PairEffects:
     strata by batch size, the effect is the one at equal load.
     """
 
-    pairs: tuple[tuple[float, float], ...]
+    pairs: tuple[Effect, ...]
     slope: LoadSlope
+    explained: tuple[float, ...] = field(init=False, compare=False, repr=False)
+    """The part of each effect that its difference in load explains."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "explained", tuple(self._explain()))
 
     def shifted(self, assumed: float) -> list[float]:
         """Effects at equal load, minus the assumed effect."""
+        found = zip(self.pairs, self.explained, strict=True)
+        return [effect - assumed - explained for (effect, _), explained in found]
+
+    def _explain(self) -> Iterator[float]:
         count = effects = loads = products = squares = 0.0
-        shifted = []
         for effect, difference in self.pairs:
             load, several = self.slope.saturated(difference), max(count, 1.0)
             slope = self.slope.estimate(
                 products - effects * loads / several, squares - loads * loads / several
             )
-            shifted.append(effect - assumed - slope * load)
+            yield slope * load
             count += 1.0
             effects += effect
             loads += load
             products += effect * load
             squares += load * load
-        return shifted
 
 
 def decode_effects(evidence: TurnEvidence) -> PairEffects:
     """log(candidate / baseline) of decode time per token, pair by pair, within equal strata."""
-    effects, sizes = [], _Sizes.of(evidence.strata)
-    for counts in evidence.pairs:
-        if min(sum(column_of(counts, role, "requests")) for role in ROLES) < FEWEST_REQUESTS:
-            continue
-        effect = _within_strata(counts)
-        if effect is not None:
-            effects.append((effect, sizes.load_effect(counts)))
-    return PairEffects(tuple(effects), DECODE_SLOPE)
+    sizes = _Sizes.of(evidence.strata)
+    found = (_decode_effect(counts, sizes) for counts in evidence.pairs)
+    return PairEffects(tuple(effect for effect in found if effect), DECODE_SLOPE)
+
+
+@lru_cache(maxsize=_PAIRS)
+def _decode_effect(counts: Counts, sizes: "_Sizes") -> Effect | None:
+    if min(sum(column_of(counts, role, "requests")) for role in ROLES) < FEWEST_REQUESTS:
+        return None
+    effect = _within_strata(counts)
+    return None if effect is None else (effect, sizes.load_effect(counts))
 
 
 def _within_strata(counts: Counts) -> float | None:
@@ -120,45 +135,44 @@ def _within_strata(counts: Counts) -> float | None:
 
 def first_token_effects(evidence: TurnEvidence) -> PairEffects:
     """log(candidate / baseline) of the mean time to first token."""
-    effects, sizes = [], _Sizes.of(evidence.strata)
-    for counts in evidence.pairs:
-        old, new = rows = _rows(counts)
-        if min(row.first_tokens for row in rows) < FEWEST_TOKENS:
-            continue
-        if min(row.first_token_us for row in rows) <= 0:
-            continue
-        latency = math.log(new.first_token_us / new.first_tokens)
-        latency -= math.log(old.first_token_us / old.first_tokens)
-        effects.append((latency, sizes.load_effect(counts)))
-    return PairEffects(tuple(effects), FIRST_TOKEN_SLOPE)
+    sizes = _Sizes.of(evidence.strata)
+    found = (_first_token_effect(counts, sizes) for counts in evidence.pairs)
+    return PairEffects(tuple(effect for effect in found if effect), FIRST_TOKEN_SLOPE)
+
+
+@lru_cache(maxsize=_PAIRS)
+def _first_token_effect(counts: Counts, sizes: "_Sizes") -> Effect | None:
+    old, new = rows = [row_of(counts, role) for role in ROLES]
+    if min(row.first_tokens for row in rows) < FEWEST_TOKENS:
+        return None
+    if min(row.first_token_us for row in rows) <= 0:
+        return None
+    latency = math.log(new.first_token_us / new.first_tokens)
+    latency -= math.log(old.first_token_us / old.first_tokens)
+    return latency, sizes.load_effect(counts)
 
 
 def share_effects(pairs: Sequence[Counts], part: str, whole: str) -> list[float]:
     """Difference of a share (`part` of `whole`, fields of `RoleRow`) between the roles."""
     effects = []
     for counts in pairs:
-        old, new = (
-            (getattr(row, part), getattr(row, whole) + (row.failed if part == "failed" else 0))
-            for row in _rows(counts)
-        )
-        if min(old[1], new[1]) > 0:
-            effects.append(new[0] / new[1] - old[0] / old[1])
+        (old_part, old_whole), (new_part, new_whole) = parts_and_wholes(counts, part, whole)
+        if min(old_whole, new_whole) > 0:
+            effects.append(new_part / new_whole - old_part / old_whole)
     return effects
 
 
-def shares(pairs: Sequence[Counts], part: str, whole: str) -> tuple[float, float]:
-    """The same share over all pairs, of the baseline and of the candidate."""
-    found = []
-    for role in ROLES:
-        rows = [row_of(counts, role) for counts in pairs]
-        amount = sum(getattr(row, part) for row in rows)
-        count = sum(getattr(row, whole) for row in rows) + (amount if part == "failed" else 0)
-        found.append(amount / count if count else 0.0)
-    return found[0], found[1]
+def parts_and_wholes(counts: Counts, part: str, whole: str) -> tuple[tuple[int, int], ...]:
+    """Both fields of `RoleRow`, of the baseline and of the candidate.
 
-
-def _rows(counts: Counts) -> Pair:
-    return row_of(counts, Role.BASELINE), row_of(counts, Role.CANDIDATE)
+    Requests that failed were not answered, so they are added to a whole of those.
+    """
+    at_part, at_whole = (RoleRow._fields.index(name) for name in (part, whole))
+    parts = counts[at_part : 2 * ROW : ROW] or (0, 0)
+    wholes = counts[at_whole : 2 * ROW : ROW] or (0, 0)
+    if part == "failed":
+        wholes = (wholes[0] + parts[0], wholes[1] + parts[1])
+    return tuple(zip(parts, wholes, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,15 @@ beyond its limit. Certain failures need no bound: self-tests, repeated restarts,
 in a share that no load explains.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specdecode_operator.judge.effects import share_effects, shares
+from specdecode_operator.judge.effects import parts_and_wholes, share_effects
 from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judgement import Rail
 from specdecode_operator.judge.randomization import is_above
-from specdecode_operator.judge.trial_evidence import Counts, TurnEvidence, row_of
+from specdecode_operator.judge.trial_evidence import Counts, row_of
 
 FAILED_SHARE = 0.25
 """Failed requests of a candidate that is broken; the baseline has at most a fifth of that share."""
@@ -37,15 +38,17 @@ BY_PAIR = (
 )
 
 
-def rails_by_pair(evidence: TurnEvidence, guard: Guard) -> tuple[Rail, ...]:
-    """Check the shares in complete pairs."""
+def rails_by_pair(pairs: Sequence[Counts], compared: Counts, guard: Guard) -> tuple[Rail, ...]:
+    """Check the shares in complete pairs, of which `compared` is the sum."""
     alpha = guard.rail_alpha / len(BY_PAIR)
     rails = []
     for share in BY_PAIR:
-        effects = share_effects(evidence.pairs, share.part, share.whole)
-        old, new = shares(evidence.pairs, share.part, share.whole)
+        old, new = (
+            part / whole if whole else 0.0
+            for part, whole in parts_and_wholes(compared, share.part, share.whole)
+        )
         limit = (1.0 + guard.tail_rise) * old + share.slack
-        is_broken = new > limit and is_above(effects, alpha)
+        is_broken = new > limit and is_above(share_effects(pairs, share.part, share.whole), alpha)
         rails.append(Rail(share.name, old, new, limit, is_broken))
     return tuple(rails)
 

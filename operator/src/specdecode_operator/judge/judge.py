@@ -7,7 +7,6 @@ decide nothing (`separate_pods`).
 """
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 
 from specdecode_operator.judge.alarms import find_alarm
@@ -30,7 +29,6 @@ from specdecode_operator.judge.randomization import (
 )
 from specdecode_operator.judge.separate_pods import find_by_pods
 from specdecode_operator.judge.trial_evidence import (
-    Counts,
     PodEvidence,
     TurnEvidence,
     add_counts,
@@ -45,8 +43,8 @@ def judge_turns(evidence: TurnEvidence, guard: Guard, elapsed_s: float) -> Judge
 
     Failures count in the running pair and in abandoned ones as well.
     """
-    compared = _sum(evidence.pairs)
-    everything = add_counts(add_counts(compared, evidence.open), evidence.abandoned)
+    compared = add_counts(*evidence.pairs)
+    everything = add_counts(compared, evidence.open, evidence.abandoned)
     effects = decode_effects(evidence)
     first_tokens = first_token_effects(evidence)
     strata, coverage = compare_strata(evidence.strata, compared, guard)
@@ -59,7 +57,7 @@ def judge_turns(evidence: TurnEvidence, guard: Guard, elapsed_s: float) -> Judge
         first_token=_interval(first_tokens, guard, (math.log1p(guard.first_token_margin),)),
         has_first_token=bool(first_tokens.pairs),
         alarm=alarm,
-        rails=(*certain_rails(everything, guard), *rails_by_pair(evidence, guard)),
+        rails=(*certain_rails(everything, guard), *rails_by_pair(evidence.pairs, compared, guard)),
         unmet=(
             *_missing_pairs(len(effects.pairs), guard),
             *unmet_floors(min(request_counts(compared, len(strata))), coverage, guard, elapsed_s),
@@ -80,13 +78,6 @@ def judge_pods(evidence: PodEvidence, guard: Guard, elapsed_s: float) -> Judgeme
     """
     found = find_by_pods(evidence, guard, elapsed_s)
     return conclude(found, guard)
-
-
-def _sum(pairs: Sequence[Counts]) -> Counts:
-    total: Counts = ()
-    for counts in pairs:
-        total = add_counts(total, counts)
-    return total
 
 
 def _gain_limits(guard: Guard) -> tuple[float, ...]:

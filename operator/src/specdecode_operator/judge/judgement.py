@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from specdecode_operator.judge.evidence import Role, Stratum
+from specdecode_operator.judge.evidence import Stratum
 from specdecode_operator.judge.guard import Aim, Guard
-from specdecode_operator.judge.trial_evidence import ROLES, Counts, cell_of
+from specdecode_operator.judge.trial_evidence import Counts, columns_of
 
 FARTHEST = 20.0
 """Of a logarithm; bounds beyond it contain no information."""
@@ -215,28 +215,25 @@ def compare_strata(
     strata: tuple[Stratum, ...], counts: Counts, guard: Guard
 ) -> tuple[tuple[StratumEffect, ...], float]:
     """Each stratum's gain, and the share of the work in strata with enough requests of each arm."""
-    rows = [
-        (stratum, cell_of(counts, index, Role.BASELINE), cell_of(counts, index, Role.CANDIDATE))
-        for index, stratum in enumerate(strata)
-    ]
-    work = sum(old.decode_us + new.decode_us for _, old, new in rows) or 1
+    columns = list(columns_of(counts, len(strata), "requests", "tokens", "decode_us"))
+    work = sum(map(sum, columns[-2:])) or 1
     effects, covered = [], 0.0
-    for stratum, old, new in rows:
-        share = (old.decode_us + new.decode_us) / work
+    for stratum, old, new, old_tokens, new_tokens, old_us, new_us in zip(
+        strata, *columns, strict=True
+    ):
+        share = (old_us + new_us) / work
         gain = None
-        counts_enough = min(old.requests, new.requests) >= guard.min_stratum_requests
-        if counts_enough and min(old.decode_us, old.tokens, new.tokens) > 0:
-            gain = 1.0 - new.decode_us / new.tokens * old.tokens / old.decode_us
+        counts_enough = min(old, new) >= guard.min_stratum_requests
+        if counts_enough and min(old_us, old_tokens, new_tokens) > 0:
+            gain = 1.0 - new_us / new_tokens * old_tokens / old_us
             covered += share
-        effects.append(StratumEffect(stratum, old.requests, new.requests, share, gain))
+        effects.append(StratumEffect(stratum, old, new, share, gain))
     return tuple(effects), covered
 
 
 def request_counts(counts: Counts, strata: int) -> tuple[int, int]:
     """Requests of the baseline and of the candidate."""
-    old, new = (
-        sum(cell_of(counts, index, role).requests for index in range(strata)) for role in ROLES
-    )
+    old, new = map(sum, columns_of(counts, strata, "requests"))
     return old, new
 
 

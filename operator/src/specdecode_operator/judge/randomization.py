@@ -17,10 +17,14 @@ so the bound also holds if the true effect differs from pair to pair on one side
 
 import math
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 BETS = ((1 / 4, 0.6, 0.7), (1 / 5, 0.98, 0.4), (11 / 20, 0.98, 2.5))
 """Weight, c and w: for pairs of which some are disturbed, for clear effects, and for small ones."""
+MOST_GROWTH = math.log1p(max(stake for _, stake, _ in BETS))
+"""Of the logarithm of a bet's wealth, in one pair."""
+MOST_ABOVE = math.log(len(BETS)) + 1e-6
+"""Of the logarithm of the sum of the bets, above that of the largest; with room for rounding."""
 LEAST_SCALE = 1e-6
 WIDEST = 1.0
 """Bounds of an effect are looked for within this distance, on the logarithmic scale."""
@@ -34,9 +38,34 @@ Shifted = Callable[[float], Sequence[float]]
 
 def evidence_path(effects: Sequence[float]) -> list[float]:
     """Logarithm of the largest wealth so far, after each pair, of bets that effects are above 0."""
+    most, path = 0.0, []
+    for wealths in _wealths(effects):
+        most = max(most, _total(wealths))
+        path.append(most)
+    return path
+
+
+def first_shown(effects: Sequence[float], alpha: float) -> int | None:
+    """Pairs after which the effects are first shown to be above 0; None if they are not.
+
+    The error of `alpha`, below 1, is that of all looks together. This is the first place at which
+    `evidence_path` reaches log(1 / alpha). The sum of the bets is computed only where it may reach
+    that, and pairs are left out that cannot bring it there.
+    """
+    threshold = -math.log(alpha)
+    for pairs, wealths in enumerate(_wealths(effects), 1):
+        most = max(wealths) + MOST_ABOVE
+        if most >= threshold and _total(wealths) >= threshold:
+            return pairs
+        if most + (len(effects) - pairs) * MOST_GROWTH < threshold:
+            return None
+    return None
+
+
+def _wealths(effects: Sequence[float]) -> Iterator[list[float]]:
+    """Logarithm of the wealth of each bet, after each pair."""
     sizes: list[float] = []
     wealths = [math.log(weight) for weight, _, _ in BETS]
-    most, path = 0.0, []
     for effect in effects:
         insort(sizes, abs(effect))
         middle = len(sizes) // 2
@@ -46,17 +75,18 @@ def evidence_path(effects: Sequence[float]) -> list[float]:
             wealth + math.log1p(stake * math.tanh(relative / width))
             for wealth, (_, stake, width) in zip(wealths, BETS, strict=True)
         ]
-        top = max(wealths)
-        total = top + math.log(sum(math.exp(wealth - top) for wealth in wealths))
-        most = max(most, total)
-        path.append(most)
-    return path
+        yield wealths
+
+
+def _total(wealths: Sequence[float]) -> float:
+    """Logarithm of the sum of the bets."""
+    top = max(wealths)
+    return top + math.log(sum(math.exp(wealth - top) for wealth in wealths))
 
 
 def is_above(effects: Sequence[float], alpha: float) -> bool:
     """Whether the effects are shown to be above 0, at an error of `alpha` over all looks."""
-    path = evidence_path(effects)
-    return bool(path) and path[-1] >= -math.log(alpha)
+    return first_shown(effects, alpha) is not None
 
 
 def fewest_pairs(alpha: float) -> int:

@@ -10,6 +10,7 @@ roughly normal amount and that no pod is chosen for its arm; nothing is randomiz
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from specdecode_operator.judge.alarms import find_alarm
 from specdecode_operator.judge.evidence import Role
@@ -29,6 +30,9 @@ LOOKS = (3, 6, 12, 24)
 """Windows after which the arms are compared."""
 LEAST_SPREAD = 0.002
 """Between pods, on the logarithmic scale; equal pods prove nothing faster."""
+
+_KEPT = 256
+"""Latest intervals and quantiles that are kept: most looks are at the values of the one before."""
 
 Measure = Callable[[Sequence[PodWindow]], float | None]
 
@@ -76,15 +80,17 @@ def _compare(
             arms[pod.role].append(value)
     if min(len(values) for values in arms.values()) < FEWEST_PODS:
         return None
-    parts = [
-        max(statistics.variance(values), LEAST_SPREAD**2) / len(values) for values in arms.values()
-    ]
-    squares = [
-        part**2 / (len(values) - 1) for part, values in zip(parts, arms.values(), strict=True)
-    ]
+    return _interval(tuple(arms[Role.BASELINE]), tuple(arms[Role.CANDIDATE]), guard)
+
+
+@lru_cache(maxsize=_KEPT)
+def _interval(old: tuple[float, ...], new: tuple[float, ...], guard: Guard) -> Interval:
+    """Welch's interval for the difference of the means."""
+    parts = [max(statistics.variance(arm), LEAST_SPREAD**2) / len(arm) for arm in (old, new)]
+    squares = [part**2 / (len(arm) - 1) for part, arm in zip(parts, (old, new), strict=True)]
     freedom = int(sum(parts) ** 2 / sum(squares))
     error = math.sqrt(sum(parts))
-    centre = statistics.mean(arms[Role.CANDIDATE]) - statistics.mean(arms[Role.BASELINE])
+    centre = statistics.mean(new) - statistics.mean(old)
     down, up = (
         error * quantile(alpha / len(LOOKS), freedom)
         for alpha in (guard.loss_alpha, guard.win_alpha)
@@ -123,6 +129,7 @@ def upper_tail(statistic: float, freedom: int) -> float:
     return 0.5 * (1.0 - inside)
 
 
+@lru_cache(maxsize=_KEPT)
 def quantile(alpha: float, freedom: int) -> float:
     """Value of Student's distribution with probability `alpha` above it."""
     low, high = 0.0, 1e6

@@ -6,7 +6,9 @@ stratum. On separate pods (`PodEvidence`) the same array holds the whole trial, 
 one `PodWindow` per time window. `recording` adds to it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
 from specdecode_operator.judge.evidence import (
@@ -151,8 +153,17 @@ def column_of(counts: Counts, role: Role, name: str) -> Counts:
     return counts[start :: 2 * CELL]
 
 
-def add_counts(left: Counts, right: Counts) -> Counts:
-    """Sum two arrays; the shorter one has no requests in the later strata."""
-    shorter, longer = sorted((left, right), key=len)
-    padded = shorter + (0,) * (len(longer) - len(shorter))
-    return tuple(one + other for one, other in zip(padded, longer, strict=True))
+def columns_of(counts: Counts, strata: int, *names: str) -> Iterator[tuple[int, ...]]:
+    """Fields of `Cell` by stratum: for each name, and in it for each role, `strata` numbers.
+
+    They are zeros where the array ends before a stratum.
+    """
+    for name in names:
+        for role in ROLES:
+            column = column_of(counts, role, name)
+            yield (column + (0,) * (strata - len(column)))[:strata]
+
+
+def add_counts(*arrays: Counts) -> Counts:
+    """Sum arrays; a shorter one has no requests in the later strata."""
+    return tuple(map(sum, zip_longest(*arrays, fillvalue=0)))

@@ -11,6 +11,7 @@ are short, and one pod takes part, so a broken candidate has answered few reques
 """
 
 import random
+from functools import lru_cache
 
 from specdecode_operator.judge.evidence import Role
 
@@ -19,15 +20,19 @@ PROBE_STRETCH = 0.08
 PROBE_WASHOUT = 0.3
 SHORTEST, LONGEST = 0.75, 1.25
 
+_DRAWS = 1024
+"""Latest ones that are kept: each look needs those of the running pair, for every pod."""
 _BASELINE_FIRST = (Role.BASELINE, Role.CANDIDATE)
 
 
+@lru_cache(maxsize=_DRAWS)
 def turn_order(seed: int, pair: int) -> tuple[Role, Role]:
     """Role of the first half of the pods in the first and in the second turn of a pair."""
     is_swapped = random.Random(f"order {seed} {pair}").random() < 0.5
     return _BASELINE_FIRST[::-1] if is_swapped else _BASELINE_FIRST
 
 
+@lru_cache(maxsize=_DRAWS)
 def turn_stretch(seed: int, pair: int) -> float:
     """Factor of the configured turn length, the same for both turns of a pair."""
     if pair < PROBE_PAIRS:
