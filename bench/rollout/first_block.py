@@ -4,14 +4,17 @@ The pods restart one after the other, and each answers requests of the candidate
 What the pods answered before, for `BEFORE_S`, is the baseline. Looks are a slot apart.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from rollout.environment import SLOT_S, draw_environment
-from rollout.pods import arm_of
-from rollout.requests import draw_arrivals, serve
+from rollout.pods import by_stratum, sums_by_stratum
+from rollout.requests import Requests, draw_arrivals, serve
 from rollout.traffic import Arrangement
 from rollout.trials import End
 from rollout.worlds import Candidate, World
+from specdecode_operator.judge.evidence import ArmEvidence
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.trial.early_alarms import EARLY, comparable, judge_early
@@ -30,13 +33,21 @@ def alarm_in_first_block(
     arrivals = draw_arrivals(around, slice(0, len(around.load)), rng)
     runs_from_s = BEFORE_S + start_s * (arrivals.pod + 1.0)
     is_new = arrivals.at_s >= runs_from_s
-    seen = serve(world, candidate, around, arrivals, is_new, arrivals.pod, rng)
+    looks_s = np.arange(BEFORE_S + start_s, BEFORE_S + length_s, SLOT_S) + SLOT_S
+    first_look = np.searchsorted(looks_s, arrivals.at_s, side="right")
+    seen = serve(world, candidate, around, arrivals, is_new, first_look, rng)
     guard = Guard(aim=aim, max_duration_s=plan.hours_s, fallen_pairs=RESTARTED_PAIRS)
-    before = arm_of(seen.where(arrivals.at_s < BEFORE_S))
-    for at_s in np.arange(BEFORE_S + start_s, BEFORE_S + length_s, SLOT_S) + SLOT_S:
-        is_known = is_new & (arrivals.at_s < at_s)
-        pair = comparable(before, [arm_of(seen.where(is_known))])
-        judgement = judge_early(pair, guard, at_s - BEFORE_S)
+    (before,) = known_at_looks(seen.where(arrivals.at_s < BEFORE_S), 1)
+    answered = known_at_looks(seen.where(is_new & (first_look < len(looks_s))), len(looks_s))
+    for at_s, arm in zip(looks_s.tolist(), answered, strict=True):
+        judgement = judge_early(comparable(before, [arm]), guard, at_s - BEFORE_S)
         if judgement.reason == EARLY:
-            return End(Verdict.ROLL_BACK, EARLY, at_s - BEFORE_S, int(is_known.sum()))
+            requests = round(sum(sums.requests for sums in arm.strata.values()))
+            return End(Verdict.ROLL_BACK, EARLY, at_s - BEFORE_S, requests)
     return None
+
+
+def known_at_looks(seen: Requests, looks: int) -> Iterator[ArmEvidence]:
+    """What is known at each look; the group of a request is the first look that it counts at."""
+    for sums in np.cumsum(sums_by_stratum(seen, looks), axis=0):
+        yield ArmEvidence(strata=by_stratum(sums.tolist()))

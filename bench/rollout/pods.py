@@ -1,13 +1,14 @@
 """Trials with arms on separate pods of an invented fleet; half of the pods run the candidate."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollout.environment import SLOT_S, draw_environment
 from rollout.requests import STRATA, Requests, draw_arrivals, serve
-from rollout.traffic import FIRST_BOUNDS_S, latencies
+from rollout.traffic import FIRST_BOUNDS_S
 from rollout.trials import ENDS, End
 from rollout.worlds import Candidate, World
-from specdecode_operator.judge.evidence import ArmEvidence, RequestSums, Role
+from specdecode_operator.judge.evidence import ArmEvidence, Latencies, RequestSums, Role, Stratum
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.judge import judge_pods
 from specdecode_operator.judge.judgement import Verdict
@@ -46,28 +47,53 @@ def run_on_pods(
 
 def _arms(seen: Requests, pods: int) -> dict[str, tuple[Role, ArmEvidence]]:
     return {
-        f"pod-{pod}": (
-            Role.CANDIDATE if pod >= pods // 2 else Role.BASELINE,
-            arm_of(seen.where(seen.group == pod)),
-        )
-        for pod in range(pods)
+        f"pod-{pod}": (Role.CANDIDATE if pod >= pods // 2 else Role.BASELINE, arm)
+        for pod, arm in enumerate(arms_of(seen, pods))
     }
 
 
-def arm_of(seen: Requests) -> ArmEvidence:
-    """These requests as evidence."""
-    count = len(STRATA)
-    columns = (None, seen.tokens, seen.steps, seen.seconds)
-    sums = np.stack([np.bincount(seen.stratum, column, count) for column in columns], -1)
-    failed = float(seen.failed.sum())
-    return ArmEvidence(
-        strata={
-            stratum: RequestSums(*row)
-            for stratum, row in zip(STRATA, sums.tolist(), strict=True)
-            if row[0]
-        },
-        first_token=latencies(seen.first_s, FIRST_BOUNDS_S),
-        answered_requests=len(seen.tokens) - failed,
-        failed_requests=failed,
-        pods=1,
+def arms_of(seen: Requests, groups: int) -> list[ArmEvidence]:
+    """The requests of each group as evidence."""
+    rows = zip(
+        sums_by_stratum(seen, groups).tolist(),
+        latencies_by_group(seen, groups),
+        np.bincount(seen.group, None, groups).tolist(),
+        np.bincount(seen.group, seen.failed, groups).tolist(),
+        strict=True,
     )
+    return [
+        ArmEvidence(
+            strata=by_stratum(sums),
+            first_token=first_token,
+            answered_requests=count - failed,
+            failed_requests=failed,
+            pods=1,
+        )
+        for sums, first_token, count, failed in rows
+    ]
+
+
+def sums_by_stratum(seen: Requests, groups: int) -> NDArray[np.float64]:
+    """The fields of `RequestSums`, [groups, strata, fields]."""
+    at, cells = seen.group * len(STRATA) + seen.stratum, groups * len(STRATA)
+    columns = (None, seen.tokens, seen.steps, seen.seconds)
+    sums = np.stack([np.bincount(at, column, cells) for column in columns], -1)
+    return sums.reshape(groups, len(STRATA), len(columns))
+
+
+def by_stratum(sums: list[list[float]]) -> dict[Stratum, RequestSums]:
+    """Sums of one group, [strata, fields]."""
+    rows = zip(STRATA, sums, strict=True)
+    return {stratum: RequestSums(*row) for stratum, row in rows if row[0]}
+
+
+def latencies_by_group(seen: Requests, groups: int) -> list[Latencies]:
+    """Times to first token of each group."""
+    buckets = len(FIRST_BOUNDS_S) + 1
+    at = seen.group * buckets + np.searchsorted(FIRST_BOUNDS_S, seen.first_s)
+    counts = np.bincount(at, None, groups * buckets).astype(float).reshape(groups, buckets)
+    sums_s = np.bincount(seen.group, seen.first_s, groups)
+    return [
+        Latencies(FIRST_BOUNDS_S, tuple(row), sum_s)
+        for row, sum_s in zip(counts.tolist(), sums_s.tolist(), strict=True)
+    ]

@@ -123,7 +123,7 @@ def watch(
     around = draw_environment(world, plan.pods, plan.hours_s, rng)
     turns, slots = len(line.ends_s), len(around.load)
     is_new, takes_part = line.runs_candidate(), line.takes_part()
-    pairs = np.zeros((turns // 2, WIDTH), np.int64)
+    pairs, closed = np.zeros((turns // 2, WIDTH), np.int64), tuple[Counts, ...]()
     firsts = np.zeros((PAIRS, WIDTH), np.int64)
     served = np.zeros(turns, np.int64)
     tails, slow_s = Tails(), (0.0, 0.0)
@@ -139,7 +139,8 @@ def watch(
         firsts += _first_turns(counted, slow_s)
         _add_pairs(pairs, counted, slow_s)
         complete = int(np.searchsorted(line.ends_s[1::2], part.stop * SLOT_S, side="right"))
-        evidence = TurnEvidence(STRATA, tails, tuple(map(tuple, pairs[:complete].tolist())))
+        closed += tuple(map(tuple, pairs[len(closed) : complete].tolist()))
+        evidence = TurnEvidence(STRATA, tails, closed)
         first_turns = tuple(map(tuple, firsts.tolist()))
         is_complete = part.stop == slots
         yield Seen(evidence, line.ends_s, first_turns, np.cumsum(served), is_complete)

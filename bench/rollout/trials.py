@@ -1,7 +1,7 @@
 """One trial: calls the operator's judge at the end of every turn until it gives a verdict.
 
 Judging at every look is slow, so looks at which no bound can have been crossed are skipped: the
-bounds of pairs only move when a pair closes, and `evidence_path` has all looks at once.
+bounds of pairs only move when a pair closes, and `first_shown` covers all looks at once.
 """
 
 import math
@@ -19,7 +19,7 @@ from specdecode_operator.judge.guard import FALLEN_PAIRS, Aim, Guard
 from specdecode_operator.judge.guardrails import BY_PAIR
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Judgement, Verdict
-from specdecode_operator.judge.randomization import centre_of, evidence_path
+from specdecode_operator.judge.randomization import centre_of, first_shown
 from specdecode_operator.judge.trial_evidence import TurnEvidence
 from specdecode_operator.trial.guard import RESTARTED_PAIRS
 
@@ -85,9 +85,9 @@ def _soonest(seen: Seen, guard: Guard) -> tuple[float, float]:
     evidence = seen.evidence
     effects = decode_effects(evidence)
     worst = 0.0 if guard.aim is Aim.GAIN else math.log1p(guard.margin)
-    loss, win = -math.log(guard.loss_alpha), -math.log(guard.win_alpha)
+    loss, win = guard.loss_alpha, guard.win_alpha
     first = first_token_effects(evidence).shifted(math.log1p(guard.first_token_margin))
-    rail = -math.log(guard.rail_alpha / len(BY_PAIR))
+    rail = guard.rail_alpha / len(BY_PAIR)
     soon = int(np.searchsorted(seen.ends_s[1::2], guard.min_duration_s)) + 1
     floor = float(max(guard.min_pairs, soon))
     ends = [
@@ -112,11 +112,9 @@ def _known(evidence: TurnEvidence) -> list[int]:
     return [0, *accumulate(len(decode_effects(each).pairs) for each in alone)]
 
 
-def _reached(effects: list[float], threshold: float) -> float:
-    """Pairs after which the evidence reaches a threshold; infinity: never."""
-    path = np.array(evidence_path(effects))
-    found = np.flatnonzero(path >= threshold - 1e-9)
-    return int(found[0]) + 1.0 if len(found) else math.inf
+def _reached(effects: list[float], alpha: float) -> float:
+    """Pairs after which the effects are shown to be above 0; infinity: never."""
+    return first_shown(effects, alpha) or math.inf
 
 
 def _negative(effects: list[float]) -> list[float]:

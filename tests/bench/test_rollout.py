@@ -5,6 +5,7 @@ import os
 import secrets
 import subprocess
 import sys
+from dataclasses import astuple, replace
 from itertools import pairwise
 from math import comb
 from pathlib import Path
@@ -16,13 +17,15 @@ import pytest
 from rollout import kept
 from rollout.__main__ import in_order, result
 from rollout.cells import CASES, PODS, Kind, Outcome, Task, cell, run_task, wilson
-from rollout.first_block import alarm_in_first_block
+from rollout.environment import draw_environment
+from rollout.first_block import alarm_in_first_block, known_at_looks
 from rollout.months import try_for_months
-from rollout.pods import run_on_pods
-from rollout.requests import REQUESTS_PER_S
+from rollout.pods import arms_of, run_on_pods
+from rollout.requests import REQUESTS_PER_S, STRATA, draw_arrivals, serve
 from rollout.traffic import Timeline, by_restart, in_turns, watch
 from rollout.trials import ENDS, look, looks, run_in_turns
 from rollout.worlds import BROKEN, DISTURBED, EQUAL, GAIN_10, LOSS_10, WORLDS, draw_world
+from specdecode_operator.judge.evidence import RequestSums
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.judge.trial_evidence import ROLES, column_of, row_of
@@ -174,6 +177,42 @@ def test_separate_pods_find_a_broken_draft_at_once_and_else_need_five_for_each_a
     assert (broken.reason, few.reason) == ("AcceptLengthFell", "TooFewPods")
     assert broken.elapsed_s < 300.0
     assert many.verdict is Verdict.PROMOTE
+
+
+def served(pods=3, seconds=300.0):
+    """Requests of a fleet, with the slot of each; the group is the pod."""
+    rng, world = np.random.default_rng(4), BY_NAME["bursts"]
+    around = draw_environment(world, pods, seconds, rng)
+    arrivals = draw_arrivals(around, slice(0, len(around.load)), rng)
+    is_new = rng.random(len(arrivals.pod)) < 0.5
+    return serve(world, BROKEN, around, arrivals, is_new, arrivals.pod, rng), arrivals.slot
+
+
+def test_evidence_of_all_pods_at_once_is_that_of_each_pod():
+    requests, _ = served()
+    for pod, arm in enumerate(arms_of(requests, 3)):
+        own = requests.where(requests.group == pod)
+        assert arm.answered_requests + arm.failed_requests == len(own.tokens)
+        assert arm.failed_requests == own.failed.sum()
+        assert sum(arm.first_token.counts) == len(own.tokens)
+        assert arm.first_token.sum_s == pytest.approx(own.first_s.sum(dtype=float))
+        for index, stratum in enumerate(STRATA):
+            here = own.where(own.stratum == index)
+            sums = arm.strata.get(stratum, RequestSums())
+            expected = [len(here.tokens)]
+            expected += [each.sum(dtype=float) for each in (here.tokens, here.steps, here.seconds)]
+            assert astuple(sums) == pytest.approx(expected)
+
+
+def test_a_look_at_a_first_block_knows_all_requests_before_it():
+    requests, slot = served()
+    looks = 60
+    by_slot = replace(requests, group=slot)
+    for end, arm in enumerate(known_at_looks(by_slot, looks), 1):
+        (expected,) = arms_of(replace(requests.where(slot < end), group=slot[slot < end] * 0), 1)
+        assert arm.strata.keys() == expected.strata.keys()
+        for stratum, sums in arm.strata.items():
+            assert astuple(sums) == pytest.approx(astuple(expected.strata[stratum]))
 
 
 @pytest.mark.parametrize("candidate", [LOSS_10, EQUAL])
