@@ -6,9 +6,8 @@ import math
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-import httpx
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 from specdecode_api import names
 from specdecode_api.report import Degradation
@@ -29,7 +28,7 @@ def pod(uid="uid-pod"):
 
 @pytest.fixture
 async def client():
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with ClientSession() as client:
         yield client
 
 

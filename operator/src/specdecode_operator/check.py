@@ -1,8 +1,9 @@
 """Checks an installation from inside the cluster; `helm test` runs it."""
 
 from dataclasses import dataclass
+from http import HTTPStatus
 
-import httpx
+import aiohttp
 
 from specdecode_api import names
 from specdecode_operator import served
@@ -98,11 +99,12 @@ async def _bad_resource(cluster: Cluster, namespace: str) -> Finding:
 async def _health(url: str) -> Finding:
     subject = f"the operator responds at {url}"
     try:
-        async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
-            response = await client.get(url)
-    except httpx.HTTPError as error:
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout) as http, http.get(url) as response:
+            status = response.status
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
         return Finding(subject, f"{type(error).__name__}: {error}")
-    return Finding(subject, None if response.is_success else f"{response.status_code}")
+    return Finding(subject, None if status == HTTPStatus.OK else f"{status}")
 
 
 def _resource(namespace: str, more: Manifest) -> Manifest:

@@ -4,6 +4,7 @@ Requests go to the IP address in a pod's status, through one connection pool.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import TypeVar
 
-import httpx
+import aiohttp
 from pydantic import ValidationError
 
 from specdecode_api import names
@@ -24,10 +25,10 @@ from specdecode_operator.kinds import Manifest
 
 R = TypeVar("R", bound=Report)
 
-METRICS_TIMEOUT_S = 5.0
-"""Timeout of a response with metrics, and of a request that replaces a table."""
-REPORT_TIMEOUT_S = 2.0
-"""Timeout of a report, which is small and computed already."""
+METRICS_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
+"""Of a response with metrics, and of a request that replaces a table."""
+REPORT_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+"""Of a report, which is small and computed already."""
 CONCURRENT_SCRAPES = 16
 MAX_FETCHING_PODS = 16
 """Fetching pods that are queried for one reconcile."""
@@ -41,8 +42,8 @@ _METRICS_HEADERS: Mapping[str, str] = MappingProxyType({"accept": exposition.ACC
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
-class ResponseTooLong(ValueError):
-    """A response of a pod exceeds the limit of its endpoint."""
+class BadResponse(ValueError):
+    """The status of a pod's response is an error, or its body exceeds the limit of its endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class TableResult:
 class EngineClient:
     """Requests to the engines of any custom resource. A missing response is not an error."""
 
-    def __init__(self, http: httpx.AsyncClient, port: int = names.MANAGEMENT_PORT) -> None:
+    def __init__(self, http: aiohttp.ClientSession, port: int = names.MANAGEMENT_PORT) -> None:
         self._http = http
         self._port = port
         self._scrapes = asyncio.Semaphore(CONCURRENT_SCRAPES)
@@ -106,19 +107,15 @@ class EngineClient:
         document = {"table": entries, "expiresAfterSeconds": expires_after_s}
         headers = {names.HEADER_OWNER: owner}
         try:
-            response = await self._http.put(
-                url, json=document, headers=headers, timeout=METRICS_TIMEOUT_S
-            )
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            reason = f"{url} does not answer: {str(error) or type(error).__name__}"
-            return TableResult(error=reason)
-        if not response.is_success:
-            needs_restart = response.status_code == HTTPStatus.CONFLICT
-            return TableResult(error=f"{url}: {_error_of(response)}", needs_restart=needs_restart)
-        try:
-            return TableResult(str(response.json()["table_hash"]))
-        except (ValueError, KeyError, TypeError):
-            return TableResult(error=f"{url}: the response contains no table_hash")
+            async with self._http.put(
+                url, json=document, headers=headers, timeout=METRICS_TIMEOUT, allow_redirects=False
+            ) as response:
+                status, body = response.status, await _body(response, MAX_REPORT_BYTES)
+        except BadResponse as error:
+            return TableResult(error=str(error))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return TableResult(error=_no_answer(url, error))
+        return _table_result(url, status, body)
 
     async def _reading(self, pod: Manifest) -> Reading | str:
         """The reading of one pod, or why there is none."""
@@ -128,30 +125,24 @@ class EngineClient:
         try:
             async with self._scrapes:
                 body = await read_response(
-                    self._http, url, MAX_METRICS_BYTES, METRICS_TIMEOUT_S, _METRICS_HEADERS
+                    self._http, url, MAX_METRICS_BYTES, METRICS_TIMEOUT, _METRICS_HEADERS
                 )
             if len(body) <= MAX_INLINE_BYTES:
                 return _parse(pod["metadata"]["uid"], body)
             return await asyncio.to_thread(_parse, pod["metadata"]["uid"], body)
-        except (BadScrape, ResponseTooLong) as error:
+        except (BadScrape, BadResponse) as error:
             return str(error)
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
-            return f"{url} does not answer: {str(error) or type(error).__name__}"
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return _no_answer(url, error)
 
     async def _report(self, pod: Manifest, path: str, kind: type[R]) -> R | None:
         url = url_of(pod, self._port, path)
         if url is None:
             return None
         try:
-            body = await read_response(self._http, url, MAX_REPORT_BYTES, REPORT_TIMEOUT_S)
+            body = await read_response(self._http, url, MAX_REPORT_BYTES, REPORT_TIMEOUT)
             return kind.model_validate_json(body)
-        except (
-            httpx.HTTPError,
-            httpx.InvalidURL,
-            TimeoutError,
-            ResponseTooLong,
-            ValidationError,
-        ):
+        except (aiohttp.ClientError, TimeoutError, OSError, BadResponse, ValidationError):
             return None
 
 
@@ -165,42 +156,62 @@ def url_of(pod: Manifest, port: int, path: str) -> str | None:
 
 
 async def read_response(
-    client: httpx.AsyncClient,
+    http: aiohttp.ClientSession,
     url: str,
     limit_bytes: int,
-    timeout_s: float,
+    timeout: aiohttp.ClientTimeout,
     headers: Mapping[str, str] = _NO_HEADERS,
 ) -> bytes:
-    """Return the body of the response to a GET request.
+    """Return the body of the response to a GET request; redirects are not followed.
 
     Raises:
-        ResponseTooLong: the body is longer than `limit_bytes`.
-        TimeoutError: the body is not complete after `timeout_s`.
-        httpx.HTTPError: there is no response, or its status is an error.
+        BadResponse: the status is an error, or the body is longer than `limit_bytes`.
+        TimeoutError: the body is not complete in time.
+        aiohttp.ClientError: there is no response.
     """
+    async with http.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
+        if response.status != HTTPStatus.OK:
+            raise BadResponse(f"{url}: status {response.status}")
+        return await _body(response, limit_bytes)
+
+
+async def _body(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
     body = bytearray()
-    async with asyncio.timeout(timeout_s), client.stream("GET", url, headers=headers) as response:
-        response.raise_for_status()
-        async for chunk in response.aiter_bytes():
-            body += chunk
-            if len(body) > limit_bytes:
-                raise ResponseTooLong(f"{url}: the response is longer than {limit_bytes} bytes")
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > limit_bytes:
+            raise BadResponse(f"{response.url}: the response is longer than {limit_bytes} bytes")
     return bytes(body)
+
+
+def _no_answer(url: str, error: Exception) -> str:
+    return f"{url} does not answer: {str(error) or type(error).__name__}"
 
 
 def _parse(pod_uid: str, body: bytes) -> Reading:
     return reading_of(pod_uid, exposition.read(body.decode(errors="replace"), READ))
 
 
-def _error_of(response: httpx.Response) -> str:
+def _table_result(url: str, status: int, body: bytes) -> TableResult:
+    if status != HTTPStatus.OK:
+        needs_restart = status == HTTPStatus.CONFLICT
+        return TableResult(error=f"{url}: {_error_of(status, body)}", needs_restart=needs_restart)
     try:
-        return str(response.json()["error"]["message"])[:MAX_ERROR_CHARS]
+        return TableResult(str(json.loads(body)["table_hash"]))
     except (ValueError, KeyError, TypeError):
-        return f"status {response.status_code}"
+        return TableResult(error=f"{url}: the response contains no table_hash")
+
+
+def _error_of(status: int, body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])[:MAX_ERROR_CHARS]
+    except (ValueError, KeyError, TypeError):
+        return f"status {status}"
 
 
 @asynccontextmanager
 async def open_engine_client(port: int = names.MANAGEMENT_PORT) -> AsyncIterator[EngineClient]:
-    """Open a connection pool without proxies; redirects are not followed."""
-    async with httpx.AsyncClient(timeout=METRICS_TIMEOUT_S, trust_env=False) as http:
+    """Open a connection pool without proxies and cookies."""
+    jar = aiohttp.DummyCookieJar()
+    async with aiohttp.ClientSession(trust_env=False, cookie_jar=jar) as http:
         yield EngineClient(http, port)
