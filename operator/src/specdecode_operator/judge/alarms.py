@@ -17,6 +17,7 @@ equal load that is so for every slower candidate: batches then grow as decode ti
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -168,12 +169,14 @@ def _comparable(strata: tuple[Stratum, ...], has_others: bool) -> list[tuple[int
     """
     found = [(one, one, 0.0) for one in range(len(strata))]
     if has_others:
+        alike = defaultdict(list)
+        for at, one in enumerate(strata):
+            alike[one._replace(batch_size=0)].append(at)
         apart = [
-            (at, at_other, math.log2(other.batch_size / one.batch_size))
+            (at, other, math.log2(strata[other].batch_size / one.batch_size))
             for at, one in enumerate(strata)
-            for at_other, other in enumerate(strata)
-            if 0 < one.batch_size != other.batch_size > 0
-            and one._replace(batch_size=other.batch_size) == other
+            for other in alike[one._replace(batch_size=0)]
+            if 0 < one.batch_size != strata[other].batch_size > 0
         ]
         found += sorted(apart, key=lambda each: abs(each[2]))
     return found
