@@ -78,7 +78,7 @@ def sums_by_stratum(seen: Requests, groups: int) -> NDArray[np.float64]:
     at, cells = seen.group * len(STRATA) + seen.stratum, groups * len(STRATA)
     columns = (None, seen.tokens, seen.steps, seen.seconds)
     sums = np.stack([np.bincount(at, column, cells) for column in columns], -1)
-    return sums.reshape(groups, len(STRATA), len(columns))
+    return np.asarray(sums.reshape(groups, len(STRATA), len(columns)), np.float64)
 
 
 def by_stratum(sums: list[list[float]]) -> dict[Stratum, RequestSums]:
