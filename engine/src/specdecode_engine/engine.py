@@ -238,21 +238,21 @@ class EngineCore:
             self.counters.prefill_seconds += seconds
             return
         batch_size = len(step.sequences)
-        accepted = [len(result.token_ids) - 1 for result in results]
-        verified = [result.verified for result in results]
+        accepted = [len(token_ids) - 1 for _, token_ids, _, _, _ in results]
+        verified = [count - 1 for _, _, count, _, _ in results]
         is_alone = step.is_alone
         self.counters.mixed_steps += not is_alone
         self.counters.count(step.decision, step.drafted, verified, accepted, seconds)
-        sequences = [result.sequence for result in results]
+        sequences = [result[0] for result in results]
         self.per_table.note(step.table, batch_size, zip(sequences, outputs, strict=True), seconds)
-        num_steps = step.decision.num_steps
+        num_steps, all_nodes = step.decision.num_steps, step.drafted + 1
         continuing = tuple(
             [
-                len(result.token_ids) - 1
-                for result, output in zip(results, outputs, strict=True)
+                len(token_ids) - 1
+                for (sequence, token_ids, count, _, _), output in zip(results, outputs, strict=True)
                 if output.finish_reason is None
-                and result.verified == step.drafted
-                and not result.sequence.is_limited(num_steps)
+                and count == all_nodes
+                and not sequence.is_limited(num_steps)
             ]
         )
         busy_seconds = step.share * step.timing.busy_seconds()
@@ -290,7 +290,7 @@ class EngineCore:
 
     def _commit(self, step: InFlightStep, result: SequenceResult) -> Output:
         """Append the tokens that are kept, and end the sequence at a stop."""
-        sequence, token_ids, logprobs, _, experts = result
+        sequence, token_ids, _, logprobs, experts = result
         count, reason, stop_token_id = sequence.check_stop(token_ids)
         kept = token_ids[:count]
         fault = self._follow_grammar(sequence, kept)

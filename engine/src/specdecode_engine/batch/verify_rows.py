@@ -39,6 +39,8 @@ def check_verify_rows(chosen: tuple[int, ...], shape: DraftShape, batch_size: in
     Raises:
         ValueError: it is not one number of 1 to `num_tokens` for each request.
     """
+    if chosen.count(shape.num_tokens) == len(chosen) == batch_size:  # the common case
+        return
     if len(chosen) != batch_size or min(chosen) < 1 or max(chosen) > shape.num_tokens:
         raise ValueError(
             f"verify rows {chosen} must be one number from 1 to {shape.num_tokens} for each of "

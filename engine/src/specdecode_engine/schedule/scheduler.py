@@ -300,6 +300,8 @@ class Scheduler:
 
     def _cut_chunks(self) -> tuple[PrefillChunk, ...]:
         prompts = [s for s in self.running if s.computed < s.prefill_end]
+        if not prompts:
+            return ()
         missing = [len(sequence.tokens) - sequence.computed for sequence in prompts]
         shares = share_budget(missing, self.limits.chunk_tokens)
         return tuple(

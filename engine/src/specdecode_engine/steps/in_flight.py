@@ -1,7 +1,6 @@
 """A step that was launched, and whose result the host has not read yet."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,18 +12,14 @@ from specdecode_engine.steps.logprobs import LogprobRows, ScoredPrompt
 from specdecode_engine.steps.routed_experts import RoutedRows
 from specdecode_engine.steps.timing import Timing
 
+SequenceResult = tuple[
+    Sequence, tuple[int, ...], int, tuple[TokenLogprobs, ...] | None, ExpertIds | None
+]
+"""What a step brought for a sequence, before stops and limits are checked: its tokens, of which all
+but the last are accepted draft tokens; the nodes that the target verified, root included; logprobs;
+and the experts of the prompt, or of the token before each token.
 
-class SequenceResult(NamedTuple):
-    """What a step brought for a sequence, before stops and limits are checked.
-
-    All of the tokens but the last are accepted draft tokens.
-    """
-
-    sequence: Sequence
-    token_ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprobs, ...] | None
-    verified: int  # drafted tokens that the target verified
-    routed_experts: ExpertIds | None = None  # of the prompt, or of the token before each token
+A plain tuple: a hundred of them are made in a step."""
 
 
 @dataclass(slots=True)
@@ -73,7 +68,7 @@ class InFlightStep:
             drafted: tokens drafted per sequence.
         """
         counts, width = self.num_verify_rows or (1,) * len(sequences), tokens.shape[1]
-        self._most = tuple([min(count, width) for count in counts])
+        self._most = tuple([count if count < width else width for count in counts])
         for sequence, most in zip(sequences, self._most, strict=True):
             sequence.in_flight_tokens += most
             sequence.in_flight_steps += 1
@@ -108,16 +103,13 @@ class InFlightStep:
         nothing = [None] * len(self.sequences)
         records = self._logprobs.records() if self._logprobs else nothing
         routed = self._routed.records() if self._routed else nothing
-        results: list[SequenceResult] = []
-        counts = self.num_verify_rows or (1,) * len(self.sequences)
-        columns = self.sequences, self._result.tolist(), records, routed, counts, self._most
-        for sequence, row, logprobs, experts, count, most in zip(*columns, strict=True):
+        for sequence, most in zip(self.sequences, self._most, strict=True):
             sequence.in_flight_tokens -= most
             sequence.in_flight_steps -= 1
-            if sequence.finish_reason is None:
-                token_ids = tuple(row[: row[-1] + 1])
-                results.append(SequenceResult(sequence, token_ids, logprobs, count - 1, experts))
-        return results
+        token_ids = [tuple(row[: row[-1] + 1]) for row in self._result.tolist()]
+        counts = self.num_verify_rows or (1,) * len(self.sequences)
+        results = zip(self.sequences, token_ids, counts, records, routed, strict=True)
+        return [result for result in results if result[0].finish_reason is None]
 
 
 def _start_copy(tensor: Tensor) -> Tensor:

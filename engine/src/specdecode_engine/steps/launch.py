@@ -65,8 +65,9 @@ class Launcher:
     ) -> tuple[InFlightStep, ...]:
         """Launch one forward; two parts share its time by rows."""
         shape, timing = self._shape(plan), self.stopwatch.start()
-        prompt_tokens, counts = plan.prompt_tokens, plan.num_verify_rows
-        share = prompt_tokens / (prompt_tokens + sum(counts))
+        counts = plan.num_verify_rows
+        prompt_tokens = plan.prompt_tokens if plan.chunks else 0
+        share = prompt_tokens / (prompt_tokens + sum(counts)) if prompt_tokens else 0.0
         steps: tuple[InFlightStep, ...] = ()
         if plan.chunks:
             steps += (InFlightStep(timing, table, share, prompt_tokens=prompt_tokens),)
