@@ -1,6 +1,7 @@
 """Runs the requests of a case on an engine core, checking after every step that nothing leaked."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,19 +61,22 @@ class Models:
     device: str = "cpu"
     implementation: str = "auto"  # of the target
     returns_experts: bool = False  # of every token, for every request
+    speculation: Mapping[str, object] = field(default_factory=dict)  # further keys of boot files
 
 
 def build_speculative(case: Case, models: Models) -> EngineCore:
     """Build the engine of a case; unwritten KV is NaN."""
+    draft = models.drafts.get(case.algorithm)  # None: the algorithm needs no files of its own
     speculation = {
         "algorithm": case.algorithm,
-        "draft_path": str(models.drafts[case.algorithm]),
+        "draft_path": None if draft is None else str(draft),
         "num_steps": case.num_steps,
         "topk": case.topk,
         "num_draft_tokens": case.num_draft_tokens,
         "policy": case.policy,
         "profile_seconds": case.profile_seconds,
         "table": {str(bound): RESTLESS | {"candidate_steps": steps} for bound, steps in case.table},
+        **models.speculation,
     }
     scheduling = {
         "max_running_requests": case.max_running,

@@ -1,0 +1,85 @@
+"""Checks every format of drafts.toml that is built; the last line is JSON.
+
+Exits with 1 if a check fails. A listed format that is not built is reported as missing.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from drafts_zoo.acceptance import find_other_acceptance
+from drafts_zoo.drafting import find_wrong_token
+from drafts_zoo.format import DraftFormat
+from drafts_zoo.formats import all_formats
+from drafts_zoo.loading import find_unnamed_fault
+from drafts_zoo.states import find_other_state
+from drafts_zoo.texts import CASES, find_other_text
+
+LIST = Path(__file__).parents[2] / "tests" / "drafts_zoo" / "drafts.toml"
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    torch.set_num_threads(options.threads)
+    start, formats = time.monotonic(), all_formats()
+    listed = read_list()
+    mismatches = 0
+    for name in options.only or [name for name in listed if name in formats]:
+        begin = time.monotonic()
+        found = list(check(formats[name], options.seed, options.cases))
+        mismatches += len(found)
+        seconds = time.monotonic() - begin
+        print(f"{name:22} {'; '.join(found) or 'agrees'} ({seconds:.1f} s)", flush=True)
+    report = {
+        "formats": len(options.only or set(listed) & formats.keys()),
+        "missing": [name for name in listed if name not in formats],
+        "mismatches": mismatches,
+        "seed": options.seed,
+        "seconds": round(time.monotonic() - start, 1),
+    }
+    print(json.dumps(report))
+    return 1 if mismatches else 0
+
+
+def read_list() -> list[str]:
+    """Return the names of the formats that must be served."""
+    names: list[str] = tomllib.loads(LIST.read_text(encoding="utf-8"))["required"]
+    return names
+
+
+def check(form: DraftFormat, seed: int, cases: int = CASES) -> Iterator[str]:
+    """Run all checks of a format; yield what each found."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files = form.write(folder, seed)
+        reference = form.reference(files)
+        checks: dict[str, Callable[[], str | None]] = {
+            "loading": lambda: find_unnamed_fault(form, files, folder / "damaged"),
+            "drafted tokens": lambda: find_wrong_token(form, files, reference),
+            "acceptance": lambda: find_other_acceptance(form, files, reference),
+            "state": lambda: find_other_state(form, files, seed),
+            "texts": lambda: find_other_text(form, files, seed, cases),
+        }
+        for what, find in checks.items():
+            if found := find():
+                yield f"{what}: {found}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="drafts_zoo", description=__doc__)
+    parser.add_argument("only", nargs="*", help="Formats; all that are built by default.")
+    parser.add_argument("--seed", type=int, default=1, help="Seed of weights and cases.")
+    parser.add_argument("--cases", type=int, default=CASES, help="Random cases of texts.")
+    parser.add_argument("--threads", type=int, default=2, help="Threads of torch.")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

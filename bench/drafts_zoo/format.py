@@ -1,0 +1,91 @@
+"""What the zoo knows of a format of drafts: its files, a slow reference, and what it keeps."""
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from specdecode_api.speculation import Algorithm
+from specdecode_engine.batch.sequence import Sequence
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.speculate.model_drafter import ModelDrafter
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFiles:
+    """Folders of a target and of its draft; None: the draft has no folder of its own."""
+
+    target: Path
+    draft: Path | None = None
+
+
+class SlowDrafter(Protocol):
+    """Drafts by recomputing everything, without a cache."""
+
+    def next_logits(self, committed: Items[int], drafted: Items[int]) -> Tensor | None:
+        """Score the token after `drafted`, a path of draft tokens after the committed ones.
+
+        Args:
+            committed: all tokens of the request; the last is the bonus token, which the target has
+                not read yet.
+
+        Returns:
+            [vocab] f64 of the target's vocabulary, -inf for tokens that the draft does not know;
+            None: nothing is drafted after this path.
+        """
+        ...
+
+
+class StateRows(NamedTuple):
+    """What a drafter keeps of consecutive positions of a request."""
+
+    first: int  # position of the first row
+    rows: Tensor  # [rows, ...]
+
+
+RequestState = Mapping[str, StateRows]
+"""What a drafter keeps of one request, by name."""
+
+
+def model_drafter_state(core: EngineCore, sequence: Sequence) -> RequestState:
+    """Return the draft's computed KV rows, and the aux hidden states that are certainly kept."""
+    drafter, table, req_index = core.context.drafter, core.context.table, sequence.req_index
+    assert isinstance(drafter, ModelDrafter)
+    assert req_index is not None
+    count = int(drafter._progress._first_missing[req_index])
+    positions, size = table.offsets(count), table.page_size
+    slots = table.pages[req_index, positions // size] * size + positions % size
+    state = {
+        f"{part} of group {number}": StateRows(0, getattr(group, part)[:, slots].transpose(0, 1))
+        for number, group in enumerate(drafter._pool.groups)
+        for part in ("k", "v")
+    }
+    ring = drafter._ring
+    if ring is not None:
+        first = max(sequence.matched, sequence.computed - ring.kept)
+        rows = ring.read_span((req_index, first, sequence.computed))
+        state["aux hidden states"] = StateRows(first, rows)
+    return state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftFormat:
+    """One published format of drafts.
+
+    `write` writes the tiny target and draft of a seed below an existing folder.
+    """
+
+    name: str
+    algorithm: Algorithm
+    write: Callable[[Path, int], DraftFiles]
+    reference: Callable[[DraftFiles], SlowDrafter]
+    speculation: Mapping[str, object] = field(default_factory=dict)  # further keys of the boot file
+    num_steps: int = 3
+    topks: tuple[int, ...] = (1, 3)  # that are checked; without 3, chains alone are drafted
+    is_of_draft: Callable[[str], bool] = lambda _: True  # whether a tensor of the files is checked
+    optional: frozenset[str] = frozenset()  # tensors that may be absent
+    least_accept_length: float = 1.3  # below, acceptance is too rare to recognise a wrong draft
+    state: Callable[[EngineCore, Sequence], RequestState] = model_drafter_state
