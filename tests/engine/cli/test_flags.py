@@ -41,6 +41,30 @@ def test_without_flags_nothing_adapts() -> None:
     assert speculation.entries == {}
 
 
+def test_the_draft_proposes_the_draft_steps_at_start(tmp_path: Path) -> None:
+    """As speculators writes it; a number that is set, or a table without it, is stronger."""
+    methods = [{"proposal_type": "greedy", "speculative_tokens": 5}]
+    keys = {"speculators_config": {"proposal_methods": methods}}
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    draft = ["--model-path", "/models/m", "--speculative-algorithm", "EAGLE3"]
+    draft += ["--speculative-draft-model-path", str(tmp_path)]
+
+    def num_steps(*arguments: str) -> int:
+        return parse_flags([*draft, *arguments]).speculation.num_steps
+
+    assert num_steps() == 5
+    assert num_steps("--speculative-num-steps", "2") == 2
+    assert num_steps("--speculative-adaptive") == 5
+    table = json.dumps({"1": {"candidate_steps": [2, 4, 6]}})
+    (tmp_path / "table.json").write_text(table)
+    assert num_steps("--speculative-adaptive-config", str(tmp_path / "table.json")) == 4
+    methods[0]["speculative_tokens"] = 99
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    assert num_steps() == 16, "the most draft steps"
+    (tmp_path / "config.json").write_text("{")
+    assert num_steps() == 3, "the engine reports what is wrong with the file"
+
+
 def test_adaptive_is_goodput_with_its_default_table() -> None:
     speculation = read("--speculative-adaptive")
     assert (speculation.policy, speculation.num_steps) == (Policy.GOODPUT, 3)

@@ -139,14 +139,21 @@ def test_layers_are_read_in_every_spelling(
 
 REFUSED_CONFIGS: list[tuple[Config, str]] = [
     ({"architectures": ["LlamaForCausalLM"]}, "an EAGLE-3 head has LlamaForCausalLMEagle3"),
-    ({"num_hidden_layers": 2}, "num_hidden_layers is 2; only heads of one layer"),
+    ({"num_hidden_layers": 2}, "lacks layers.1.input_layernorm.weight"),
+    ({"num_hidden_layers": 0}, "num_hidden_layers is 0; it must be a positive integer"),
     ({"norm_before_fc": True, "fc_norm": True}, "fc_norm is True; norm_before_fc is true too"),
     ({"use_aux_hidden_state": False, "fc_norm": True}, "fc_norm is True; use_aux_hidden_state is"),
     ({"use_aux_hidden_state": False, "hidden_size": 24}, "hidden_size is 24; use_aux_hidden_state"),
     ({"tie_word_embeddings": True}, "tie_word_embeddings is True; an embedding of 31 tokens"),
-    ({"logit_scale": 2.0}, "logit_scale is 2.0; scaled logits"),
-    ({"sliding_window": 8}, "sliding_window is 8; this architecture has no sliding windows"),
-    ({"layer_types": ["sliding_attention"]}, "layer_types is ['sliding_attention']; only full"),
+    ({"logit_scale": 0.0}, "logit_scale is 0.0; it must be positive and finite"),
+    ({"sliding_window": "all"}, "sliding_window is 'all'; it must be a positive integer"),
+    ({"use_sliding_window": True}, "sliding_window is missing; it must be a positive integer"),
+    ({"layer_types": ["sliding_attention"]}, "sliding_window is missing; it must be"),
+    ({"layer_types": ["linear_attention"]}, "layer_types is ['linear_attention']; it must name"),
+    ({"sliding_window": 8, "layer_types": []}, "layer_types is []; it must name full_attention"),
+    ({"qkv_bias": True}, "lacks midlayer.self_attn.k_proj.bias"),
+    ({"attention_bias": True}, "midlayer.self_attn.o_proj.bias"),
+    ({"mlp_bias": True}, "lacks midlayer.mlp.down_proj.bias"),
     ({"norm_output": "yes"}, "norm_output is 'yes'; it must be true or false"),
     ({"vocab_size": 32}, "vocab_size is 32; the target's is 31"),
     ({"draft_vocab_size": 32}, "draft_vocab_size is 32; vocab_size is only 31"),
@@ -170,6 +177,63 @@ def test_a_config_is_refused(
 ) -> None:
     with pytest.raises(CheckpointError, match=re.escape(message)):
         load({**head_config, **keys}, eagle3_tensors)
+
+
+@pytest.mark.parametrize(
+    ("keys", "windows"),
+    [
+        ({"sliding_window": 8}, (8, 8)),
+        ({"sliding_window": 8, "use_sliding_window": True}, (8, 8)),
+        ({"sliding_window": 8, "use_sliding_window": False}, (None, None)),
+        ({"sliding_window": None}, (None, None)),
+        ({"layer_types": ["full_attention"] * 2}, (None, None)),
+        (
+            {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+            (8, None),
+        ),
+    ],
+    ids=str,
+)
+def test_windows_are_the_heads_own(
+    tmp_path: Path,
+    target: Llama,
+    head_config: Config,
+    write: Any,
+    keys: Config,
+    windows: tuple[int | None, ...],
+) -> None:
+    folder = write(tmp_path / "h", {**head_config, "num_hidden_layers": 2, **keys}, {})
+    head = Eagle3Config.load(folder, target.config)
+    assert head.sliding_windows == windows
+    assert [one.sliding_window for one in head.layer_map.layers] == list(windows)
+
+
+def test_pickled_weights_are_read_as_weights_only(
+    tmp_path: Path, target: Llama, head_config: Config, eagle3_tensors: Tensors, write: Any
+) -> None:
+    """As the authors publish their heads."""
+    stored = Eagle3Head.load(write(tmp_path / "a", head_config, eagle3_tensors), target)
+    folder = write(tmp_path / "b", head_config, {})
+    (folder / "model.safetensors").unlink()
+    torch.save(eagle3_tensors, folder / "pytorch_model.bin")
+    pickled = Eagle3Head.load(folder, target)
+    assert torch.equal(pickled.layers[0].attention.qkv.plain_weight(), _qkv(stored))
+    assert pickled.draft_to_target is not None
+    torch.save({**eagle3_tensors, "norm.weight": Unsafe()}, folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="holds more than weights"):
+        Eagle3Head.load(folder, target)
+    del eagle3_tensors["midlayer.hidden_norm.weight"]
+    torch.save(eagle3_tensors, folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"lacks midlayer\.hidden_norm\.weight"):
+        Eagle3Head.load(folder, target)
+
+
+def _qkv(head: Eagle3Head) -> Tensor:
+    return head.layers[0].attention.qkv.plain_weight()
+
+
+class Unsafe:
+    """An object that a pickle of weights does not contain."""
 
 
 def without(name: str) -> Callable[[Tensors], Tensors]:

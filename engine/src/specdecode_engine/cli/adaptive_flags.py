@@ -6,14 +6,14 @@ validated, because its fields may be absent.
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specdecode_api.speculation import Algorithm, Policy, effective_num_steps
+from specdecode_api.speculation import MAX_STEPS, Algorithm, Policy, effective_num_steps
 from specdecode_api.table import (
     SpeculationTable,
     TableError,
@@ -70,10 +70,29 @@ def resolve_table(
         # A table inside the boot file is refused with the rest of the boot file.
         found = error.mistakes if isinstance(path, str) else ()
         return ResolvedTable(policy, mistakes=tuple(f"{path}: {mistake}" for mistake in found))
-    is_given = "num_steps" in speculation
-    start = None if is_given else effective_num_steps(algorithm, None, candidates(table.entries))
+    start = None
+    if "num_steps" not in speculation:
+        start = _default_steps(algorithm, speculation.get("draft_path"), candidates(table.entries))
     from_file = table if isinstance(path, str) else None
     return ResolvedTable(policy, start, from_file, warnings=table.warnings)
+
+
+def _default_steps(algorithm: Algorithm, draft_path: object, prepared: Sequence[int]) -> int:
+    """Return the draft steps at start: those that the draft's authors propose, or the usual ones.
+
+    Args:
+        prepared: candidates of the table; proposed draft steps outside of it are not used.
+    """
+    if isinstance(draft_path, str):
+        # Imported here: flags without a draft are parsed without torch.
+        from specdecode_engine.model.config_file import CheckpointError
+        from specdecode_engine.model.speculators import proposed_draft_steps
+
+        with suppress(CheckpointError):  # the engine reads the file again, and reports errors
+            proposed = min(proposed_draft_steps(Path(draft_path)) or 0, MAX_STEPS)
+            if proposed and (not prepared or proposed in prepared):
+                return proposed
+    return effective_num_steps(algorithm, None, prepared)
 
 
 def read_json(path: str) -> object:

@@ -227,15 +227,15 @@ def _sliding_windows(config: ConfigFile, windows: Windows, layers: int) -> tuple
         return (None,) * layers
     if windows is Windows.ALTERNATE:
         by_default = [(SLIDING, FULL)[number % 2] for number in range(layers)]
-        return _windows_by_type(config, by_default, GPT_OSS_WINDOW)
+        return windows_by_type(config, by_default, GPT_OSS_WINDOW)
     if windows is Windows.PATTERN:
         period = config.integer("sliding_window_pattern")
         by_default = [SLIDING if number % period else FULL for number in range(1, layers + 1)]
-        return _windows_by_type(config, by_default, DEFAULT_WINDOW)
+        return windows_by_type(config, by_default, DEFAULT_WINDOW)
     if windows is Windows.SWITCH and config.switch("use_sliding_window", False):
         first = config.integer("max_window_layers", DEFAULT_MAX_WINDOW_LAYERS, least=0)
         by_default = [FULL if number < first else SLIDING for number in range(layers)]
-        return _windows_by_type(config, by_default, DEFAULT_WINDOW)
+        return windows_by_type(config, by_default, DEFAULT_WINDOW)
     _refuse_layer_types(config)
     is_full = "sliding_window" in config.keys and config.get("sliding_window") is None
     if windows is Windows.SWITCH or is_full:
@@ -243,14 +243,20 @@ def _sliding_windows(config: ConfigFile, windows: Windows, layers: int) -> tuple
     return (config.integer("sliding_window", DEFAULT_WINDOW),) * layers
 
 
-def _windows_by_type(
-    config: ConfigFile, default: Sequence[str], width: int
+def windows_by_type(
+    config: ConfigFile, default: Sequence[str], width: int | None = None
 ) -> tuple[int | None, ...]:
-    """Return the window of each layer, by `layer_types` or, without it, by default types."""
+    """Return the window of each layer, by `layer_types` or, without it, by default types.
+
+    Args:
+        width: of windows, where `sliding_window` is absent; None: it must be there.
+    """
     types = default if config.get("layer_types") is None else config.get("layer_types")
     layers = len(default)
     if not isinstance(types, list) or len(types) != layers or {*map(str, types)} - {FULL, SLIDING}:
         raise config.error("layer_types", f"it must name {FULL} or {SLIDING} for {layers} layers")
+    if SLIDING not in types:
+        return (None,) * layers
     width = config.integer("sliding_window", width)
     return tuple(width if kind == SLIDING else None for kind in types)
 

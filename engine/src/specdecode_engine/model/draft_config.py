@@ -22,11 +22,12 @@ class HeadConfig:
     vocab_size: int
     draft_vocab_size: int
     aux_spec: AuxHiddenStates
+    sliding_windows: tuple[int | None, ...] = ()  # by layer, as in a target; empty: none has one
 
     @property
     def layer_map(self) -> LayerMap:
         """Where each layer keeps its keys and values."""
-        return self.decoder.layer_map(self.num_hidden_layers)
+        return self.decoder.layer_map(self.num_hidden_layers, self.sliding_windows)
 
 
 DraftConfig = LanguageModelConfig | HeadConfig

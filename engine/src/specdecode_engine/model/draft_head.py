@@ -14,11 +14,12 @@ from typing import Generic, Self, TypeVar
 from torch import Tensor
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
-from specdecode_engine.model.checkpoint import Checkpoint, Shapes, TensorStore
+from specdecode_engine.model.checkpoint import Shapes, TensorStore
 from specdecode_engine.model.draft_config import HeadConfig
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import Linear, Linears, widened
+from specdecode_engine.model.pickle_store import open_unquantized
 from specdecode_engine.model.rope import make_rotary_limits
 from specdecode_engine.model.weights import Placement, Weights
 
@@ -57,7 +58,7 @@ class DraftHead(ABC, Generic[Config]):
             linears: makes the linear maps; by default their weights stay plain.
         """
         config = config or cls.read_config(folder, target.config)
-        checkpoint = Checkpoint.open(folder)
+        checkpoint = open_unquantized(folder)
         cls.check(config, checkpoint, target.config)
         placement = Placement(target.dtype, target.device)
         limits = make_rotary_limits([config.rope], target.context_length)

@@ -20,7 +20,7 @@ from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows
+from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows, widened
 from specdecode_engine.model.rope import build_angles
 from specdecode_engine.model.weights import Placement, Weights
 
@@ -107,7 +107,7 @@ class Eagle3Head(DraftHead[Eagle3Config]):
     fusion: Fusion | None  # None: the head reads the target's last hidden state unchanged
     token_norm: Norm
     hidden_norm: Norm
-    layer: DecoderLayer  # its attention reads token and hidden state side by side
+    layers: tuple[DecoderLayer, ...]  # attention of the first reads token and hidden state
     norm: Norm
 
     @classmethod
@@ -149,7 +149,7 @@ class Eagle3Head(DraftHead[Eagle3Config]):
             fusion=_fusion(weights, config),
             token_norm=weights.norm(f"{prefix}.input_layernorm", config.decoder),
             hidden_norm=weights.norm(f"{prefix}.hidden_norm", config.decoder),
-            layer=weights.decoder_layer(prefix, config.decoder),
+            layers=_eagle3_layers(weights, config, prefix),
             norm=weights.norm("norm", config.decoder),
         )
 
@@ -164,15 +164,31 @@ class Eagle3Head(DraftHead[Eagle3Config]):
         normed_hidden = self.hidden_norm(hidden)
         pair = torch.cat((self.token_norm(token), normed_hidden), dim=-1)
         residual = normed_hidden if self.config.norm_before_residual else hidden
-        attended = self.layer.attention(pair, rotary_rows(self.angles, positions), 0, kv)
-        output = self.layer.finish(residual, attended)
+        rotary = rotary_rows(self.angles, positions)
+        first, *others = self.layers
+        output = first.finish(residual, first.attention(pair, rotary, 0, kv))
+        for number, layer in enumerate(others, start=1):
+            output = layer(output, rotary, number, kv)
         normed = self.norm(output)
         return normed, normed if self.config.norm_output else output
+
+    def logits(self, normed: Tensor) -> Tensor:
+        logits, scale = widened(self.head(normed)), self.config.logit_scale
+        return logits if scale == 1.0 else logits * scale
 
 
 def _angles(config: HeadConfig, limits: RotaryLimits, placement: Placement) -> Tensor:
     head_dim = config.decoder.head_dim
     return build_angles(config.rope, head_dim, limits, placement.dtype, placement.device)
+
+
+def _eagle3_layers(weights: Weights, config: Eagle3Config, prefix: str) -> tuple[DecoderLayer, ...]:
+    names = eagle_weights.layer_names(config, prefix)
+    windows = config.sliding_windows or (None,) * len(names)
+    return tuple(
+        weights.decoder_layer(name, config.decoder, window)
+        for name, window in zip(names, windows, strict=True)
+    )
 
 
 def _fusion(weights: Weights, config: Eagle3Config) -> Fusion | None:

@@ -1,26 +1,27 @@
 """The config.json of an EAGLE head, checked against the target it was made for.
 
 Writers put the switches of an EAGLE-3 variant at the top level or into `eagle_config`; both are
-read. Speculators keeps the keys of the head's layer in an object of their own, and numbers the
-boundaries between the target's layers, where others number outputs.
-
-Source of the last: vllm-project/speculators, `Eagle3SpeculatorConfig`; vLLM reads the same keys.
+read. Speculators numbers the boundaries between the target's layers, where others number outputs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from specdecode_engine.model.config import (
     AuxHiddenStates,
+    DecoderConfig,
     parse_decoder,
     refuse_windows,
+    windows_by_type,
 )
 from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
 from specdecode_engine.model.draft_config import HeadConfig
 from specdecode_engine.model.families import Family
 from specdecode_engine.model.language_model import LanguageModelConfig
+from specdecode_engine.model.layer_map import FULL, SLIDING
 from specdecode_engine.model.rope import parse_rope
+from specdecode_engine.model.speculators import KIND, flatten_speculators
 
 EAGLE1_ARCHITECTURES = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
 """The authors' heads call themselves plain Llamas; servers that convert them rename them."""
@@ -33,7 +34,6 @@ EAGLE3_ARCHITECTURES = (
 )
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 USE_LAYERS = "use_aux_hidden_state"
-SPECULATORS_KIND = "speculators_model_type"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,7 @@ class Eagle1Config(HeadConfig):
     def load(cls, folder: Path, target: LanguageModelConfig) -> "Eagle1Config":
         """Read `folder`/config.json."""
         config = _open(folder, EAGLE1_ARCHITECTURES, "EAGLE")
+        refuse_windows(config)
         for key, wanted in (
             ("hidden_size", target.decoder.hidden_size),
             ("vocab_size", target.vocab_size),
@@ -66,8 +67,9 @@ class Eagle1Config(HeadConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle3Config(HeadConfig):
-    """One decoder layer over aux hidden states."""
+    """Decoder layers over aux hidden states; the first one also reads tokens."""
 
+    logit_scale: float
     has_own_vocabulary: bool  # whether draft_vocab_size is stated
     tie_word_embeddings: bool
     norm_before_fc: bool  # one norm over the aux hidden states of all layers
@@ -85,15 +87,18 @@ class Eagle3Config(HeadConfig):
         hidden_size = config.get("target_hidden_size")
         if hidden_size is not None:
             _check_equal(config, "target_hidden_size", hidden_size, target.decoder.hidden_size)
-        decoder = parse_decoder(config)
+        decoder = _eagle3_decoder(config)
+        layers = config.integer("num_hidden_layers")
         draft_vocab_size, is_tied = _draft_vocabulary(config, vocab_size)
         return cls(
             decoder=decoder,
             rope=parse_rope(config, decoder.head_dim),
-            num_hidden_layers=1,
+            num_hidden_layers=layers,
             vocab_size=vocab_size,
             draft_vocab_size=draft_vocab_size,
             aux_spec=_aux_spec(config, target),
+            sliding_windows=_own_windows(config, layers),
+            logit_scale=config.real("logit_scale", 1.0),
             has_own_vocabulary=config.get("draft_vocab_size") is not None,
             tie_word_embeddings=is_tied,
             norm_before_fc=_variant(config, "norm_before_fc"),
@@ -109,22 +114,33 @@ def _open(folder: Path, architectures: tuple[str, ...], kind: str) -> ConfigFile
     if not isinstance(names, list) or len(names) != 1 or names[0] not in architectures:
         raise config.error("architectures", f"an {kind} head has {' or '.join(architectures)}")
     if names[0] in SPECULATORS_ARCHITECTURES:
-        config = _flatten_speculators(config)
-    refuse_windows(config)
+        config = flatten_speculators(config, "eagle3")
     config.refuse("quantization_config", {}, "convert the head's weights to an unquantized type")
     return config
 
 
-def _flatten_speculators(config: ConfigFile) -> ConfigFile:
-    """Return the config with the keys of its layer next to its own."""
-    if config.get(SPECULATORS_KIND) != "eagle3":
-        raise config.error(SPECULATORS_KIND, "supported: eagle3")
-    layer = config.section("transformer_layer_config")
-    if layer is None:
-        remedy = "it must be an object with the sizes of the head's layer"
-        raise config.error("transformer_layer_config", remedy)
-    layer.refuse("model_type", "llama", "supported: llama")
-    return ConfigFile(config.file, {**layer.keys, **config.keys})
+def _eagle3_decoder(config: ConfigFile) -> DecoderConfig:
+    """Read the sizes of a layer: a Llama's, or that of speculators' Qwen3 with norms of heads.
+
+    `qkv_bias` is about queries, keys and values alone, `attention_bias` about the output too.
+    """
+    is_of_speculators = config.get(KIND) is not None
+    has_head_norms = is_of_speculators and config.get("model_type") == "qwen3"
+    decoder = parse_decoder(config, Family(qk_norm=has_head_norms))
+    return replace(decoder, qkv_bias=config.switch("qkv_bias", decoder.qkv_bias))
+
+
+def _own_windows(config: ConfigFile, layers: int) -> tuple[int | None, ...]:
+    """Return the window of each layer of the head, which is independent of the target's.
+
+    `sliding_window` holds for the layers that `layer_types` names, for all without it, and for none
+    if `use_sliding_window` is false.
+    """
+    width = config.get("sliding_window")
+    is_on = config.switch("use_sliding_window", width is not None and width is not False)
+    if not is_on and config.get("layer_types") is None:
+        return (None,) * layers
+    return windows_by_type(config, [SLIDING if is_on else FULL] * layers)
 
 
 def _check_equal(config: ConfigFile, key: str, value: object, wanted: int) -> None:
@@ -157,8 +173,6 @@ def _variant(config: ConfigFile, key: str) -> bool:
 
 
 def _refuse_unsupported(config: ConfigFile) -> None:
-    config.refuse("num_hidden_layers", 1, "only heads of one layer are supported")
-    config.refuse("logit_scale", 1.0, "scaled logits are not supported")
     if _variant(config, "norm_before_fc") and _variant(config, "fc_norm"):
         raise config.error("fc_norm", "norm_before_fc is true too; a head has one of the two")
 
@@ -181,7 +195,7 @@ def _layers(config: ConfigFile, count: int) -> tuple[int, ...]:
     """List the layers whose output the head reads; by default the authors' three."""
     stated = next((part for part in _parts(config) if part.ids(LAYER_IDS)), config)
     ids = stated.ids(LAYER_IDS)
-    are_boundaries = config.get(SPECULATORS_KIND) is not None
+    are_boundaries = config.get(KIND) is not None
     chosen = _outputs(ids, count, are_boundaries) or (1, count // 2 - 1, count - 4)
     ascending = all(low < high for low, high in pairwise(chosen))
     rule = f"ascending ids of the target's {count} layers, whose output is meant: 0..{count - 1}"

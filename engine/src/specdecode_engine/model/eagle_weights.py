@@ -34,12 +34,15 @@ def eagle3_shapes(config: Eagle3Config, prefix: str, target_hidden: int) -> tupl
     """Name the required and the optional tensors of an EAGLE-3 head."""
     hidden = config.decoder.hidden_size
     vocabulary, optional = _vocabulary_shapes(config)
+    first, *others = layer_names(config, prefix)
     required: Shapes = {
-        **decoder_shapes(prefix, config.decoder, 2 * hidden),
+        **decoder_shapes(first, config.decoder, 2 * hidden),
         f"{prefix}.hidden_norm.weight": (hidden,),
         "norm.weight": (hidden,),
         **vocabulary,
     }
+    for name in others:
+        required |= decoder_shapes(name, config.decoder, hidden)
     optional[EMBEDDING] = (config.vocab_size, hidden)
     if not config.aux_spec.final:
         width, norms = config.aux_spec.width(target_hidden), fusion_norms(config)
@@ -50,10 +53,15 @@ def eagle3_shapes(config: Eagle3Config, prefix: str, target_hidden: int) -> tupl
 
 
 def layer_prefix(names: Collection[str]) -> str:
-    """Return which of two names an EAGLE-3 checkpoint has for its only layer."""
+    """Return which of two names an EAGLE-3 checkpoint has for its first layer."""
     published = any(name.startswith("midlayer.") for name in names)
     indexed = any(name.startswith("layers.0.") for name in names)
     return "layers.0" if indexed and not published else "midlayer"
+
+
+def layer_names(config: Eagle3Config, prefix: str) -> tuple[str, ...]:
+    """Name the layers of an EAGLE-3 head; the first is `prefix`."""
+    return (prefix, *(f"layers.{number}" for number in range(1, config.num_hidden_layers)))
 
 
 def fusion_norms(config: Eagle3Config) -> tuple[str, ...]:

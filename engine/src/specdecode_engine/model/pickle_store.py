@@ -21,7 +21,9 @@ from specdecode_engine.model.checkpoint import (
     Shape,
     StoredTensor,
     TensorError,
+    TensorStore,
     find_shards,
+    has_tensors,
 )
 
 PICKLE = "pytorch_model.bin"
@@ -32,6 +34,13 @@ MAPPED_BYTES = 16 << 20  # that are read before a file is mapped again
 def has_pickles(folder: Path) -> bool:
     """Whether a folder has pickled weights, or the index of some."""
     return (folder / PICKLE).exists() or (folder / PICKLE_INDEX).exists()
+
+
+def open_unquantized(folder: Path) -> TensorStore:
+    """Open safetensors if there are any, else pickles; tensors of quantized types are refused."""
+    if not has_tensors(folder) and has_pickles(folder):
+        return PickleStore(folder)
+    return Checkpoint.open(folder)
 
 
 class PickleStore:

@@ -50,6 +50,7 @@ from specdecode_engine.startup.device import (
     device_name,
     keep_to,
 )
+from specdecode_engine.startup.draft_models import draft_facts
 from specdecode_engine.startup.drafters import load_draft, wire_drafter
 from specdecode_engine.startup.graph_config import (
     GraphConfig,
@@ -167,6 +168,8 @@ def _log_choices(config: EngineConfig) -> None:
             log.info("weights of the %s: %s, read as %s", name, quantization.description, dtype)
             for what in quantization.unused:
                 log.info("quantization of %s of the %s is not applied", what, name)
+    if warning := draft_facts(config.boot).get("draft_warning"):
+        log.warning("%s", warning)
 
 
 def _quantization(model: DraftConfig | None) -> Quantization | None:
@@ -298,6 +301,7 @@ def _facts(
         "model_implementation": implementation_of(config.target),
         **_skipped_tensors(models.target),
         **_quantizations(config),
+        **draft_facts(config.boot),
         "dtype": str(config.dtype).removeprefix("torch."),
         "kv_cache_dtype": str(config.kv_dtype).removeprefix("torch."),
         **kernels,

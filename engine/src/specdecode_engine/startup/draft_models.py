@@ -6,13 +6,14 @@ from typing import Any
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import NEEDS_DRAFT, Algorithm
-from specdecode_engine.model.checkpoint import Checkpoint
 from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
 from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
+from specdecode_engine.model.pickle_store import open_unquantized
+from specdecode_engine.model.speculators import proposed_draft_steps, verifier_warning
 
 DRAFT_HEADS: Mapping[Algorithm, type[DraftHead[Any]]] = {
     Algorithm.EAGLE: Eagle1Head,
@@ -52,8 +53,20 @@ def read_checked_draft(boot: EngineBoot, target: LanguageModelConfig) -> DraftCo
     algorithm = boot.speculation.algorithm
     draft = read_draft(algorithm, folder, target)
     if isinstance(draft, HeadConfig):
-        DRAFT_HEADS[algorithm].check(draft, Checkpoint.open(folder), target)
+        DRAFT_HEADS[algorithm].check(draft, open_unquantized(folder), target)
     return draft
+
+
+def draft_facts(boot: EngineBoot) -> dict[str, object]:
+    """Return what the draft's files state of its target and its use: fields of /server_info."""
+    folder = draft_folder(boot)
+    if folder is None:
+        return {}
+    found = {
+        "draft_warning": verifier_warning(folder, Path(boot.model.path)),
+        "proposed_draft_steps": proposed_draft_steps(folder),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def algorithm_of(folder: Path) -> Algorithm:

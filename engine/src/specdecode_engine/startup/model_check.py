@@ -22,6 +22,7 @@ from specdecode_engine.model.implementations import implementation_of, read_conf
 from specdecode_engine.model.kv_cache import kv_bytes
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.llama import llama_shapes
+from specdecode_engine.model.pickle_store import has_pickles, open_unquantized
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.model.quantized.weight import UNQUANTIZED_DTYPE
 from specdecode_engine.model.routed_experts import RoutedShape
@@ -129,7 +130,7 @@ def _check_model(
     head: _Head | None = None,
 ) -> ModelCheck:
     file = ConfigFile.open(folder / "config.json")
-    checkpoint = open_checkpoint(folder) if has_tensors(folder) else None
+    checkpoint = _open_tensors(folder, config)
     dtype = options.dtype or _declared_dtype(config, file)
     dtype = dtype or _stored_dtype(checkpoint) or _dtype_without_tensors(config)
     kv_dtype = options.kv_dtype or dtype
@@ -155,6 +156,13 @@ def _check_model(
         context_length=config.rope.trained_positions,
         has_tensors=checkpoint is not None and not isinstance(config, TransformersConfig),
     )
+
+
+def _open_tensors(folder: Path, config: DraftConfig) -> TensorStore | None:
+    """Open what the engine would read; None where the folder has config.json alone."""
+    if isinstance(config, HeadConfig):
+        return open_unquantized(folder) if has_tensors(folder) or has_pickles(folder) else None
+    return open_checkpoint(folder) if has_tensors(folder) else None
 
 
 def _quantization(config: DraftConfig) -> str | None:

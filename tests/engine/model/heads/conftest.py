@@ -32,6 +32,12 @@ class Layout:
         assert isinstance(section, dict)
         return bool({**self.keys, **section}.get(key, False))
 
+    def window(self, layer: int) -> int | None:
+        types = self.keys.get("layer_types", ["sliding_attention"] * (layer + 1))
+        width = self.keys.get("sliding_window")
+        assert isinstance(types, list)
+        return width if isinstance(width, int) and types[layer] == "sliding_attention" else None
+
 
 def normed(x: Tensor, weight: Tensor) -> Tensor:
     return x * (x.pow(2).mean(-1, keepdim=True) + 1e-5).rsqrt() * weight
@@ -44,24 +50,30 @@ def turned(x: Tensor) -> Tensor:
     return torch.cat((pairs.real, pairs.imag), dim=-1)
 
 
-def slow_layer(w: Tensors, prefix: str, read: Tensor, x: Tensor) -> Tensor:
+def slow_layer(
+    w: Tensors, prefix: str, read: Tensor, x: Tensor, window: int | None = None
+) -> Tensor:
     """One layer over rows at positions 0, 1, …: attention reads `read`, the residual is `x`."""
     layer = {n.removeprefix(prefix): t for n, t in w.items() if n.startswith(prefix)}
-    q, k, v = (
-        (read @ layer[f"self_attn.{n}_proj.weight"].T + layer.get(f"self_attn.{n}_proj.bias", 0))
-        .view(len(x), -1, 6)
-        .double()
-        for n in "qkv"
-    )
+
+    def mapped(name: str, rows: Tensor) -> Tensor:
+        return rows @ layer[f"{name}.weight"].T + layer.get(f"{name}.bias", 0)
+
+    q, k, v = (mapped(f"self_attn.{n}_proj", read).view(len(x), -1, 6).double() for n in "qkv")
+    if "self_attn.q_norm.weight" in layer:
+        q, k = (
+            normed(q, layer["self_attn.q_norm.weight"]),
+            normed(k, layer["self_attn.k_norm.weight"]),
+        )
     k, v = (each.repeat_interleave(2, dim=1) for each in (turned(k), v))
     scores = torch.einsum("ihd,jhd->hij", turned(q), k) / 6**0.5
-    causal = torch.ones(len(x), len(x)).tril().bool()
-    weights = scores.masked_fill(~causal, -torch.inf).softmax(-1)
-    mixed = torch.einsum("hij,jhd->ihd", weights, v).flatten(1)
-    x = x + mixed @ layer["self_attn.o_proj.weight"].T
+    age = torch.arange(len(x))[:, None] - torch.arange(len(x))
+    seen = (age >= 0) & (age < (window or len(x)))
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    x = x + mapped("self_attn.o_proj", torch.einsum("hij,jhd->ihd", weights, v).flatten(1))
     y = normed(x, layer["post_attention_layernorm.weight"])
-    gated = silu(y @ layer["mlp.gate_proj.weight"].T) * (y @ layer["mlp.up_proj.weight"].T)
-    return x + gated @ layer["mlp.down_proj.weight"].T
+    gated = silu(mapped("mlp.gate_proj", y)) * mapped("mlp.up_proj", y)
+    return x + mapped("mlp.down_proj", gated)
 
 
 def slow_eagle1(layout: Layout, w: Tensors, token: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,7 +89,10 @@ def slow_eagle3(layout: Layout, w: Tensors, token: Tensor, hidden: Tensor) -> tu
     b = normed(hidden, w[prefix + "hidden_norm.weight"])
     pair = torch.cat((normed(token, w[prefix + "input_layernorm.weight"]), b), dim=-1)
     residual = b if layout.says("norm_before_residual") else hidden
-    out = slow_layer(w, prefix, pair, residual)
+    out = slow_layer(w, prefix, pair, residual, layout.window(0))
+    if "layers.1.input_layernorm.weight" in w:
+        read = normed(out, w["layers.1.input_layernorm.weight"])
+        out = slow_layer(w, "layers.1.", read, out, layout.window(1))
     final = normed(out, w["norm.weight"])
     return final, final if layout.says("norm_output") else out
 
@@ -125,9 +140,15 @@ def eagle1(bias: bool = True, qkv_bias: bool = False, layers: int = 1) -> Callab
 
 
 def eagle3(
-    prefix: str = "midlayer.", target_hidden: int = 12, without: str = " ", **added: tuple[int, ...]
+    prefix: str = "midlayer.",
+    target_hidden: int = 12,
+    without: str = " ",
+    biases: str = "",
+    layers: int = 1,
+    **added: tuple[int, ...],
 ) -> Callable[[], Tensors]:
     targets = torch.tensor([2, 3, 5, 8, 13, 21, 30])
+    wide = {"q_proj": 24, "gate_proj": 20, "up_proj": 20}
 
     def make() -> Tensors:
         tensors = {
@@ -139,7 +160,14 @@ def eagle3(
             "lm_head.weight": torch.randn(7, 12),
             "d2t": targets - torch.arange(7),
             **{n.replace("__", "."): torch.randn(shape) for n, shape in added.items()},
+            **{
+                f"{prefix}{name}.bias": torch.randn(wide.get(name.partition(".")[2], 12))
+                for name in biases.split()
+            },
         }
+        if layers == 2:
+            tensors |= layer_tensors("layers.1.", 12)
+            tensors["layers.1.input_layernorm.weight"] = torch.randn(12)
         return {n: t for n, t in tensors.items() if n not in without.split()}
 
     return make
@@ -156,6 +184,17 @@ ANOTHER_NAME: Config = {"architectures": ["LlamaForCausalLMEagle"]}
 FC_NORMS: dict[str, Any] = {f"fc_norm__{number}__weight": (12,) for number in range(3)}
 FC_NORMS_OF_24: dict[str, Any] = dict.fromkeys(FC_NORMS, (24,))
 WHOLE: Config = {"draft_vocab_size": None}
+TWO_LAYERS: Config = {**EAGLE3, "num_hidden_layers": 2}
+QKV = "self_attn.q_proj self_attn.k_proj self_attn.v_proj"
+ALL_MAPS = f"{QKV} self_attn.o_proj mlp.gate_proj mlp.up_proj mlp.down_proj"
+HEAD_NORMS: dict[str, Any] = {f"layers__0__self_attn__{n}_norm__weight": (6,) for n in "qk"}
+OF_SPECULATORS: Config = {
+    "architectures": ["Eagle3Speculator"],
+    "speculators_model_type": "eagle3",
+    "transformer_layer_config": {"model_type": "qwen3"},
+    "eagle_aux_hidden_state_layer_ids": [1, 2, 4],
+    "norm_before_residual": True,
+}
 IDS_INSIDE: Config = {
     "eagle_aux_hidden_state_layer_ids": None,
     "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 3], "norm_before_fc": True},
@@ -221,6 +260,37 @@ LAYOUTS = [
         eagle3(without="fc.weight"),
         slow=slow_eagle3,
     ),
+    Layout("eagle3, two layers", TWO_LAYERS, eagle3("layers.0.", layers=2), slow=slow_eagle3),
+    Layout(
+        "eagle3, a window in the second layer",
+        {
+            **TWO_LAYERS,
+            "sliding_window": 3,
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+        eagle3("layers.0.", layers=2),
+        slow=slow_eagle3,
+    ),
+    Layout("eagle3, own window", {**EAGLE3, "sliding_window": 4}, eagle3(), slow=slow_eagle3),
+    Layout("eagle3, scaled logits", {**EAGLE3, "logit_scale": 0.25}, eagle3(), slow=slow_eagle3),
+    Layout(
+        "eagle3, all biases",
+        {**EAGLE3, "attention_bias": True, "mlp_bias": True},
+        eagle3(biases=ALL_MAPS),
+        slow=slow_eagle3,
+    ),
+    Layout(
+        "eagle3, Qwen's biases",
+        {**EAGLE3, "qkv_bias": True},
+        eagle3(biases=QKV),
+        slow=slow_eagle3,
+    ),
+    Layout(
+        "eagle3, speculators' Qwen3",
+        {**EAGLE3, **OF_SPECULATORS},
+        eagle3("layers.0.", **HEAD_NORMS),
+        slow=slow_eagle3,
+    ),
     Layout(
         "eagle3, wider target",
         {**EAGLE3, "target_hidden_size": 24, "fc_norm": True},
@@ -252,7 +322,9 @@ class Loaded:
         """Logits after a text and its last row's recurrent output."""
         token = self.embedding[ids]
         final, recurrent = self.layout.slow(self.layout, self.weights, token, hidden)
-        return final[-1] @ self.scores.T, recurrent[-1]
+        scale = self.layout.keys.get("logit_scale", 1.0)
+        assert isinstance(scale, float)
+        return final[-1] @ self.scores.T * scale, recurrent[-1]
 
 
 @pytest.fixture(params=LAYOUTS, ids=lambda layout: layout.name)

@@ -127,8 +127,8 @@ def test_ids_that_reach_the_last_boundary_are_boundaries(
         ({"speculators_model_type": None}, "speculators_model_type is missing"),
         ({"transformer_layer_config": None}, "transformer_layer_config is missing; it must be an"),
         (
-            {"transformer_layer_config": {**LAYER, "model_type": "qwen3"}},
-            r"transformer_layer_config\.model_type is 'qwen3'; supported: llama",
+            {"transformer_layer_config": {**LAYER, "model_type": "gemma3"}},
+            r"transformer_layer_config\.model_type is 'gemma3'; supported: llama, qwen3",
         ),
     ],
 )
@@ -137,6 +137,15 @@ def test_other_drafts_of_speculators_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         Eagle3Config.load(write(tmp_path / "head", {**SPECULATORS, **change}), target)
+
+
+def test_a_head_of_qwen3_layers_has_norms_of_heads(target: LlamaConfig, tmp_path: Path) -> None:
+    layer = {**LAYER, "model_type": "qwen3", "use_sliding_window": False, "sliding_window": 4096}
+    keys = {**SPECULATORS, "transformer_layer_config": layer, "target_hidden_size": None}
+    head = Eagle3Config.load(write(tmp_path / "head", keys), target)
+    assert head.decoder.qk_norm
+    assert not Eagle3Config.load(write(tmp_path / "llama", SPECULATORS), target).decoder.qk_norm
+    assert head.sliding_windows == (None,)
 
 
 def test_a_boundary_before_the_first_layer_is_refused(target: LlamaConfig, tmp_path: Path) -> None:

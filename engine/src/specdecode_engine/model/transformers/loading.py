@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from specdecode_engine.model.checkpoint import NAMED, TensorError, TensorStore, has_tensors
-from specdecode_engine.model.pickle_store import PickleStore, has_pickles
+from specdecode_engine.model.checkpoint import NAMED, TensorError, TensorStore
+from specdecode_engine.model.pickle_store import open_unquantized
 from specdecode_engine.model.quantized.store import DequantizingStore, open_tensors
 from specdecode_engine.model.transformers.attention import (
     IMPLEMENTATION,
@@ -115,8 +115,8 @@ def _read_later(
 def _open_store(config: TransformersConfig) -> TensorStore:
     """Open safetensors if there are any, else pickles, which quantized weights never are."""
     folder = config.folder
-    if config.quantization is None and not has_tensors(folder) and has_pickles(folder):
-        return PickleStore(folder)
+    if config.quantization is None:
+        return open_unquantized(folder)
     return open_tensors(folder, config.quantization)
 
 
