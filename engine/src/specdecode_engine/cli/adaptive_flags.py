@@ -85,11 +85,12 @@ def _default_steps(algorithm: Algorithm, draft_path: object, prepared: Sequence[
     """
     if isinstance(draft_path, str):
         # Imported here: flags without a draft are parsed without torch.
-        from specdecode_engine.model.config_file import CheckpointError
+        from specdecode_engine.model.config_file import CheckpointError, ConfigFile
         from specdecode_engine.model.speculators import proposed_draft_steps
 
         with suppress(CheckpointError):  # the engine reads the file again, and reports errors
-            proposed = min(proposed_draft_steps(Path(draft_path)) or 0, MAX_STEPS)
+            config = ConfigFile.open(Path(draft_path) / "config.json")
+            proposed = min(proposed_draft_steps(config) or 0, MAX_STEPS)
             if proposed and (not prepared or proposed in prepared):
                 return proposed
     return effective_num_steps(algorithm, None, prepared)

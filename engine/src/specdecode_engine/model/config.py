@@ -72,6 +72,7 @@ class LlamaConfig:
     embedding_scale: float | None = None  # what embeddings are multiplied by, in their type
     logit_softcap: float | None = None
     is_wrapped: bool = False  # the text model is part of a model for several kinds of input
+    architecture: str = ""  # as in config.json
 
     @classmethod
     def load(cls, folder: Path) -> "LlamaConfig":
@@ -105,6 +106,7 @@ class LlamaConfig:
             embedding_scale=decoder.hidden_size**0.5 if family.is_gemma else None,
             logit_softcap=_softcap(config, "final_logit_softcapping") if family.is_gemma else None,
             is_wrapped=family.text_section is not None,
+            architecture=read_architecture(file),
         )
 
     def sparse_mlp_of(self, layer: int) -> SparseMlpConfig | None:
@@ -284,6 +286,12 @@ def _family(config: ConfigFile) -> Family:
     if not isinstance(names, list) or len(names) != 1 or names[0] not in FAMILIES:
         raise config.error("architectures", f"supported: one of {', '.join(FAMILIES)}")
     return FAMILIES[names[0]]
+
+
+def read_architecture(config: ConfigFile) -> str:
+    """Read the class of the model, which config.json of a model served here has one of."""
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def read_eos_token_ids(config: ConfigFile, *parts: ConfigFile) -> tuple[int, ...]:

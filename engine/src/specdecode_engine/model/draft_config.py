@@ -6,6 +6,7 @@ from specdecode_engine.model.config import AuxHiddenStates, DecoderConfig
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layer_map import LayerMap
 from specdecode_engine.model.rope import RopeConfig
+from specdecode_engine.model.speculators import Verifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,8 @@ class HeadConfig:
     draft_vocab_size: int
     aux_spec: AuxHiddenStates
     sliding_windows: tuple[int | None, ...] = ()  # by layer, as in a target; empty: none has one
+    verifier: Verifier | None = None  # the target that config.json names
+    proposed_draft_steps: int | None = None  # by the authors
 
     @property
     def layer_map(self) -> LayerMap:

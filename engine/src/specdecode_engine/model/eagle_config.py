@@ -21,7 +21,12 @@ from specdecode_engine.model.families import Family
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layer_map import FULL, SLIDING
 from specdecode_engine.model.rope import parse_rope
-from specdecode_engine.model.speculators import KIND, flatten_speculators
+from specdecode_engine.model.speculators import (
+    KIND,
+    Verifier,
+    flatten_speculators,
+    proposed_draft_steps,
+)
 
 EAGLE1_ARCHITECTURES = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
 """The authors' heads call themselves plain Llamas; servers that convert them rename them."""
@@ -98,6 +103,8 @@ class Eagle3Config(HeadConfig):
             draft_vocab_size=draft_vocab_size,
             aux_spec=_aux_spec(config, target),
             sliding_windows=_own_windows(config, layers),
+            verifier=Verifier.read(config),
+            proposed_draft_steps=proposed_draft_steps(config),
             logit_scale=config.real("logit_scale", 1.0),
             has_own_vocabulary=config.get("draft_vocab_size") is not None,
             tie_word_embeddings=is_tied,

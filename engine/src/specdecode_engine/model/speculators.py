@@ -5,15 +5,15 @@ Speculators keeps the keys of the draft's layers in `transformer_layer_config`, 
 tokens that its authors propose. Source: vllm-project/speculators, `SpeculatorModelConfig`.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.language_model import LanguageModelConfig
 
 KIND = "speculators_model_type"
-CONFIG = "config.json"
 LAYER_TYPES = ("llama", "qwen3")
-COMPARED = ("architectures", "hidden_size", "num_hidden_layers", "vocab_size")
-"""What a draft may state of its target besides the name."""
+SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")
 
 
 def flatten_speculators(config: ConfigFile, kind: str) -> ConfigFile:
@@ -34,9 +34,8 @@ def flatten_speculators(config: ConfigFile, kind: str) -> ConfigFile:
     return ConfigFile(config.file, {**layer.keys, **stated})
 
 
-def proposed_draft_steps(draft: Path) -> int | None:
+def proposed_draft_steps(config: ConfigFile) -> int | None:
     """Return how many draft tokens a draft's authors propose; None: they propose none."""
-    config = ConfigFile.open(draft / CONFIG)
     section = config.section("speculators_config")
     methods = None if section is None else section.get("proposal_methods")
     if section is None or methods is None:
@@ -52,35 +51,55 @@ def proposed_draft_steps(draft: Path) -> int | None:
     return None
 
 
-def verifier_warning(draft: Path, target: Path) -> str | None:
-    """Return why a draft seems to be made for another target; None: nothing speaks for it.
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """The target that a draft was trained for, as far as its config.json describes it."""
 
-    A target of another name may still be the same model, in a folder of any name. So there is a
-    warning only if another property differs too.
-    """
-    section = ConfigFile.open(draft / CONFIG).section("speculators_config")
-    verifier = None if section is None else section.section("verifier")
-    name = None if verifier is None else verifier.get("name_or_path")
-    if verifier is None or not isinstance(name, str):
-        return None
-    config = ConfigFile.open(target / CONFIG)
-    names = (target.name, config.get("_name_or_path"))
-    if _short(name) in [_short(one) for one in names if isinstance(one, str)]:
-        return None
-    parts = [part for part in (config, config.section("text_config")) if part is not None]
-    stated = {key: verifier.get(key) for key in COMPARED if verifier.get(key) is not None}
-    differences = [
-        f"{key} {wanted} instead of {part.get(key)}"
-        for key, wanted in stated.items()
-        for part in parts
-        if part.get(key) not in (None, wanted)
-    ]
-    if not differences:
-        return None
-    return (
-        f"the draft {draft.name} was made for {name}, which has {', '.join(differences)}; expect "
-        "an accept length near 1, or use a draft made for this target"
-    )
+    name: str
+    architectures: tuple[str, ...] = ()  # empty: not in config.json
+    sizes: tuple[tuple[str, int], ...] = ()  # keys of the target's config.json, with values
+
+    @classmethod
+    def read(cls, config: ConfigFile) -> "Verifier | None":
+        """Return the target of a draft; None: its config.json names none."""
+        section = config.section("speculators_config")
+        verifier = None if section is None else section.section("verifier")
+        name = None if verifier is None else verifier.get("name_or_path")
+        if verifier is None or not isinstance(name, str):
+            return None
+        names = verifier.get("architectures")
+        architectures = tuple(map(str, names)) if isinstance(names, list) else ()
+        stated = [key for key in SIZES if verifier.get(key) is not None]
+        return cls(name, architectures, tuple((key, verifier.integer(key)) for key in stated))
+
+    def warning(self, folder: Path, target: LanguageModelConfig) -> str | None:
+        """Return why a draft seems to be made for another target; None: it may be for this one.
+
+        A target of another name may still be the same model, in a folder of any name. So there is
+        a warning only if another property differs too.
+        """
+        if _short(self.name) == _short(folder.name):
+            return None
+        differences = []
+        if self.architectures and target.architecture not in self.architectures:
+            wanted = " or ".join(self.architectures)
+            differences.append(f"architecture {wanted} instead of {target.architecture}")
+        found = {
+            "hidden_size": target.decoder.hidden_size,
+            "num_hidden_layers": target.num_hidden_layers,
+            "vocab_size": target.vocab_size,
+        }
+        differences += [
+            f"{key} {size} instead of {found[key]}"
+            for key, size in self.sizes
+            if size != found[key]
+        ]
+        if not differences:
+            return None
+        return (
+            f"the draft was made for {self.name}, which has {', '.join(differences)}; expect an "
+            "accept length near 1, or use a draft made for this target"
+        )
 
 
 def _short(name: str) -> str:

@@ -168,7 +168,7 @@ def _log_choices(config: EngineConfig) -> None:
             log.info("weights of the %s: %s, read as %s", name, quantization.description, dtype)
             for what in quantization.unused:
                 log.info("quantization of %s of the %s is not applied", what, name)
-    if warning := draft_facts(config.boot).get("draft_warning"):
+    if warning := draft_facts(config.boot, config.draft, config.target).get("draft_warning"):
         log.warning("%s", warning)
 
 
@@ -301,7 +301,7 @@ def _facts(
         "model_implementation": implementation_of(config.target),
         **_skipped_tensors(models.target),
         **_quantizations(config),
-        **draft_facts(config.boot),
+        **draft_facts(config.boot, config.draft, config.target),
         "dtype": str(config.dtype).removeprefix("torch."),
         "kv_cache_dtype": str(config.kv_dtype).removeprefix("torch."),
         **kernels,

@@ -13,7 +13,6 @@ from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.pickle_store import open_unquantized
-from specdecode_engine.model.speculators import proposed_draft_steps, verifier_warning
 
 DRAFT_HEADS: Mapping[Algorithm, type[DraftHead[Any]]] = {
     Algorithm.EAGLE: Eagle1Head,
@@ -57,15 +56,15 @@ def read_checked_draft(boot: EngineBoot, target: LanguageModelConfig) -> DraftCo
     return draft
 
 
-def draft_facts(boot: EngineBoot) -> dict[str, object]:
-    """Return what the draft's files state of its target and its use: fields of /server_info."""
-    folder = draft_folder(boot)
-    if folder is None:
+def draft_facts(
+    boot: EngineBoot, draft: DraftConfig | None, target: LanguageModelConfig
+) -> dict[str, object]:
+    """Return what a draft's config.json states of its target and its use: for /server_info."""
+    if not isinstance(draft, HeadConfig):
         return {}
-    found = {
-        "draft_warning": verifier_warning(folder, Path(boot.model.path)),
-        "proposed_draft_steps": proposed_draft_steps(folder),
-    }
+    verifier, steps = draft.verifier, draft.proposed_draft_steps
+    warning = None if verifier is None else verifier.warning(Path(boot.model.path), target)
+    found = {"draft_warning": warning, "proposed_draft_steps": steps}
     return {name: value for name, value in found.items() if value is not None}
 
 

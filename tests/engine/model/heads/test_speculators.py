@@ -1,82 +1,91 @@
 """What a draft of speculators states of its target and its use."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specdecode_engine.model.config_file import ConfigError
-from specdecode_engine.model.speculators import proposed_draft_steps, verifier_warning
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.model.config import LlamaConfig
+from specdecode_engine.model.config_file import ConfigError, ConfigFile
+from specdecode_engine.model.speculators import Verifier, proposed_draft_steps
+from specdecode_engine.startup.build import build_core
+from tests.engine.checkpoints import Checkpoints
 
-TARGET = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "vocab_size": 128256,
-}
-VERIFIER = {"name_or_path": "meta-llama/Llama-3.1-8B", "architectures": ["LlamaForCausalLM"]}
-
-
-def write(folder: Path, keys: dict[str, Any]) -> Path:
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(keys))
-    return folder
+LLAMA = "LlamaForCausalLM"
+VERIFIER = {"name_or_path": "meta-llama/Llama-3.1-8B", "architectures": [LLAMA]}
 
 
-def warning(
-    tmp_path: Path, verifier: dict[str, Any], target: dict[str, Any], name: str = "served"
-) -> str | None:
-    draft = write(tmp_path / "draft", {"speculators_config": {"verifier": verifier}})
-    return verifier_warning(draft, write(tmp_path / name, {**TARGET, **target}))
+@pytest.fixture
+def target(tmp_path: Path, config: Any) -> LlamaConfig:
+    """A Llama of 4 layers, 12 wide."""
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return LlamaConfig.load(tmp_path)
+
+
+def opened(section: dict[str, Any]) -> ConfigFile:
+    return ConfigFile(Path("draft/config.json"), {"speculators_config": section})
+
+
+def warning(verifier: dict[str, Any], target: LlamaConfig, name: str = "served") -> str | None:
+    read = Verifier.read(opened({"verifier": verifier}))
+    return None if read is None else read.warning(Path("models") / name, target)
 
 
 @pytest.mark.parametrize(
-    ("verifier", "target", "name"),
+    ("verifier", "name"),
     [
-        (VERIFIER, {}, "served"),
-        ({**VERIFIER, "architectures": ["Qwen3ForCausalLM"]}, {}, "llama-3.1-8b"),
-        (
-            {**VERIFIER, "architectures": ["Qwen3ForCausalLM"]},
-            {"_name_or_path": "models/Llama-3.1-8B"},
-            "served",
-        ),
-        ({"name_or_path": None, "hidden_size": 12}, {}, "served"),
+        (VERIFIER, "served"),
+        ({"name_or_path": "some/model"}, "served"),
+        ({**VERIFIER, "architectures": ["Qwen3ForCausalLM"]}, "llama-3.1-8b"),
+        ({**VERIFIER, "hidden_size": 12, "num_hidden_layers": 4}, "served"),
+        ({"name_or_path": None, "hidden_size": 24}, "served"),
     ],
-    ids=["nothing else differs", "folder of the name", "name in config.json", "no name"],
+    ids=["same architecture", "name alone", "folder of the name", "same sizes", "no name"],
 )
 def test_a_verifier_that_may_be_the_target_causes_no_warning(
-    tmp_path: Path, verifier: dict[str, Any], target: dict[str, Any], name: str
+    target: LlamaConfig, verifier: dict[str, Any], name: str
 ) -> None:
-    assert warning(tmp_path, verifier, target, name) is None
+    assert warning(verifier, target, name) is None
 
 
-def test_another_verifier_is_named_with_what_differs(tmp_path: Path) -> None:
-    verifier = {**VERIFIER, "hidden_size": 2048, "num_hidden_layers": 16}
-    found = warning(tmp_path, verifier, {"architectures": ["MistralForCausalLM"]})
+def test_another_verifier_is_named_with_what_differs(target: LlamaConfig) -> None:
+    verifier = {**VERIFIER, "architectures": ["Qwen3ForCausalLM"], "hidden_size": 24}
+    found = warning({**verifier, "vocab_size": 31}, target)
     assert found is not None
-    assert found.startswith("the draft draft was made for meta-llama/Llama-3.1-8B, which has ")
-    assert "architectures ['LlamaForCausalLM'] instead of ['MistralForCausalLM']" in found
-    assert "hidden_size 2048 instead of 4096, num_hidden_layers 16 instead of 32" in found
+    assert found.startswith("the draft was made for meta-llama/Llama-3.1-8B, which has ")
+    assert "architecture Qwen3ForCausalLM instead of LlamaForCausalLM, hidden_size 24" in found
+    assert "vocab_size" not in found
 
 
-def test_the_text_model_of_a_wrapper_is_compared(tmp_path: Path) -> None:
-    text = {"hidden_size": 2048, "vocab_size": 128256}
-    target = {"text_config": text, "hidden_size": None}
-    keys = {name: value for name, value in {**TARGET, **target}.items() if value is not None}
-    draft = write(
-        tmp_path / "draft",
-        {"speculators_config": {"verifier": {**VERIFIER, "hidden_size": 4096}}},
-    )
-    found = verifier_warning(draft, write(tmp_path / "served", keys))
-    assert found is not None
-    assert "hidden_size 4096 instead of 2048" in found
+def test_a_draft_of_other_writers_states_nothing() -> None:
+    config = ConfigFile(Path("draft/config.json"), {"hidden_size": 12})
+    assert Verifier.read(config) is None
+    assert proposed_draft_steps(config) is None
 
 
-def test_a_draft_of_other_writers_states_nothing(tmp_path: Path) -> None:
-    draft = write(tmp_path / "draft", TARGET)
-    assert verifier_warning(draft, write(tmp_path / "served", TARGET)) is None
-    assert proposed_draft_steps(draft) is None
+def test_the_engine_reports_warning_and_proposal(
+    checkpoints: Checkpoints, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log and /server_info have them; the head is served all the same."""
+    draft = Path(shutil.copytree(checkpoints.eagle3, tmp_path / "head"))
+    keys = json.loads((draft / "config.json").read_text())
+    keys["speculators_config"] = {
+        "verifier": {**VERIFIER, "architectures": ["Qwen3ForCausalLM"]},
+        "proposal_methods": [{"speculative_tokens": 5}],
+    }
+    (draft / "config.json").write_text(json.dumps(keys))
+    boot = {
+        "model": {"path": str(checkpoints.target)},
+        "speculation": {"algorithm": "EAGLE3", "draft_path": str(draft), "num_steps": 3},
+        "device": "cpu",
+    }
+    facts = build_core(EngineBoot.model_validate(boot)).facts
+    assert str(facts["draft_warning"]).startswith("the draft was made for meta-llama/Llama-3.1-8B")
+    assert facts["proposed_draft_steps"] == 5
+    assert str(facts["draft_warning"]) in caplog.text
 
 
 METHODS = [
@@ -97,10 +106,9 @@ METHODS = [
     ids=str,
 )
 def test_draft_steps_are_those_of_the_default_method(
-    tmp_path: Path, keys: dict[str, Any], steps: int | None
+    keys: dict[str, Any], steps: int | None
 ) -> None:
-    draft = write(tmp_path / "draft", {"speculators_config": keys})
-    assert proposed_draft_steps(draft) == steps
+    assert proposed_draft_steps(opened(keys)) == steps
 
 
 @pytest.mark.parametrize(
@@ -111,7 +119,6 @@ def test_draft_steps_are_those_of_the_default_method(
     ],
     ids=str,
 )
-def test_malformed_proposals_are_refused(tmp_path: Path, methods: object, message: str) -> None:
-    draft = write(tmp_path / "draft", {"speculators_config": {"proposal_methods": methods}})
+def test_malformed_proposals_are_refused(methods: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        proposed_draft_steps(draft)
+        proposed_draft_steps(opened({"proposal_methods": methods}))

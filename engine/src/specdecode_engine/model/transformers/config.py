@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from specdecode_engine.model.config import DecoderConfig, read_eos_token_ids
+from specdecode_engine.model.config import DecoderConfig, read_architecture, read_eos_token_ids
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.layer_config import read_layer_map
 from specdecode_engine.model.layer_map import LayerMap, LayerMapError
@@ -34,6 +34,7 @@ class TransformersConfig:
     is_wrapped: bool  # the text model is part of a model for several kinds of input
     text: Any = field(repr=False, compare=False)  # as transformers read it; see `copy_text`
     quantization: Quantization | None = None  # of the stored weights; None: they are plain
+    architecture: str = ""  # as in config.json
 
     @classmethod
     def load(cls, folder: Path) -> "TransformersConfig":
@@ -71,6 +72,7 @@ class TransformersConfig:
             is_wrapped=file.get("model_type") != text.model_type,
             text=text,
             quantization=read_quantization(file),
+            architecture=read_architecture(file),
         )
 
     def copy_text(self) -> Any:
