@@ -55,7 +55,7 @@ def record_drafts(core: EngineCore) -> list[Drafted]:
             owner = torch.full((length + 1,), req_index)
             committed = table.tokens_at(owner, torch.arange(length + 1))
             tokens = made.tokens[row].tolist()
-            parents = range(len(tokens))
+            parents = list(range(len(tokens)))
             if made.tree is not None:
                 parents = made.tree.parents[row, 1:].tolist()
             found.append(Drafted(tuple(committed.tolist()), tuple(tokens), tuple(parents)))

@@ -142,7 +142,8 @@ def draw_layer(
 
 def draw_map(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
     """Draw the weight of a linear map [outputs, inputs]."""
-    return torch.randn(shape, generator=generator) * shape[1] ** -0.5
+    width: float = shape[1] ** -0.5
+    return torch.randn(shape, generator=generator) * width
 
 
 def draw_norm(size: int, generator: torch.Generator) -> Tensor:

@@ -59,8 +59,8 @@ class EagleReference:
     def __init__(self, target: SlowTarget, tensors: Tensors) -> None:
         self.target = target
         self._tensors = {name: tensor.double() for name, tensor in tensors.items()}
-        self._embedding = target.model.get_input_embeddings().weight.detach()
-        self._scores = target.model.get_output_embeddings().weight.detach()
+        self._embedding: Tensor = target.model.get_input_embeddings().weight.detach()
+        self._scores: Tensor = target.model.get_output_embeddings().weight.detach()
 
     @classmethod
     def open(cls, files: DraftFiles) -> "EagleReference":
