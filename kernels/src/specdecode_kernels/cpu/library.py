@@ -17,10 +17,13 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 log = logging.getLogger(__name__)
+
+Loaded = TypeVar("Loaded")
 
 CACHE_VARIABLE = "SPECDECODE_CACHE"
 """Folder for what is compiled; `specdecode` in the user's cache where it is not set."""
@@ -122,38 +125,58 @@ def _library(dtype: torch.dtype) -> Library | str:
 
 def _load(dtype: torch.dtype) -> Library:
     define = TYPES[dtype]
+    flags = (*FLAGS, define) if define else FLAGS
+    return compile_library(SOURCES, HEADERS, flags, lambda file: Library(file, dtype))
+
+
+def compile_library(
+    sources: tuple[Path, ...],
+    headers: tuple[Path, ...],
+    flags: tuple[str, ...],
+    load: Callable[[Path], Loaded],
+) -> Loaded:
+    """Load a library that was compiled before, or compile it first.
+
+    Raises:
+        CannotCompile: there is no compiler, or it fails.
+        OSError: the cache cannot be written.
+    """
+    files = (*sources, *headers)
     try:
-        return Library(_compiled(define), dtype)
+        return load(_compiled(sources, files, flags))
     except OSError:  # cut short by a full disk, or from a machine with another C library
-        _compiled(define).unlink()
-        return Library(_compiled(define), dtype)
+        _compiled(sources, files, flags).unlink()
+        return load(_compiled(sources, files, flags))
 
 
-def _compiled(define: str) -> Path:
+def _compiled(sources: tuple[Path, ...], files: tuple[Path, ...], flags: tuple[str, ...]) -> Path:
     """Find the library that was made before, or make it."""
     compiler, *given = _compiler()
-    options = [*FLAGS, *([define] if define else []), *given]
+    options = [*flags, *given]
     folder = _folder()
-    file = folder / f"{_fingerprint(compiler, options)}.so"
+    file = folder / f"{_fingerprint(compiler, options, files)}.so"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as part:
-            _compile(compiler, options, Path(part.name))
+            _compile([compiler, *options, *map(str, sources)], Path(part.name))
         Path(part.name).replace(file)  # whole or not at all, whoever else compiles just now
     return file
 
 
-def _compile(compiler: str, options: list[str], to: Path) -> None:
-    command = [compiler, *options, *map(str, SOURCES), "-o", str(to)]
+def _compile(command: list[str], to: Path) -> None:
     try:
         subprocess.run(
-            command, check=True, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S
+            [*command, "-o", str(to)],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_TIMEOUT_S,
         )
     except (OSError, subprocess.SubprocessError) as error:
         to.unlink(missing_ok=True)
         said = getattr(error, "stderr", None) or str(error)
         first = next((line for line in said.splitlines() if "error" in line), said.strip())
-        raise CannotCompile(f"{compiler} cannot compile them: {first}") from None
+        raise CannotCompile(f"{command[0]} cannot compile them: {first}") from None
 
 
 def _compiler() -> list[str]:
@@ -166,10 +189,10 @@ def _compiler() -> list[str]:
     raise CannotCompile("there is no C compiler; install gcc and libc6-dev, or set CC")
 
 
-def _fingerprint(compiler: str, options: list[str]) -> str:
+def _fingerprint(compiler: str, options: list[str], files: tuple[Path, ...]) -> str:
     """Name what the result depends on: the sources, the compiler, the processor's abilities."""
     parts = [shlex.join([compiler, *options]), _version(compiler), _abilities()]
-    parts += [file.read_text() for file in (*SOURCES, *HEADERS)]
+    parts += [file.read_text() for file in files]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
