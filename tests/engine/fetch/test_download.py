@@ -220,7 +220,7 @@ def test_a_hub_that_is_not_there(download):
 @pytest.mark.parametrize(
     ("held", "words"),
     [
-        ({"config.json": b"{}", "pytorch_model.bin": b"pickle"}, "only pytorch_model.bin"),
+        ({"config.json": b"{}", "consolidated.00.pth": b"pickle"}, "only consolidated.00.pth"),
         ({"config.json": b"{}"}, "no weights at all"),
         ({"model.safetensors": b"x"}, "has no config.json"),
     ],
@@ -230,6 +230,16 @@ def test_a_repository_that_is_no_checkpoint(held, words, hub, download):
     reason, message = fails(download())
     assert reason is TerminationReason.CHECKPOINT_INVALID
     assert words in message
+
+
+def test_pickles_are_downloaded_where_there_are_no_safetensors(hub, files, download):
+    shards = [f"pytorch_model-0000{number}-of-00002.bin" for number in (1, 2)]
+    others = dict.fromkeys((*shards, "pytorch_model.bin.index.json", "optimizer.bin"), b"{}")
+    hub.add("org/both", files | others)
+    assert not {*shards} & names(download("hf://org/both").run())
+    hub.add("org/pickles", {"config.json": b"{}", **others})
+    found = names(download("hf://org/pickles").run())
+    assert found == {"config.json", "pytorch_model.bin.index.json", *shards}
 
 
 def test_a_volume_that_is_too_small_is_refused_before_a_byte_is_written(

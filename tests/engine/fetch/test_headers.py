@@ -42,6 +42,19 @@ def test_a_pair_on_the_hub_has_the_report_of_its_folders(
     assert reports[1]["target"]["has_tensors"]
 
 
+def test_a_head_of_pickles_is_checked_by_its_config(
+    endpoint: FakeHub, checkpoints: Checkpoints, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoint.add("org/target", files_of(checkpoints.target))
+    config = (checkpoints.eagle3 / "config.json").read_bytes()
+    endpoint.add("org/head", {"config.json": config, "pytorch_model.bin": b"\0" * 300_000})
+    assert check(["hf://org/target", "hf://org/head", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert not report["draft"]["has_tensors"]
+    assert report["draft"]["parameters"] > 10_000
+    assert not any("pytorch_model.bin" in str(request) for request in endpoint.requests)
+
+
 def test_only_headers_of_large_files_are_read(
     endpoint: FakeHub, checkpoints: Checkpoints, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -127,11 +127,22 @@ def test_a_broken_index_is_named(
     assert refusal(tmp_path).startswith(f"{index}: unreadable")
 
 
-def test_pickles_are_refused(tmp_path: Path, config: dict[str, object]) -> None:
+def test_pickles_are_read_as_weights_only(
+    tmp_path: Path, config: dict[str, object], tensors: Tensors
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    model = Llama.load(tmp_path, device=torch.device("cpu"))
+    assert torch.equal(model.embedding, tensors["model.embed_tokens.weight"])
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    assert "pytorch_model.bin: damaged or cut short" in refusal(tmp_path)
+
+
+def test_pickles_of_other_names_are_refused(tmp_path: Path, config: dict[str, object]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "consolidated.bin").write_bytes(b"")
     message = refusal(tmp_path)
-    assert "pytorch_model.bin" in message
+    assert "consolidated.bin" in message
     assert "convert it to safetensors" in message
 
 

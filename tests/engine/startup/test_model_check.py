@@ -318,3 +318,30 @@ def test_the_command_fails_with_the_reason(
     shown = capsys.readouterr()
     assert shown.out.endswith("can be served: no\n")
     assert "no such file" in shown.err
+
+
+def test_a_head_of_two_layers_in_a_pickle_is_counted(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    head = Path(shutil.copytree(checkpoints.eagle3, tmp_path / "head"))
+    keys = json.loads((head / "config.json").read_text())
+    (head / "config.json").write_text(json.dumps({**keys, "num_hidden_layers": 2}))
+    tensors = load_file(head / "model.safetensors")
+    layer = {name: t for name, t in tensors.items() if name.startswith("midlayer.")}
+    second = {name.replace("midlayer", "layers.1"): t for name, t in layer.items()}
+    del second["layers.1.hidden_norm.weight"]
+    for part in "qkv":
+        name = f"layers.1.self_attn.{part}_proj.weight"
+        second[name] = second[name][:, :64].clone()
+    (head / "model.safetensors").unlink()
+    torch.save({**tensors, **second}, head / "pytorch_model.bin")
+    one = check_pair(checkpoints.target, checkpoints.eagle3, CheckOptions()).draft
+    two = check_pair(checkpoints.target, head, CheckOptions()).draft
+    assert one is not None
+    assert two is not None
+    assert two.reason is None
+    assert two.has_tensors
+    assert one.parameters is not None
+    assert two.parameters == one.parameters + sum(t.numel() for t in second.values())
+    assert one.kv_bytes_per_token is not None
+    assert two.kv_bytes_per_token == 2 * one.kv_bytes_per_token

@@ -1,6 +1,7 @@
 """The Hugging Face Hub: the files of a revision, their contents, and what its errors mean."""
 
 import errno
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ ANSWER_TIMEOUT_S = 30.0
 PARTIAL_CONTENT = 206
 
 _SUFFIXES = (".safetensors", ".json", ".jinja")
+_PICKLES = re.compile(r"pytorch_model(-[0-9-]+of-[0-9]+)?\.bin")
 _CONFIG = "config.json"
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -126,20 +128,25 @@ def needed(files: Iterable[HubFile], uri: str) -> tuple[HubFile, ...]:
     """Choose the files to download, ordered by name.
 
     Folders are left out because they contain other formats; so are consolidated weights, which
-    some publishers provide in addition to the same weights in shards. Raises `FetchError` if this
-    is not a checkpoint in Hugging Face format with safetensors.
+    some publishers provide in addition to the same weights in shards. Pickles are chosen where
+    there are no safetensors. Raises `FetchError` if this is not a checkpoint in Hugging Face
+    format.
     """
     found = tuple(files)
-    chosen = sorted((file for file in found if _is_needed(file.name)), key=attrgetter("name"))
+    chosen = [file for file in found if _is_needed(file.name)]
+    if not any(file.name.endswith(".safetensors") for file in chosen):
+        chosen += [file for file in found if _PICKLES.fullmatch(file.name)]
+    chosen.sort(key=attrgetter("name"))
     names = {file.name for file in chosen}
     invalid = TerminationReason.CHECKPOINT_INVALID
     if _CONFIG not in names:
         raise FetchError(invalid, uri, f"has no {_CONFIG}; name a model in Hugging Face format")
-    if not any(name.endswith(".safetensors") for name in names):
-        others = [file.name for file in found if file.name.endswith((".bin", ".gguf", ".pt"))]
+    if not any(name.endswith((".safetensors", ".bin")) for name in names):
+        suffixes = (".bin", ".gguf", ".pt", ".pth")
+        others = [file.name for file in found if file.name.endswith(suffixes)]
         held = f"only {', '.join(sorted(others)[:3])}" if others else "no weights at all"
         remedy = "name a revision or a model that has them"
-        raise FetchError(invalid, uri, f"has no safetensors, {held}; {remedy}")
+        raise FetchError(invalid, uri, f"has no safetensors or pytorch_model.bin, {held}; {remedy}")
     return tuple(chosen)
 
 

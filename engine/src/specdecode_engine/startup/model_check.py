@@ -160,9 +160,9 @@ def _check_model(
 
 def _open_tensors(folder: Path, config: DraftConfig) -> TensorStore | None:
     """Open what the engine would read; None where the folder has config.json alone."""
-    if isinstance(config, HeadConfig):
-        return open_unquantized(folder) if has_tensors(folder) or has_pickles(folder) else None
-    return open_checkpoint(folder) if has_tensors(folder) else None
+    if not has_tensors(folder) and not has_pickles(folder):
+        return None
+    return open_unquantized(folder) if isinstance(config, HeadConfig) else open_checkpoint(folder)
 
 
 def _quantization(config: DraftConfig) -> str | None:

@@ -13,8 +13,10 @@ from specdecode_engine.model.checkpoint import (
     Shape,
     StoredTensor,
     TensorError,
+    TensorStore,
 )
 from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.pickle_store import open_unquantized
 from specdecode_engine.model.quantized.config import Quantization, read_quantization
 from specdecode_engine.model.quantized.weight import (
     MISFIT,
@@ -107,13 +109,13 @@ def _refuse_left_over(
             raise TensorError(source.folder, fault, MISFIT)
 
 
-def open_checkpoint(folder: Path) -> Checkpoint | DequantizingStore:
+def open_checkpoint(folder: Path) -> TensorStore:
     """Open the tensors of a folder with a config.json, which declares how they are quantized."""
     return open_tensors(folder, read_quantization(ConfigFile.open(folder / "config.json")))
 
 
-def open_tensors(folder: Path, quantization: Quantization | None) -> Checkpoint | DequantizingStore:
-    """Open the tensors of a folder; without a quantization they are plain."""
+def open_tensors(folder: Path, quantization: Quantization | None) -> TensorStore:
+    """Open the tensors of a folder; without a quantization they are plain, and may be pickles."""
     if quantization is None:
-        return Checkpoint.open(folder)
+        return open_unquantized(folder)
     return DequantizingStore.of(Checkpoint.open_quantized(folder), quantization)

@@ -16,7 +16,6 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from specdecode_engine.model.checkpoint import NAMED, TensorError, TensorStore
-from specdecode_engine.model.pickle_store import open_unquantized
 from specdecode_engine.model.quantized.store import DequantizingStore, open_tensors
 from specdecode_engine.model.transformers.attention import (
     IMPLEMENTATION,
@@ -100,7 +99,7 @@ def _read_later(
     What transformers would cast is cast while it is read, and quantized weights are made in
     `dtype`: a tensor never exists twice.
     """
-    store = _open_store(config)
+    store = open_tensors(config.folder, config.quantization)
     quantized = store.weights if isinstance(store, DequantizingStore) else {}
 
     def dtype_of(name: str) -> torch.dtype:
@@ -110,14 +109,6 @@ def _read_later(
         return dtype if stored.is_floating_point or name in quantized else stored
 
     return {name: _LaterTensor(store, name, dtype_of(name)) for name in store.tensors}
-
-
-def _open_store(config: TransformersConfig) -> TensorStore:
-    """Open safetensors if there are any, else pickles, which quantized weights never are."""
-    folder = config.folder
-    if config.quantization is None:
-        return open_unquantized(folder)
-    return open_tensors(folder, config.quantization)
 
 
 def _kept_wide(model_class: Any) -> tuple[str, ...]:
