@@ -12,7 +12,7 @@ N ?= 200
 SEED ?= 1
 
 .PHONY: help setup fmt lint vocabulary size manifests manifests-check models cluster cluster-tools cluster-down images \
-        demo serve bench-engine bench-experts bench-serve bench-controller bench-rollout bench-graphs bench-operator \
+        demo serve bench-engine bench-experts bench-serve bench-controller bench-detection bench-rollout bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
         compile-gate fuzz soak clients test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo drafts-zoo release-dry-run clean
 
@@ -140,6 +140,9 @@ bench-gpu: setup ## Measure this machine's GPU within nine minutes; without a GP
 
 gpu-carry: setup ## Download wheels into bench/carry for a GPU machine that has only torch and transformers
 	@PYTHONPATH=bench $(RUN) python -m gpu_bench.carry $(ARGS)
+
+bench-detection: setup ## Serve damaged drafts, and count false alarms over simulated lives of engines (QUICK=1: fewer)
+	@PYTHONPATH=bench $(RUN) python -m detection $(if $(QUICK),--quick)
 
 bench-controller: setup ## Measure the regret of every policy on simulated machines (SEEDS seeds from SEED; ONLY=goodput: policies with this prefix; QUICK=1: shorter)
 	@PYTHONPATH=bench $(RUN) python -m controller --seed $(SEED) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)

@@ -17,7 +17,7 @@ from specdecode_engine.startup.memory import SHORTEST_TOKENS
 
 
 def build_poisoned(boot: EngineBoot, cache_tokens: int | None = None) -> EngineCore:
-    """Build an engine and fill its KV caches with NaN.
+    """Build an engine and fill its KV caches with NaN; it drafts however useless the draft is.
 
     Args:
         cache_tokens: limit the cache to the pages of one request of this many tokens, at least
@@ -28,7 +28,7 @@ def build_poisoned(boot: EngineBoot, cache_tokens: int | None = None) -> EngineC
         most = max(cache_tokens, SHORTEST_TOKENS) + config.sizes.reserve_tokens
         memory = boot.memory.model_copy(update={"max_total_tokens": most})
         config = replace(config, boot=boot.model_copy(update={"memory": memory}))
-    core = build(config)
+    core = build(config, tests_draft=False)
     poison(core.context.pool)
     if core.context.routed is not None:
         ids = core.context.routed.ids

@@ -51,6 +51,9 @@ class ScriptedDrafter:
     def prefill(self, spans: Items[Span], aux_hidden_states: Tensor | None) -> None:
         """Nothing is computed."""
 
+    def skip_prefill(self, spans: Items[Span], aux_hidden_states: Tensor | None) -> None:
+        """Nothing is computed."""
+
     def update_after_verify(
         self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
     ) -> None:

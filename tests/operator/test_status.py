@@ -535,6 +535,26 @@ def test_an_engine_that_does_worse_than_told_is_degraded_and_ready(world):
     assert conditions(status)["Stalled"][0] == "False"
 
 
+def test_an_unfit_draft_is_a_condition_of_its_own(world):
+    serving = world(deployment=replicas(1), pods=[SERVING])
+    speculation = serving.resource["spec"]["speculation"]
+    assert speculation["algorithm"] == "EAGLE3"
+    assert conditions(tell(serving))["DraftHealthy"] == ("True", "AsExpected")
+    unfit = Degradation(reason="DraftUnfit", message="the draft does not fit the target: 1 of 200")
+    status = tell(replace(serving, degraded=(("chat-1", unfit),)))
+    assert conditions(status)["DraftHealthy"] == ("False", "DraftUnfit")
+    assert conditions(status)["Degraded"] == ("True", "DraftUnfit")
+    assert message(status, "DraftHealthy") == f"chat-1: {unfit.message}"
+    assert conditions(status)["Ready"] == ("True", "Serving")
+
+
+@pytest.mark.parametrize("algorithm", ["NONE", "NGRAM"])
+def test_without_a_draft_model_there_is_no_condition_for_it(world, algorithm):
+    serving = world(deployment=replicas(1), pods=[SERVING])
+    serving.resource["spec"]["speculation"] = {"algorithm": algorithm}
+    assert "DraftHealthy" not in conditions(tell(serving))
+
+
 def test_a_capture_that_failed_is_a_condition_and_one_event(world):
     serving = world(deployment=replicas(1), pods=[SERVING])
     calm = tell(serving)

@@ -59,6 +59,7 @@ class Degraded(StrEnum):
     """How a serving engine may fall short of its configuration."""
 
     API_KEYS_MISSING = "ApiKeysMissing"
+    DRAFT_UNFIT = "DraftUnfit"
     TABLE_REFUSED = "SpeculationTableRefused"
     NEEDS_RESTART = "NeedsRestart"
     CUDA_GRAPHS_MISSED = "CudaGraphsMissed"

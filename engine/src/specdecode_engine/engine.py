@@ -1,9 +1,10 @@
 """The engine core: one step schedules, launches, collects and commits."""
 
 import logging
-import time
 from collections.abc import Mapping
 
+from specdecode_engine.adaptive.draft_evidence import FirstPosition
+from specdecode_engine.adaptive.draft_health import DraftHealth
 from specdecode_engine.adaptive.policy import Feedback, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import (
@@ -19,9 +20,11 @@ from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters
 from specdecode_engine.stats.per_table import PerTableStats
 from specdecode_engine.stats.snapshot import CoreSnapshot, take_snapshot
+from specdecode_engine.steps.first_position import count_first_position
 from specdecode_engine.steps.in_flight import InFlightStep, SequenceResult
 from specdecode_engine.steps.launch import Launcher
 from specdecode_engine.steps.model_context import ModelContext
+from specdecode_engine.steps.open_requests import open_requests
 from specdecode_engine.steps.out_of_memory import is_out_of_memory, release_cached_memory
 from specdecode_engine.steps.timing import Stopwatch
 
@@ -108,7 +111,7 @@ class EngineCore:
                 "engine prepared at start; keep to those, or restart it with the new table"
             )
         self.scheduler.policy.reload(table)
-        self.context.graphs.replan(self.scheduler.policy)
+        self._replan()
         self.per_table.use(table.table_hash)
 
     def has_work(self) -> bool:
@@ -202,7 +205,7 @@ class EngineCore:
         return found
 
     def _launch(self, plan: SchedulerOutput) -> tuple[InFlightStep, ...]:
-        self._open_requests(plan)
+        open_requests(self.context, plan, self.scheduler)
         if plan.decision is not None:
             self.counters.decide(plan.decision)
         table = self.per_table.table
@@ -260,33 +263,31 @@ class EngineCore:
             step.decision, batch_size, step.kv_tokens, continuing, busy_seconds, is_alone
         )
         self.counters.learn(feedback)
-        self.scheduler.policy.observe(feedback)
+        if not step.decision.reason.is_of_unfit_draft:
+            self.scheduler.policy.observe(feedback)
+        if self.scheduler.draft_health is not None:
+            self._learn_of_draft(self.scheduler.draft_health, feedback, results)
 
-    def _open_requests(self, plan: SchedulerOutput) -> None:
-        """Bring the device tables up to date with what the scheduler handed out."""
-        for chunk in plan.chunks:
-            if chunk.sequence.computed == chunk.sequence.matched:
-                self._open_request(chunk.sequence)
-        sequences = (*[chunk.sequence for chunk in plan.chunks], *plan.decoding)
-        held = [(s.req_index, s.pages) for s in sequences if s.req_index is not None]
-        self.context.table.write_pages(held)
-        if self.scheduler.windows is not None:
-            self.context.table.write_window_pages(self.scheduler.windows.take_changes())
+    def _learn_of_draft(
+        self, health: DraftHealth, feedback: Feedback, results: list[SequenceResult]
+    ) -> None:
+        """Judge the draft by the result of a step."""
+        drafter = self.context.drafter
+        first = FirstPosition() if drafter is None else count_first_position(results, drafter)
+        if not health.observe(feedback.decision, first, feedback.seconds):
+            return
+        report = health.report()
+        level = logging.WARNING if report.is_unfit else logging.INFO
+        log.log(level, "%s", report.description)
+        if not report.is_unfit and feedback.decision.reason.is_of_unfit_draft:
+            self.scheduler.forget_draft_kv()
+        self._replan()
 
-    def _open_request(self, sequence: Sequence) -> None:
-        req_index, request = sequence.req_index, sequence.request
-        assert req_index is not None
-        if sequence.admitted_s is None:
-            sequence.admitted_s = time.monotonic()
-            sequence.cached_tokens = sequence.matched
-        prompt = list(request.prompt_ids)
-        output = sequence.tokens[len(prompt) :]
-        self.context.table.open(req_index, sequence.tokens)
-        self.context.rotary.open(req_index, sequence.total_limit)
-        rules = request.grammar, sequence.ending_ids
-        self.context.sampler.open(req_index, request.sampling, prompt, output, *rules)
-        if self.context.drafter is not None:
-            self.context.drafter.open(req_index, sequence.matched, sequence.total_limit)
+    def _replan(self) -> None:
+        """Plan CUDA graphs for what may be decided from now on."""
+        health = self.scheduler.draft_health
+        is_unfit = health is not None and health.is_unfit
+        self.context.graphs.replan(self.scheduler.policy, with_plain=is_unfit)
 
     def _commit(self, step: InFlightStep, result: SequenceResult) -> Output:
         """Append the tokens that are kept, and end the sequence at a stop."""
@@ -329,6 +330,8 @@ class EngineCore:
         sequence.computed = len(sequence.tokens) - 1
         if drafter is None:
             sequence.reusable = sequence.computed
+        elif sequence.skips_draft:
+            sequence.reusable = sequence.computed - self.scheduler.cache.lookahead
         elif step.drafted and drafter.is_complete(req_index):
             sequence.reusable = before - self.scheduler.cache.lookahead
 

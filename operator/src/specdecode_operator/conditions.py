@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from specdecode_api.report import Degradation
+from specdecode_api.report import Degradation, Degraded
 from specdecode_operator import served
 from specdecode_operator.create_errors import CreateFailure
 from specdecode_operator.outcome import Blocked, BlockReason
@@ -30,6 +30,7 @@ class Type(StrEnum):
     DEFINITION_CURRENT = "DefinitionCurrent"
     STATE_LOST = "StateLost"
     SPEC_OVERRIDDEN = "SpecOverridden"
+    DRAFT_HEALTHY = "DraftHealthy"
     CANARY_HEALTHY = "CanaryHealthy"
     RECOMMENDATION_READY = "RecommendationReady"
 
@@ -75,6 +76,8 @@ class Facts:
     """Whether every model is downloaded in every pod."""
     degraded: tuple[tuple[str, Degradation], ...] = ()
     """Degradations of serving engines, with the name of the pod."""
+    has_draft: bool = False
+    """Whether a draft model is configured."""
     most_unavailable: int = 0
     """How many replicas a rollout may stop before it has replaced them."""
     strategy: str = "Auto"
@@ -116,6 +119,7 @@ def checks(facts: Facts) -> dict[Type, Check]:
         found[Type.SPEC_OVERRIDDEN] = Check(True, "Promoted", facts.overridden)
     optional = {
         Type.MODEL_READY: _model_ready(facts),
+        Type.DRAFT_HEALTHY: _draft_healthy(facts),
         Type.CANARY_HEALTHY: facts.trial,
         Type.RECOMMENDATION_READY: facts.recommendation,
     }
@@ -300,6 +304,17 @@ def _model_ready(facts: Facts) -> Check | None:
     if facts.has_fetched_models:
         return Check(True, "Downloaded", "all models are downloaded and verified")
     return None
+
+
+def _draft_healthy(facts: Facts) -> Check | None:
+    """Whether the draft fits the target, as far as serving engines have tested it."""
+    if not facts.has_draft or not facts.available:
+        return None
+    unfit = [(pod, each) for pod, each in facts.degraded if each.reason == Degraded.DRAFT_UNFIT]
+    if unfit:
+        pod, first = unfit[0]
+        return Check(False, first.reason, f"{pod}: {first.message}")
+    return Check(True, "AsExpected", "no engine reports that the draft does not fit the target")
 
 
 def _config_resolved(facts: Facts) -> Check:

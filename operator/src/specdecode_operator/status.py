@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from specdecode_api.report import ModelState
+from specdecode_api.speculation import Algorithm
 from specdecode_api.v1alpha1 import ModelStatus, RecommendationStatus, Status
 from specdecode_operator import conditions, pods
 from specdecode_operator.children.labels import pod_selector, selector_text
@@ -182,6 +183,11 @@ def _strategy(resource: Manifest) -> str:
     return str(strategy.get("type") or "Auto")
 
 
+def _has_draft(resource: Manifest) -> bool:
+    speculation = (resource.get("spec") or {}).get("speculation") or {}
+    return speculation.get("algorithm") not in (None, Algorithm.NONE.value, Algorithm.NGRAM.value)
+
+
 def _pods_in_force(seen: Observed, plan: Plan) -> list[Manifest]:
     """Stable pods, without those of a trial's candidate: condition CanaryHealthy reports these."""
     trial = plan.step.record.trial if plan.step else None
@@ -210,6 +216,7 @@ def _facts(
         else None,
         trouble=pods.trouble(_pods_in_force(seen, plan), config_hash, seen.progress, seen.at),
         degraded=seen.degraded,
+        has_draft=_has_draft(seen.resource),
         most_unavailable=most_unavailable(live),
         strategy=_strategy(seen.resource),
         is_in_place=plan.strategy.is_in_place,

@@ -83,7 +83,7 @@ def test_a_table_becomes_ranges_ascending() -> None:
 
 def test_sizes_and_shapes_know_every_depth_of_a_default_table() -> None:
     assert list(draft_shapes(ngram(policy="ema"))) == [0, 1, 3, 5, 7]
-    assert list(draft_shapes(ngram())) == [3]
+    assert list(draft_shapes(ngram())) == [0, 3]
 
 
 def test_a_table_is_loaded_from_where_it_is_given(tmp_path) -> None:

@@ -66,6 +66,11 @@ ACCEPT_LENGTH = gauge(
 LOAD = gauge(
     "load", "Load: (running + waiting requests) / (max running requests × recent accept length)."
 )
+DRAFT_UNFIT = gauge(
+    "draft_unfit",
+    "1 if the draft does not fit the target: the engine decodes without it, except for probes.",
+)
+DRAFT_PROBES = counter("draft_probes", "Requests that probed an unfit draft.")
 
 GRAPH_BATCH_SIZES = gauge(
     "graph_batch_sizes", "Batch sizes with a captured CUDA graph, by draft steps.", "num_steps"
@@ -92,7 +97,7 @@ CORE = (
     PROMPT_TOKENS, DECODE_SECONDS, PREFILL_SECONDS, CACHE_QUERIED_TOKENS, CACHE_HIT_TOKENS,
     CACHE_EVICTED_PAGES, KERNEL_COMPILES, PREEMPTED_REQUESTS, OUT_OF_MEMORY_STEPS,
     RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES, KV_PAGES, KV_WINDOW_PAGES,
-    NUM_STEPS, NUM_DRAFT_TOKENS, ACTIVE_RANGE, ACCEPT_LENGTH, LOAD,
+    NUM_STEPS, NUM_DRAFT_TOKENS, ACTIVE_RANGE, ACCEPT_LENGTH, LOAD, DRAFT_UNFIT, DRAFT_PROBES,
 )  # fmt: skip
 GRAPHS = (
     GRAPH_BATCH_SIZES, GRAPH_BYTES, GRAPH_CAPTURE_SECONDS, GRAPH_SHARED_BYTES,

@@ -20,6 +20,12 @@ class Reason(StrEnum):
     PROBE = "probe"  # to learn, not because it is expected to be best
     KEEP = "keep"  # no other candidate is better by enough
     LIMIT = "limit"  # every request of the batch limits its draft steps to fewer
+    UNFIT = "unfit"  # the draft does not fit the target; no policy has decided
+    UNFIT_PROBE = "unfit_probe"  # to learn whether it does after all
+
+    @property
+    def is_of_unfit_draft(self) -> bool:
+        return self is Reason.UNFIT or self is Reason.UNFIT_PROBE
 
 
 class Decision(NamedTuple):

@@ -75,6 +75,22 @@ class Request:
     max_steps: int | None = None
     return_routed_experts: bool = False
 
+    @property
+    def is_unrestricted(self) -> bool:
+        """Whether tokens follow the target's own distribution, which is what drafts predict.
+
+        Neither grammar, bias, token rules nor penalties change it, and no high temperature.
+        """
+        params = self.sampling
+        return (
+            self.grammar is None
+            and params.temperature <= 1.0
+            and params.repetition_penalty == 1.0
+            and params.presence_penalty == params.frequency_penalty == 0.0
+            and not (params.logit_bias or params.bad_words or params.min_tokens)
+            and params.allowed_token_ids is None
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:

@@ -73,6 +73,8 @@ class Sequence:
     stats: RequestStats = field(default_factory=RequestStats)
     admitted_s: float | None = None  # when it first left the queue, in seconds of time.monotonic
     cached_tokens: int = 0  # `matched` then: a preempted sequence also finds its own rows
+    skips_draft: bool = False  # whether its prompt does not pass the draft, which is unfit
+    first_proposals: int = 0  # draft tokens at the first position that count as evidence
 
     @classmethod
     def of(cls, request: Request, eos_token_ids: frozenset[int] = frozenset()) -> "Sequence":

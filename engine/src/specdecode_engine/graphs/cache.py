@@ -69,10 +69,14 @@ class GraphCache:
             self._sets[key.num_steps] = tuple(sorted(sets, key=lambda one: one.batch_size))
         return self._capturer.pending_pairs > 0
 
-    def replan(self, policy: AdaptivePolicy) -> None:
-        """Plan for the policy's new table; new pairs are captured in idle steps."""
+    def replan(self, policy: AdaptivePolicy, *, with_plain: bool = False) -> None:
+        """Plan for the policy's table; new pairs are captured in idle steps.
+
+        Args:
+            with_plain: plan steps without draft tokens at every batch size, whatever the table.
+        """
         if self._capturer is not None and self._space is not None:
-            self._plan = self._space.plan(policy)
+            self._plan = self._space.plan(policy, with_plain=with_plain)
             self._capturer.replan(self._plan)
 
     def activate(self, num_steps: int, batch_size: int) -> GraphSet | None:

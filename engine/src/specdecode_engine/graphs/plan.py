@@ -92,9 +92,15 @@ class GraphSpace:
     max_running: int
     window: int | None
 
-    def plan(self, policy: AdaptivePolicy) -> GraphPlan:
-        """Compute the pairs that a policy can reach in its table."""
+    def plan(self, policy: AdaptivePolicy, *, with_plain: bool = False) -> GraphPlan:
+        """Compute the pairs that a policy can reach in its table.
+
+        Args:
+            with_plain: add steps without draft tokens at every size.
+        """
         reach = reachable(_choosable(policy), policy.routing, self.sizes, self.max_running)
+        if with_plain:
+            reach[0] = self.sizes[::-1]
         pairs = {
             GraphKey(num_steps, size): forwards_of(self.shapes[num_steps], size, self.window)
             for num_steps, reached in reach.items()

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 
+from specdecode_engine.adaptive.draft_health import DraftHealth
 from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
@@ -62,9 +63,16 @@ class Scheduler:
     holds are as good as free; they are evicted when free ones run out.
     """
 
-    def __init__(self, limits: Limits, policy: AdaptivePolicy, cache: PrefixCache) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        policy: AdaptivePolicy,
+        cache: PrefixCache,
+        draft_health: DraftHealth | None = None,
+    ) -> None:
         self.limits = limits
         self.policy = policy
+        self.draft_health = draft_health  # None: the draft is not tested, or there is none
         self.cache = cache
         self.pages = PageAllocator(limits.pages, limits.page_size)
         self.windows: WindowPages | None = None
@@ -76,6 +84,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.preempted_total = 0
+        self._draft_kv_generation = 0
         self._reduced_to: int | None = None  # most running sequences after a step without memory
         self._free_req_indices = list(range(limits.max_running, 0, -1))
 
@@ -135,6 +144,10 @@ class Scheduler:
         Where the range has no candidate as small as the limit, its smallest one drafts more; the
         excess is not accepted.
         """
+        health = self.draft_health
+        if health is not None and health.is_unfit:
+            has_probe = not all(sequence.skips_draft for sequence in decoding)
+            return health.decide(self.policy.table, len(decoding), has_probe=has_probe)
         decision = self.policy.decide(len(decoding), kv_tokens)
         limits = [sequence.request.max_steps for sequence in decoding]
         if None in limits:
@@ -179,6 +192,13 @@ class Scheduler:
         sequence.computed = 0
         self.waiting.appendleft(sequence)
         self.preempted_total += 1
+
+    def forget_draft_kv(self) -> None:
+        """Let no new request use a cached prefix: its rows in the draft's KV cache are not right.
+
+        Pages have rows of target and draft. They stay until memory is needed.
+        """
+        self._draft_kv_generation += 1
 
     def check(self) -> None:
         """Assert that free, cached and held request indices and pages add up to all of them."""
@@ -278,11 +298,13 @@ class Scheduler:
 
         Its keys are those of the sequence's own rotary table.
         """
-        table = bisect_left(self.limits.rotary_limits, sequence.total_limit)
-        found = self.cache.match(sequence.tokens, sequence.skippable_tokens, table)
+        limits = self.limits.rotary_limits
+        table = bisect_left(limits, sequence.total_limit)
+        key = table + self._draft_kv_generation * (len(limits) + 1)
+        found = self.cache.match(sequence.tokens, sequence.skippable_tokens, key)
         if self.windows is None or (usable := self.windows.usable(found[0])) == len(found[0]):
             return found
-        return self.cache.match(sequence.tokens, usable * self.limits.page_size, table)
+        return self.cache.match(sequence.tokens, usable * self.limits.page_size, key)
 
     def _move_windows(self, chunks: tuple[PrefillChunk, ...], decoding: list[Sequence]) -> None:
         """Attach window pages to all rows of this step; end the use of those out of the windows."""

@@ -10,6 +10,7 @@ from specdecode_api import names
 from specdecode_api.report import Degradation, Degradations, Degraded
 from specdecode_engine.graphs.plan import Eager, GraphReport
 from specdecode_engine.serve.service import Service, service_of
+from specdecode_engine.stats.snapshot import CoreSnapshot
 
 api_router = APIRouter()
 router = APIRouter()
@@ -61,17 +62,19 @@ async def get_degraded(request: Request) -> Response:
     """Report degradations; a degraded engine serves."""
     service = service_of(request)
     snapshot = await service.engine.refresh_snapshot()
-    found = _degradations(service, snapshot.graphs)
+    found = _degradations(service, snapshot)
     degraded = tuple(Degradation(reason=reason, message=text) for reason, text in found)
     report = Degradations(degraded=degraded)
     return Response(report.model_dump_json(), media_type="application/json")
 
 
-def _degradations(service: Service, graphs: GraphReport) -> Iterator[tuple[Degraded, str]]:
+def _degradations(service: Service, snapshot: CoreSnapshot) -> Iterator[tuple[Degraded, str]]:
     """Yield the degradations, the worst first."""
     keys, watch = service.keys, service.watch
     if keys is not None and keys.error:
         yield Degraded.API_KEYS_MISSING, f"every request is refused: {keys.error}"
+    if snapshot.draft is not None and snapshot.draft.is_unfit:
+        yield Degraded.DRAFT_UNFIT, snapshot.draft.description
     if refusal := service.tables.latest_refusal:
         yield Degraded.TABLE_REFUSED, f"the old table stays in force: {refusal}"
     if watch is not None and watch.needs_restart:
@@ -80,7 +83,7 @@ def _degradations(service: Service, graphs: GraphReport) -> Iterator[tuple[Degra
     if reason := service.facts.get("cpu_kernels_missing"):
         text = f"torch is used instead of the C kernels and is several times slower: {reason}"
         yield Degraded.CPU_KERNELS_MISSING, text
-    if text := missed_graphs(graphs):
+    if text := missed_graphs(snapshot.graphs):
         yield Degraded.CUDA_GRAPHS_MISSED, text
 
 

@@ -14,9 +14,9 @@ from specdecode_engine.sampling.sampler import SamplingBatch
 class Drafter(Protocol):
     """Drafts tokens.
 
-    Life of a request: `open`, then `prefill` for every prompt span, then in any order `draft` and
-    `update_after_verify` (a step without `draft` leaves rows missing; the next `draft` computes
-    them), then `open` again for the next request with that index.
+    Life of a request: `open`, then `prefill` or `skip_prefill` for every prompt span, then in any
+    order `draft` and `update_after_verify` (a step without `draft` leaves rows missing; the next
+    `draft` computes them), then `open` again for the next request with that index.
     """
 
     @property
@@ -41,6 +41,14 @@ class Drafter(Protocol):
         Args:
             spans: consecutive per request, starting at the `rows` given to `open`.
             aux_hidden_states: [rows of all spans, width], or None if the draft reads none.
+        """
+        ...
+
+    def skip_prefill(self, spans: Items[Span], aux_hidden_states: Tensor | None) -> None:
+        """Keep of prompt spans what a later `draft` cannot do without, in next to no time.
+
+        The draft does not fit the target: its acceptance does not matter. Arguments as of
+        `prefill`; either all spans of a prompt are skipped or none.
         """
         ...
 

@@ -11,6 +11,7 @@ import torch
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Policy
+from specdecode_engine.adaptive.draft_health import DraftHealth
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
@@ -92,6 +93,7 @@ def build(
     clock: Callable[[], float] = time.monotonic,
     open_store: OpenStore | None = None,
     on_weights: Callable[[], None] = lambda: None,
+    tests_draft: bool = True,
 ) -> EngineCore:
     """Load the checkpoints and wire an engine core.
 
@@ -101,6 +103,8 @@ def build(
         open_store: opens the tensors of the target and of a STANDALONE draft; benchmarks replace
             it for models that are not stored.
         on_weights: called when all weights are loaded, before steps are timed.
+        tests_draft: whether a draft that does not fit the target is detected; tests and benchmarks
+            draft with random weights.
 
     Raises:
         CheckpointError, GraphsUnavailable, NotEnoughMemory, RuntimeError: the message contains the
@@ -134,12 +138,17 @@ def build(
     cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
     return EngineCore(
         context,
-        Scheduler(limits, policy, cache),
+        Scheduler(limits, policy, cache, _draft_health(config) if tests_draft else None),
         config.sizes.shapes,
         frozenset(config.target.eos_token_ids),
         Stopwatch(config.device, clock),
         _facts(config, models, limits, routed, context.graphs.report()),
     )
+
+
+def _draft_health(config: EngineConfig) -> DraftHealth | None:
+    """Return the test of the draft; only a model can be made for another target."""
+    return None if config.draft is None else DraftHealth()
 
 
 class _Models(NamedTuple):

@@ -148,10 +148,10 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
 
 
 def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
-    """Return every draft shape that a step can use, by `num_steps`."""
+    """Return every draft shape that a step can use, by `num_steps`; 0 is always among them."""
     if speculation.algorithm is Algorithm.NONE:
         return {0: DraftShape.chain(0)}
-    steps_choices = {*candidates(speculation.entries), speculation.num_steps}
+    steps_choices = {0, *candidates(speculation.entries), speculation.num_steps}
     return {
         steps: DraftShape.of(
             steps,

@@ -1,11 +1,12 @@
 """A copy of everything that the core counts, which any thread may read."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 
 from specdecode_api import metrics
 from specdecode_api.metrics import MetricSpec, core, speculation
-from specdecode_engine.adaptive.policy import RangeState
+from specdecode_engine.adaptive.draft_health import DraftReport
+from specdecode_engine.adaptive.policy import RangeState, Reason
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters, DecodeTotals, load
@@ -43,6 +44,7 @@ class CoreSnapshot:
     ranges: tuple[RangeState, ...] = ()
     reason: str = ""
     graphs: GraphReport = field(default_factory=lambda: GraphReport("off"))
+    draft: DraftReport | None = None  # None: no draft is tested
 
     def __getitem__(self, key: MetricSpec | tuple[MetricSpec, str]) -> float:
         """Return the value of a series, summed over its labels, or the one at a label's value."""
@@ -65,6 +67,7 @@ class CoreSnapshot:
             "reason": self.reason,
             "ranges": [asdict(state) for state in self.ranges],
             "graphs": asdict(self.graphs),
+            "draft": None if self.draft is None else self.draft.document(),
         }
 
 
@@ -82,7 +85,8 @@ def take_snapshot(
     Args:
         num_draft_tokens: nodes that a step verifies, root included, by its draft steps.
     """
-    states, latest = scheduler.policy.states(), counters.latest
+    states, latest = _states(scheduler), counters.latest
+    draft = None if scheduler.draft_health is None else scheduler.draft_health.report()
     num_steps = latest.num_steps if latest else states[0].num_steps
     running, waiting = len(scheduler.running), len(scheduler.waiting)
     cache, free = scheduler.cache, scheduler.available_pages
@@ -101,6 +105,8 @@ def take_snapshot(
         core.ACTIVE_RANGE: latest.range_start if latest else states[0].range_start,
         core.ACCEPT_LENGTH: counters.decode.accept_length,
         core.KERNEL_COMPILES: AFTER_READY.total,
+        core.DRAFT_UNFIT: float(draft is not None and draft.is_unfit),
+        core.DRAFT_PROBES: 0 if draft is None else draft.probes,
         core.LOAD: load(running + waiting, scheduler.limits.max_running, accept_length),
     }
     values: dict[MetricSpec, Values] = {
@@ -115,7 +121,15 @@ def take_snapshot(
         **per_table.values(),
         **graph_values(graphs),
     }
-    return CoreSnapshot(values, states, str(latest.reason) if latest else "", graphs)
+    return CoreSnapshot(values, states, str(latest.reason) if latest else "", graphs, draft)
+
+
+def _states(scheduler: Scheduler) -> tuple[RangeState, ...]:
+    """Return the state of every range; an unfit draft overrules the policy in all of them."""
+    states = scheduler.policy.states()
+    if scheduler.draft_health is None or not scheduler.draft_health.is_unfit:
+        return states
+    return tuple(replace(state, num_steps=0, reason=Reason.UNFIT) for state in states)
 
 
 def _window_pages(scheduler: Scheduler) -> Values:

@@ -13,6 +13,7 @@ from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
 from specdecode_engine.model.kv_views import PagedView
 from specdecode_engine.model.routed_experts import forward_target
 from specdecode_engine.sampling.sampler import SamplingBatch
+from specdecode_engine.speculate.drafter import Drafter
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.logprobs import LogprobRequest, score_prompts
 from specdecode_engine.steps.model_context import ModelContext
@@ -89,7 +90,7 @@ def prefill(
     wanted = hidden[split:] if ending is None else torch.cat([hidden[ending.rows], hidden[split:]])
     logits = context.target.logits(wanted) if len(wanted) else wanted
     if context.drafter is not None:
-        context.drafter.prefill(spans, None if aux is None else aux[:split])
+        _prefill_draft(context.drafter, prompts, None if aux is None else aux[:split])
     for req_index, _, end in spans:
         context.table.set_computed(req_index, end)
     if any(chunk.sequence.unscored_rows for chunk in prompts.chunks):
@@ -97,6 +98,22 @@ def prefill(
     if ending is not None:
         _sample_first_tokens(context, ending, logits[:count, None], step)
     return ForwardOutputs(logits[count:], None if aux is None else aux[split:])
+
+
+def _prefill_draft(drafter: Drafter, prompts: StagedPrefill, aux: Tensor | None) -> None:
+    """Pass the chunks and their aux hidden states [rows, width] to the draft.
+
+    An unfit draft computes nothing for requests that are not to probe it.
+    """
+    spans = prompts.spans.spans
+    skips = [chunk.sequence.skips_draft for chunk in prompts.chunks]
+    if not any(skips):
+        drafter.prefill(spans, aux)
+        return
+    counts = [end - start for _, start, end in spans]
+    hidden = [None] * len(spans) if aux is None else aux.split(counts)
+    for span, own, is_skipped in zip(spans, hidden, skips, strict=True):
+        (drafter.skip_prefill if is_skipped else drafter.prefill)([span], own)
 
 
 def _run_target(

@@ -1,0 +1,73 @@
+"""Serves the example pair with a draft, damaged or not, and reads what the engine learned of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from detection.faults import HEAD_FAULTS, write_damaged
+from lossless.prompts import load_prompts
+from specdecode_api.boot import EngineBoot
+from specdecode_api.speculation import Algorithm
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.startup import draft_models
+from specdecode_engine.startup.build import build_core
+
+EXAMPLES = Path(__file__).parents[2] / "examples/models"
+SOUND = "none"
+
+
+@contextmanager
+def served_with(fault: str, folder: Path, **speculation: Any) -> Iterator[EngineCore]:
+    """Build an engine whose EAGLE-3 head has a fault, or none for `SOUND`."""
+    draft = write_damaged(fault, EXAMPLES / "eagle3", folder)
+    boot = EngineBoot.model_validate(
+        {
+            "model": {"path": str(EXAMPLES / "target"), "dtype": "float32"},
+            "speculation": {
+                "algorithm": "EAGLE3",
+                "draft_path": str(draft),
+                "num_steps": 2,
+                "profile_seconds": 0.1,
+                **speculation,
+            },
+            "scheduling": {"max_running_requests": 8},
+            "device": "cpu",
+            "threads": 1,
+        }
+    )
+    heads: dict[Algorithm, Any] = draft_models.DRAFT_HEADS  # type: ignore[assignment]
+    before = heads[Algorithm.EAGLE3]
+    heads[Algorithm.EAGLE3] = HEAD_FAULTS.get(fault, before)
+    try:
+        yield build_core(boot)
+    finally:
+        heads[Algorithm.EAGLE3] = before
+
+
+def example_requests(count: int, max_tokens: int = 24, temperature: float = 0.0) -> list[Request]:
+    """The held-out prompts of the examples, again from the first where they are too few."""
+    tokenizer = AutoTokenizer.from_pretrained(EXAMPLES / "target")
+    prompts = load_prompts(EXAMPLES, tokenizer)
+    return [
+        Request(
+            str(number),
+            prompts[number % len(prompts)],
+            SamplingParams(number, max_tokens, temperature, ignore_eos=True),
+        )
+        for number in range(count)
+    ]
+
+
+def run_all(core: EngineCore, requests: list[Request]) -> dict[str, tuple[int, ...]]:
+    """Run requests together; return the tokens of each."""
+    tokens: dict[str, tuple[int, ...]] = {each.request_id: () for each in requests}
+    for each in requests:
+        core.submit(each)
+    while core.has_work():
+        for output in core.step():
+            tokens[output.request_id] += output.token_ids
+    return tokens

@@ -1,0 +1,31 @@
+"""Collects evidence about the draft from the results of a decode step."""
+
+from collections.abc import Iterable
+
+from specdecode_engine.adaptive.draft_evidence import FirstPosition
+from specdecode_engine.adaptive.draft_health import MAX_PER_REQUEST
+from specdecode_engine.speculate.drafter import Drafter
+from specdecode_engine.steps.in_flight import SequenceResult
+
+
+def count_first_position(results: Iterable[SequenceResult], drafter: Drafter) -> FirstPosition:
+    """Count the draft tokens at the first position that are evidence.
+
+    Requests that have ended are not, nor those whose rows the draft lacks, nor those whose tokens
+    do not follow the target's own distribution.
+    """
+    proposed = accepted = requests = 0
+    for result in results:
+        sequence = result.sequence
+        if sequence.first_proposals >= MAX_PER_REQUEST or not result.verified:
+            continue
+        if sequence.req_index is None or sequence.skips_draft:
+            continue
+        if not sequence.request.is_unrestricted:
+            sequence.first_proposals = MAX_PER_REQUEST  # none of them counts
+        elif drafter.is_complete(sequence.req_index):
+            requests += sequence.first_proposals == 0
+            sequence.first_proposals += 1
+            proposed += 1
+            accepted += len(result.token_ids) > 1
+    return FirstPosition(proposed, accepted, requests)

@@ -1,0 +1,102 @@
+"""Drafts that do not fit their target, in whole engines: found, not used, probed, and lossless."""
+
+import json
+
+import pytest
+
+from detection.served import SOUND, example_requests, run_all, served_with
+from specdecode_engine.adaptive.draft_health import PROBE_INTERVAL, Fitness
+from specdecode_engine.adaptive.policy import Reason
+from specdecode_engine.batch.request import Request, SamplingParams
+
+DETECTED = ("random weights", "wrong d2t")
+"""The other faults leave this pair, which writes templates, an acceptance of about 5 % and more:
+docs/troubleshooting.md names it for each."""
+
+
+@pytest.mark.parametrize("fault", DETECTED)
+def test_a_damaged_head_is_found_and_changes_no_text(fault, tmp_path):
+    requests = example_requests(40, max_tokens=16)
+    with served_with(SOUND, tmp_path / "sound", policy="static") as core:
+        expected = run_all(core, requests)
+        assert core.snapshot().draft.fitness is Fitness.FIT
+    with served_with(fault, tmp_path / "damaged", policy="static") as core:
+        assert run_all(core, requests) == expected
+        assert core.snapshot().draft.is_unfit
+
+
+@pytest.mark.parametrize("policy", ["static", "ema", "goodput"])
+def test_an_unfit_draft_is_not_used_under_any_policy(policy, tmp_path, caplog):
+    table = {"1": {"candidate_steps": [1, 2]}}
+    with served_with("random weights", tmp_path / "x", policy=policy, table=table) as core:
+        run_all(core, example_requests(40, max_tokens=16))
+        snapshot = core.snapshot()
+        assert snapshot.draft.is_unfit
+        assert {state.reason for state in snapshot.ranges} == {Reason.UNFIT}
+        drafted = core.counters.decode.drafted_tokens
+        run_all(core, example_requests(4, max_tokens=16))
+        assert core.counters.decode.drafted_tokens == drafted
+        assert "does not fit the target" in caplog.text
+        assert caplog.text.count("decodes without it") == 1
+        assert json.loads(json.dumps(snapshot.document()))["draft"]["fitness"] == "unfit"
+
+
+def test_a_prompt_does_not_pass_an_unfit_draft_and_a_probe_does(tmp_path, monkeypatch):
+    with served_with("random weights", tmp_path / "x", policy="static") as core:
+        run_all(core, example_requests(40, max_tokens=16))
+        drafter, passed = core.context.drafter, []
+        prefill = drafter.prefill
+        monkeypatch.setattr(drafter, "prefill", lambda *a: (passed.append(1), prefill(*a))[1])
+        run_all(core, example_requests(4, max_tokens=4))
+        assert not passed
+        # Time passes: a probe is due.
+        health = core.scheduler.draft_health
+        for _ in range(PROBE_INTERVAL):
+            health.decide(core.scheduler.policy.table, 1, has_probe=False)
+        (request,) = example_requests(1, max_tokens=32)
+        drafted = core.counters.decode.drafted_tokens
+        run_all(core, [request])
+        assert passed
+        assert core.counters.decode.drafted_tokens > drafted
+        assert core.snapshot().draft.probes == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature", "prompt_tokens"),
+    [("temperature 1.5", 1.5, None), ("sampled", 1.0, None), ("random prompts", 0.0, 6)],
+)
+def test_a_sound_head_is_not_called_unfit(name, temperature, prompt_tokens, tmp_path):
+    requests = example_requests(60, max_tokens=16, temperature=temperature)
+    if prompt_tokens is not None:
+        requests = [
+            Request(
+                str(number),
+                tuple((number * 37 + place * 101) % 1000 + 3 for place in range(prompt_tokens)),
+                SamplingParams(number, 16, temperature, ignore_eos=True),
+            )
+            for number in range(60)
+        ]
+    with served_with(SOUND, tmp_path / "x", policy="static") as core:
+        run_all(core, requests)
+        draft = core.snapshot().draft
+        assert not draft.is_unfit
+        assert draft.evidence.proposed > 200 or temperature > 1
+
+
+def test_requests_that_change_the_target_s_distribution_are_no_evidence(tmp_path):
+    changed = [
+        SamplingParams(1, 8, 0.0, logit_bias={5: 3.0}),
+        SamplingParams(1, 8, 0.0, repetition_penalty=1.2),
+        SamplingParams(1, 8, 0.0, presence_penalty=0.5),
+        SamplingParams(1, 8, 0.0, bad_words=((7,),)),
+        SamplingParams(1, 8, 0.0, allowed_token_ids=frozenset(range(10, 200))),
+        SamplingParams(1, 8, 1.2),
+    ]
+    requests = [
+        Request(str(number), (3, 4, 5, 6), sampling) for number, sampling in enumerate(changed)
+    ]
+    with served_with(SOUND, tmp_path / "x", policy="static") as core:
+        run_all(core, requests)
+        assert core.snapshot().draft.evidence.proposed == 0
+        run_all(core, [Request("free", (3, 4, 5, 6), SamplingParams(1, 8, 1.0))])
+        assert core.snapshot().draft.evidence.proposed > 0
