@@ -8,7 +8,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from detection.faults import FILE_FAULTS, HEAD_FAULTS
-from detection.served import SOUND, example_requests, run_all, served_with
+from detection.served import SOUND, draft_of, example_requests, run_all, served_with
 from detection.simulation import Traffic, alarms
 from specdecode_engine.engine import EngineCore
 
@@ -33,8 +33,7 @@ def measure_fault(fault: str, requests: int) -> dict[str, object]:
 
 
 def _draft_of(core: EngineCore) -> dict[str, object]:
-    draft = core.snapshot().draft
-    assert draft is not None
+    draft = draft_of(core)
     seen = draft.evidence
     return {
         "fitness": draft.fitness.value,

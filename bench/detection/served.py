@@ -11,6 +11,7 @@ from detection.faults import HEAD_FAULTS, write_damaged
 from lossless.prompts import load_prompts
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
+from specdecode_engine.adaptive.draft_health import DraftReport
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.startup import draft_models
@@ -46,6 +47,13 @@ def served_with(fault: str, folder: Path, **speculation: Any) -> Iterator[Engine
         yield build_core(boot)
     finally:
         heads[Algorithm.EAGLE3] = before
+
+
+def draft_of(core: EngineCore) -> DraftReport:
+    """What the engine knows of its draft."""
+    report = core.snapshot().draft
+    assert report is not None, "the draft is tested"
+    return report
 
 
 def example_requests(count: int, max_tokens: int = 24, temperature: float = 0.0) -> list[Request]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from detection.served import SOUND, example_requests, run_all, served_with
+from detection.served import SOUND, draft_of, example_requests, run_all, served_with
 from specdecode_engine.adaptive.draft_health import PROBE_INTERVAL, Fitness
 from specdecode_engine.adaptive.policy import Reason
 from specdecode_engine.batch.request import Request, SamplingParams
@@ -19,10 +19,10 @@ def test_a_damaged_head_is_found_and_changes_no_text(fault, tmp_path):
     requests = example_requests(40, max_tokens=16)
     with served_with(SOUND, tmp_path / "sound", policy="static") as core:
         expected = run_all(core, requests)
-        assert core.snapshot().draft.fitness is Fitness.FIT
+        assert draft_of(core).fitness is Fitness.FIT
     with served_with(fault, tmp_path / "damaged", policy="static") as core:
         assert run_all(core, requests) == expected
-        assert core.snapshot().draft.is_unfit
+        assert draft_of(core).is_unfit
 
 
 @pytest.mark.parametrize("policy", ["static", "ema", "goodput"])
@@ -31,7 +31,7 @@ def test_an_unfit_draft_is_not_used_under_any_policy(policy, tmp_path, caplog):
     with served_with("random weights", tmp_path / "x", policy=policy, table=table) as core:
         run_all(core, example_requests(40, max_tokens=16))
         snapshot = core.snapshot()
-        assert snapshot.draft.is_unfit
+        assert draft_of(core).is_unfit
         assert {state.reason for state in snapshot.ranges} == {Reason.UNFIT}
         drafted = core.counters.decode.drafted_tokens
         run_all(core, example_requests(4, max_tokens=16))
@@ -44,13 +44,19 @@ def test_an_unfit_draft_is_not_used_under_any_policy(policy, tmp_path, caplog):
 def test_a_prompt_does_not_pass_an_unfit_draft_and_a_probe_does(tmp_path, monkeypatch):
     with served_with("random weights", tmp_path / "x", policy="static") as core:
         run_all(core, example_requests(40, max_tokens=16))
-        drafter, passed = core.context.drafter, []
-        prefill = drafter.prefill
-        monkeypatch.setattr(drafter, "prefill", lambda *a: (passed.append(1), prefill(*a))[1])
+        drafter, health = core.context.drafter, core.scheduler.draft_health
+        assert drafter is not None
+        assert health is not None
+        prefill, passed = drafter.prefill, list[int]()
+
+        def note(spans, hidden):
+            passed.append(len(spans))
+            prefill(spans, hidden)
+
+        monkeypatch.setattr(drafter, "prefill", note)
         run_all(core, example_requests(4, max_tokens=4))
         assert not passed
         # Time passes: a probe is due.
-        health = core.scheduler.draft_health
         for _ in range(PROBE_INTERVAL):
             health.decide(core.scheduler.policy.table, 1, has_probe=False)
         (request,) = example_requests(1, max_tokens=32)
@@ -58,7 +64,7 @@ def test_a_prompt_does_not_pass_an_unfit_draft_and_a_probe_does(tmp_path, monkey
         run_all(core, [request])
         assert passed
         assert core.counters.decode.drafted_tokens > drafted
-        assert core.snapshot().draft.probes == 1
+        assert draft_of(core).probes == 1
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,7 @@ def test_a_sound_head_is_not_called_unfit(name, temperature, prompt_tokens, tmp_
         ]
     with served_with(SOUND, tmp_path / "x", policy="static") as core:
         run_all(core, requests)
-        draft = core.snapshot().draft
+        draft = draft_of(core)
         assert not draft.is_unfit
         assert draft.evidence.proposed > 200 or temperature > 1
 
@@ -97,6 +103,6 @@ def test_requests_that_change_the_target_s_distribution_are_no_evidence(tmp_path
     ]
     with served_with(SOUND, tmp_path / "x", policy="static") as core:
         run_all(core, requests)
-        assert core.snapshot().draft.evidence.proposed == 0
+        assert draft_of(core).evidence.proposed == 0
         run_all(core, [Request("free", (3, 4, 5, 6), SamplingParams(1, 8, 1.0))])
-        assert core.snapshot().draft.evidence.proposed > 0
+        assert draft_of(core).evidence.proposed > 0

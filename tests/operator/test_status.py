@@ -96,6 +96,7 @@ def test_a_serving_resource(world):
         "Reconciling": ("False", "AtRest"),
         "Stalled": ("False", "AsExpected"),
         "Degraded": ("False", "AsExpected"),
+        "DraftHealthy": ("True", "AsExpected"),
         "ModelReady": ("True", "Loaded"),
         "ConfigResolved": ("True", "Resolved"),
     }

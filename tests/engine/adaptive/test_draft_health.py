@@ -137,11 +137,8 @@ def test_a_draft_that_fits_after_all_is_used_again():
     assert health.admit(is_evidence=False)
 
 
-def test_an_exchange_forgets_everything():
-    health = unfit_draft()
-    health.reset()
-    assert health.report() == DraftHealth().report()
-    assert "not known yet" in health.report().description
+def test_nothing_is_known_at_first():
+    assert "not known yet" in DraftHealth().report().description
 
 
 def test_the_report_names_evidence_and_causes():

@@ -91,16 +91,14 @@ class DraftHealth:
     """The fitness of one draft, and the decisions while it is unfit. Owned by the engine core."""
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything: the draft was exchanged."""
         self.fitness = Fitness.UNKNOWN
-        self._probes = 0
         self._epoch = 1
         self._evidence = FirstPosition()
         self._verdict: FirstPosition | None = None
-        self._rest()
+        # While the draft is unfit:
+        self._probes = 0
+        self._steps = self._probed_at = self._probe_steps = 0
+        self._decode_s = self._probe_s = self._latest_probe_s = 0.0
 
     @property
     def is_unfit(self) -> bool:

@@ -79,7 +79,7 @@ class ModelDrafter:
         if self._ring is None or aux_hidden_states is None:
             return
         counts = [end - start for _, start, end in spans]
-        for span, own in zip(spans, aux_hidden_states.split(counts), strict=True):
+        for span, own in zip(spans, aux_hidden_states.split_with_sizes(counts), strict=True):
             self._ring.write_span(span, own)
 
     def _shift(

@@ -111,7 +111,7 @@ def _prefill_draft(drafter: Drafter, prompts: StagedPrefill, aux: Tensor | None)
         drafter.prefill(spans, aux)
         return
     counts = [end - start for _, start, end in spans]
-    hidden = [None] * len(spans) if aux is None else aux.split(counts)
+    hidden = (None,) * len(spans) if aux is None else aux.split_with_sizes(counts)
     for span, own, is_skipped in zip(spans, hidden, skips, strict=True):
         (drafter.skip_prefill if is_skipped else drafter.prefill)([span], own)
 
