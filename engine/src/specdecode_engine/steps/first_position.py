@@ -15,9 +15,8 @@ def count_first_position(results: Iterable[SequenceResult], drafter: Drafter) ->
     do not follow the target's own distribution.
     """
     proposed = accepted = requests = 0
-    for result in results:
-        sequence = result.sequence
-        if sequence.first_proposals >= MAX_PER_REQUEST or not result.verified:
+    for sequence, token_ids, _, verified, _ in results:
+        if sequence.first_proposals >= MAX_PER_REQUEST or not verified:
             continue
         if sequence.req_index is None or sequence.skips_draft:
             continue
@@ -27,5 +26,5 @@ def count_first_position(results: Iterable[SequenceResult], drafter: Drafter) ->
             requests += sequence.first_proposals == 0
             sequence.first_proposals += 1
             proposed += 1
-            accepted += len(result.token_ids) > 1
+            accepted += len(token_ids) > 1
     return FirstPosition(proposed, accepted, requests)
