@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from detection.faults import HEAD_FAULTS, write_damaged
+from detection.damage import HEAD_DAMAGE, write_damaged
 from lossless.prompts import load_prompts
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
@@ -22,9 +22,9 @@ SOUND = "none"
 
 
 @contextmanager
-def served_with(fault: str, folder: Path, **speculation: Any) -> Iterator[EngineCore]:
-    """Build an engine whose EAGLE-3 head has a fault, or none for `SOUND`."""
-    draft = write_damaged(fault, EXAMPLES / "eagle3", folder)
+def served_with(damage: str, folder: Path, **speculation: Any) -> Iterator[EngineCore]:
+    """Build an engine whose EAGLE-3 head is damaged, or not for `SOUND`."""
+    draft = write_damaged(damage, EXAMPLES / "eagle3", folder)
     boot = EngineBoot.model_validate(
         {
             "model": {"path": str(EXAMPLES / "target"), "dtype": "float32"},
@@ -42,7 +42,7 @@ def served_with(fault: str, folder: Path, **speculation: Any) -> Iterator[Engine
     )
     heads: dict[Algorithm, Any] = draft_models.DRAFT_HEADS  # type: ignore[assignment]
     before = heads[Algorithm.EAGLE3]
-    heads[Algorithm.EAGLE3] = HEAD_FAULTS.get(fault, before)
+    heads[Algorithm.EAGLE3] = HEAD_DAMAGE.get(damage, before)
     try:
         yield build_core(boot)
     finally:

@@ -10,17 +10,17 @@ from specdecode_engine.adaptive.policy import Reason
 from specdecode_engine.batch.request import Request, SamplingParams
 
 DETECTED = ("random weights", "wrong d2t")
-"""The other faults leave this pair, which writes templates, an acceptance of about 5 % and more:
+"""Other damage leaves this pair, which writes templates, an acceptance of about 5 % and more:
 docs/troubleshooting.md names it for each."""
 
 
-@pytest.mark.parametrize("fault", DETECTED)
-def test_a_damaged_head_is_found_and_changes_no_text(fault, tmp_path):
+@pytest.mark.parametrize("damage", DETECTED)
+def test_a_damaged_head_is_found_and_changes_no_text(damage, tmp_path):
     requests = example_requests(40, max_tokens=16)
     with served_with(SOUND, tmp_path / "sound", policy="static") as core:
         expected = run_all(core, requests)
         assert draft_of(core).fitness is Fitness.FIT
-    with served_with(fault, tmp_path / "damaged", policy="static") as core:
+    with served_with(damage, tmp_path / "damaged", policy="static") as core:
         assert run_all(core, requests) == expected
         assert draft_of(core).is_unfit
 

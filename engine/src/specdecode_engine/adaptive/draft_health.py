@@ -23,7 +23,7 @@ from specdecode_engine.adaptive.table import BatchRange, RangeTable
 ERROR = 0.01
 MIN_PROPOSALS, MIN_REQUESTS = 200, 20
 MAX_PER_REQUEST = 32
-"""Proposals of one request that count: an answer that repeats itself is no evidence of the rest."""
+"""Proposals of one request that count: an answer that repeats itself would outweigh the others."""
 EPOCH_PROPOSALS = 20_000
 BUDGET = 0.005  # share of the decode time that probes may take, drafting and verifying together
 PROBE_STEPS = 8  # of one probe: the first decode steps of one request

@@ -1,4 +1,4 @@
-"""Faults of an EAGLE-3 head that nothing refuses: in its files, or in how it is computed."""
+"""Damaged EAGLE-3 heads that nothing refuses: in their files, or in how they are computed."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ NORMS = ("midlayer.hidden_norm", "midlayer.input_layernorm", "midlayer.post_atte
 
 Tensors = dict[str, Tensor]
 Config = dict[str, object]
-FileFault = Callable[[Tensors, Config], None]
+Damage = Callable[[Tensors, Config], None]
 
 
 def permute_fc(tensors: Tensors, config: Config) -> None:
@@ -110,7 +110,7 @@ class OtherTokenHead(Eagle3Head):
         return Eagle3Head.fuse(self, aux_hidden_states.roll(1, dims=0))
 
 
-FILE_FAULTS: Mapping[str, FileFault] = {
+FILE_DAMAGE: Mapping[str, Damage] = {
     "fc permuted": permute_fc,
     "aux layers off by one": shift_aux_layers,
     "(1 + weight) read as weight": lose_one_plus,
@@ -120,19 +120,19 @@ FILE_FAULTS: Mapping[str, FileFault] = {
     "keys and values swapped": swap_keys_and_values,
     "random weights": randomize,
 }
-HEAD_FAULTS: Mapping[str, type[Eagle3Head]] = {
+HEAD_DAMAGE: Mapping[str, type[Eagle3Head]] = {
     "missing norm": UnnormedHead,
     "position off by one": ShiftedHead,
     "hidden state of the wrong token": OtherTokenHead,
 }
 
 
-def write_damaged(fault: str, source: Path, folder: Path) -> Path:
-    """Write a copy of a head with a fault of `FILE_FAULTS`; other faults are not in files."""
+def write_damaged(damage: str, source: Path, folder: Path) -> Path:
+    """Write a copy of a head with a damage of `FILE_DAMAGE`; others are not in files."""
     tensors = load_file(source / "model.safetensors")
     config = json.loads((source / "config.json").read_text())
-    if fault in FILE_FAULTS:
-        FILE_FAULTS[fault](tensors, config)
+    if damage in FILE_DAMAGE:
+        FILE_DAMAGE[damage](tensors, config)
     folder.mkdir(parents=True)
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(contiguous, folder / "model.safetensors")
