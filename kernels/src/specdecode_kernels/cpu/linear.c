@@ -10,7 +10,9 @@ threads, and however the inputs are cut: a row's bits depend on the row alone. *
 #endif
 
 #define SLAB 96     /* rows that share a block while it is in the cache */
+#ifndef CUT         /* library.py chooses it for some processors */
 #define CUT 512     /* most steps over the inputs before the next rows take their turn */
+#endif
 #define AHEAD 4096  /* bytes: how far to ask for weights that only one turn needs */
 #define LINE 64     /* bytes that memory hands out at once */
 
