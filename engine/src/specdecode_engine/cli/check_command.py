@@ -154,6 +154,7 @@ def _model_json(model: "ModelCheck") -> dict[str, object]:
         "context_length": model.context_length,
         "has_tensors": model.has_tensors,
         "reason": model.reason,
+        "warning": model.warning,
     }
 
 
@@ -187,6 +188,7 @@ def _model_lines(role: str, model: "ModelCheck") -> list[str]:
         f"  KV cache        {model.kv_bytes_per_token} bytes per token in {_name(model.kv_dtype)}",
         *([routed] if model.routed_bytes_per_token is not None else ()),
         f"  context length  {model.context_length} tokens",
+        *([f"  warning         {model.warning}"] if model.warning is not None else ()),
     ]
 
 

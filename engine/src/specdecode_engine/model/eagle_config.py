@@ -141,11 +141,14 @@ def _own_windows(config: ConfigFile, layers: int) -> tuple[int | None, ...]:
     """Return the window of each layer of the head, which is independent of the target's.
 
     `sliding_window` holds for the layers that `layer_types` names, for all without it, and for none
-    if `use_sliding_window` is false.
+    if `use_sliding_window` is false. Types without a window may be those of the target's layers.
     """
-    width = config.get("sliding_window")
+    width, types = config.get("sliding_window"), config.get("layer_types")
     is_on = config.switch("use_sliding_window", width is not None and width is not False)
-    if not is_on and config.get("layer_types") is None:
+    has_none = not is_on
+    if isinstance(types, list):
+        has_none = bool(types) and all(one == FULL for one in types)
+    if has_none:
         return (None,) * layers
     return windows_by_type(config, [SLIDING if is_on else FULL] * layers)
 

@@ -19,6 +19,9 @@ SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")
 def flatten_speculators(config: ConfigFile, kind: str) -> ConfigFile:
     """Return the config with the keys of the draft's layers next to its own.
 
+    The layers' keys are often a copy of the target's, of which `tie_word_embeddings` is not about
+    the draft.
+
     Raises:
         ConfigError: the draft is of another kind, or its layers of another model type.
     """
@@ -31,7 +34,8 @@ def flatten_speculators(config: ConfigFile, kind: str) -> ConfigFile:
     if layer.get("model_type") not in (None, *LAYER_TYPES):
         raise layer.error("model_type", f"supported: {', '.join(LAYER_TYPES)}")
     stated = {key: value for key, value in config.keys.items() if value is not None}
-    return ConfigFile(config.file, {**layer.keys, **stated})
+    of_layers = {key: value for key, value in layer.keys.items() if key != "tie_word_embeddings"}
+    return ConfigFile(config.file, {**of_layers, **stated})
 
 
 def proposed_draft_steps(config: ConfigFile) -> int | None:

@@ -56,14 +56,20 @@ def read_checked_draft(boot: EngineBoot, target: LanguageModelConfig) -> DraftCo
     return draft
 
 
+def draft_warning(
+    folder: Path, target: LanguageModelConfig, draft: DraftConfig | None
+) -> str | None:
+    """Return why the draft seems to be made for another target than that in `folder`."""
+    verifier = draft.verifier if isinstance(draft, HeadConfig) else None
+    return None if verifier is None else verifier.warning(folder, target)
+
+
 def draft_facts(
     boot: EngineBoot, draft: DraftConfig | None, target: LanguageModelConfig
 ) -> dict[str, object]:
     """Return what a draft's config.json states of its target and its use: for /server_info."""
-    if not isinstance(draft, HeadConfig):
-        return {}
-    verifier, steps = draft.verifier, draft.proposed_draft_steps
-    warning = None if verifier is None else verifier.warning(Path(boot.model.path), target)
+    steps = draft.proposed_draft_steps if isinstance(draft, HeadConfig) else None
+    warning = draft_warning(Path(boot.model.path), target, draft)
     found = {"draft_warning": warning, "proposed_draft_steps": steps}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -5,7 +5,7 @@ from config.json alone.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,12 @@ from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import make_network
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.unsupported import refuse_unsupported
-from specdecode_engine.startup.draft_models import DRAFT_HEADS, algorithm_of, read_draft
+from specdecode_engine.startup.draft_models import (
+    DRAFT_HEADS,
+    algorithm_of,
+    draft_warning,
+    read_draft,
+)
 
 NATIVE = "native"
 AUDITED_POSITIONS = 256  # of rotary tables, which are not kept
@@ -56,6 +61,7 @@ class ModelCheck:
     has_tensors: bool = False  # whether names and shapes of tensors were compared with config.json,
     # which is done for the native implementation only
     reason: str | None = None  # why it cannot be served
+    warning: str | None = None  # why a draft seems to be made for another target
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +119,9 @@ def check_pair(target: Path, draft: Path | None, options: CheckOptions) -> PairC
         # A draft is computed in the target's type.
         options = CheckOptions(checked.dtype, options.kv_dtype)
         head = _Head(DRAFT_HEADS[algorithm], config) if isinstance(read, HeadConfig) else None
-        return PairCheck(checked, _check_model(draft, read, options, head), algorithm)
+        found = _check_model(draft, read, options, head)
+        found = replace(found, warning=draft_warning(target, config, read))
+        return PairCheck(checked, found, algorithm)
     except CheckpointError as error:
         return PairCheck(checked, _refused(draft, error))
 

@@ -140,12 +140,16 @@ def test_other_drafts_of_speculators_are_refused(
 
 
 def test_a_head_of_qwen3_layers_has_norms_of_heads(target: LlamaConfig, tmp_path: Path) -> None:
-    layer = {**LAYER, "model_type": "qwen3", "use_sliding_window": False, "sliding_window": 4096}
+    """Keys that are a copy of a tied target's with 36 layers are about that target."""
+    copied = {"layer_types": ["full_attention"] * 36, "tie_word_embeddings": True}
+    windows = {"use_sliding_window": False, "sliding_window": 4096}
+    layer = {**LAYER, "model_type": "qwen3", **windows, **copied}
     keys = {**SPECULATORS, "transformer_layer_config": layer, "target_hidden_size": None}
     head = Eagle3Config.load(write(tmp_path / "head", keys), target)
     assert head.decoder.qk_norm
     assert not Eagle3Config.load(write(tmp_path / "llama", SPECULATORS), target).decoder.qk_norm
     assert head.sliding_windows == (None,)
+    assert not head.tie_word_embeddings
 
 
 def test_a_boundary_before_the_first_layer_is_refused(target: LlamaConfig, tmp_path: Path) -> None:
