@@ -47,7 +47,7 @@ GEMMA = (
     "norms of 1 + weight, also after attention and the MLP, a gate of GELU, embeddings times "
     "`sqrt(hidden_size)`, softcaps, `query_pre_attn_scalar`"
 )
-DRAFT_KINDS = "`NONE`, `STANDALONE`, `EAGLE`, `EAGLE3`"
+DRAFT_KINDS = "`NONE`, `STANDALONE`, `EAGLE`, `EAGLE3`, `MTP`"
 CACHE_TYPES = "weights' type, `fp8_e4m3`"
 
 HEAD = (

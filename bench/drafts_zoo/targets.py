@@ -44,7 +44,10 @@ class SlowTarget:
 
         auto: Any = AutoModelForCausalLM
         self.model = auto.from_pretrained(
-            folder, dtype=torch.float64, attn_implementation="eager"
+            folder,
+            dtype=torch.float64,
+            attn_implementation="eager",
+            experts_implementation="eager",
         ).eval()
         self.states = lru_cache(512)(self._states)
 

@@ -16,6 +16,7 @@ from lossless.cases import Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
 from lossless.families import FAMILIES, LLAMA, MIXTURES, make_family
 from lossless.grammars import Constraints
+from lossless.mtp_module import write_mtp_module
 from lossless.prompts import load_prompts
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
 from specdecode_engine.engine import EngineCore
@@ -121,6 +122,7 @@ def _models(family: str, folder: Path, options: argparse.Namespace) -> Models:
     folders = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
     drafts = {algorithm: EXAMPLES / name for algorithm, name in folders.items()}
     target = EXAMPLES / "target"
+    drafts["MTP"] = write_mtp_module(target, folder / f"{family}-mtp")
     if family != LLAMA:
         target = make_family(family, target, folder / family)
         drafts["STANDALONE"] = make_family(family, drafts["STANDALONE"], folder / f"{family}-draft")
@@ -140,7 +142,13 @@ def _compare_cases(
     tokenizer = AutoTokenizer.from_pretrained(EXAMPLES / "target")
     constraints = Constraints(EXAMPLES / "target", plain_cores[LLAMA].eos_token_ids)
     prompts = load_prompts(EXAMPLES, tokenizer)
-    material = Material(prompts, len(tokenizer), constraints.grammars, FAMILIES)
+    material = Material(
+        prompts,
+        len(tokenizer),
+        constraints.grammars,
+        FAMILIES,
+        algorithms=tuple(by_family[LLAMA].drafts),
+    )
     tally = Tally()
     numbers = range(options.cases) if options.only is None else [options.only]
     for number in tqdm(numbers, desc="cases", file=sys.stderr):

@@ -60,6 +60,7 @@ class Material:
     vocab: int
     grammars: tuple[Grammar, ...] = ()
     families: tuple[str, ...] = (LLAMA,)
+    algorithms: tuple[str, ...] = ALGORITHMS
 
 
 def draw_case(number: int, seed: int, material: Material) -> Case:
@@ -73,7 +74,7 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
     return Case(
         number=number,
         family=rng.choice(material.families),
-        algorithm=rng.choice(ALGORITHMS),
+        algorithm=rng.choice(material.algorithms),
         num_steps=num_steps,
         topk=topk if num_steps else 1,
         num_draft_tokens=_draw_width(rng, num_steps, topk),

@@ -53,7 +53,7 @@ ENTRIES = st.fixed_dictionaries(
 TABLES = st.lists(ENTRIES, max_size=3) | st.just({"1": {"candidateSteps": [1]}})
 SPECULATIONS = some(
     algorithm=st.sampled_from(
-        ["NONE", "EAGLE", "EAGLE3", "STANDALONE", "EAGLE", "NGRAM", "eagle", None]
+        ["NONE", "EAGLE", "EAGLE3", "STANDALONE", "MTP", "EAGLE", "NGRAM", "eagle", None]
     ),
     draft=st.just({"uri": "pvc://m/d"}) | st.fixed_dictionaries({}, optional={"uri": URIS}),
     topk=st.sampled_from([1, 1, 1, 2, 4, 16]) | near(1, 16),

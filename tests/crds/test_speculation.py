@@ -77,3 +77,17 @@ def test_numbers_of_the_boot_file(fields, steps, width):
     draft = {"uri": "pvc://models/draft"}
     resolved = resolve(Speculation.from_resource({"algorithm": "EAGLE", "draft": draft, **fields}))
     assert (resolved.num_steps, resolved.num_draft_tokens) == (steps, width)
+
+
+@pytest.mark.parametrize(
+    ("fields", "steps"),
+    [
+        ({"adaptive": {"policy": "Goodput"}}, (0, 1, 2, 3)),
+        ({"adaptive": {"policy": "Ema"}}, (0, 1, 3)),
+        ({"adaptive": {"policy": "Goodput"}, "draft": {"uri": "pvc://models/nextn"}}, (0, 1, 2, 3)),
+    ],
+)
+def test_mtp_needs_no_draft_and_has_shallow_candidates(fields, steps):
+    speculation = Speculation.from_resource({"algorithm": "MTP", **fields})
+    assert speculation.adaptive.candidates(Algorithm.MTP) == steps
+    assert resolve(speculation).num_steps == 3

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from specdecode_api.speculation import DEFAULT_STEPS, MAX_CANDIDATES, Policy
 from specdecode_api.table import (
+    OWN_DEFAULT_TABLE,
     SpeculationTable,
     TableEntry,
     TableError,
@@ -336,9 +337,10 @@ def test_the_default_of_ema_has_the_doubts_of_its_source():
     assert table_warnings(default_table(Policy.GOODPUT), Policy.GOODPUT) == ()
 
 
+@pytest.mark.parametrize("algorithm", [None, *sorted(OWN_DEFAULT_TABLE)])
 @pytest.mark.parametrize("policy", [Policy.EMA, Policy.GOODPUT])
-def test_a_default_table_is_one_that_can_be_read(policy):
-    table = default_table(policy)
+def test_a_default_table_is_one_that_can_be_read(policy, algorithm):
+    table = default_table(policy, algorithm)
     assert DEFAULT_STEPS in candidates(table), "the rules of the resource count on it"
     written = {key: entry.model_dump(mode="json") for key, entry in table.items()}
     assert read_table(json.loads(json.dumps(written)), policy).entries == table

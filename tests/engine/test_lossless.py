@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lossless.cases import Material, draw_case
+from lossless.cases import ALGORITHMS, Material, draw_case
 from lossless.compare import find_difference
+from lossless.mtp_module import write_mtp_module
 from lossless.run import Models, build_plain, build_speculative, run_alone, run_case
 from specdecode_engine.batch.request import FinishReason, TokenLogprobs
 
@@ -14,8 +15,10 @@ CASES = 12
 
 
 @pytest.fixture(scope="module")
-def models(checkpoints) -> Models:
+def models(checkpoints, tmp_path_factory) -> Models:
+    module = tmp_path_factory.mktemp("mtp") / "module"
     drafts = {
+        "MTP": write_mtp_module(checkpoints.target, module),
         "STANDALONE": checkpoints.draft,
         "EAGLE": checkpoints.eagle,
         "EAGLE3": checkpoints.eagle3,
@@ -29,7 +32,7 @@ def material(checkpoints) -> Material:
         tuple((number * 31 + place * 7) % checkpoints.vocab for place in range(3 + 5 * number))
         for number in range(8)
     )
-    return Material(prompts, checkpoints.vocab)
+    return Material(prompts, checkpoints.vocab, algorithms=(*ALGORITHMS, "MTP"))
 
 
 @pytest.mark.parametrize("number", range(CASES))

@@ -14,7 +14,7 @@ from specdecode_operator.resource import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
-EXAMPLES = ("specdecode", "standalone", "gpu", "hub", "llama-3.1-8b-eagle3")
+EXAMPLES = ("specdecode", "standalone", "gpu", "hub", "llama-3.1-8b-eagle3", "mimo-7b-mtp")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

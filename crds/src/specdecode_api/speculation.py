@@ -45,15 +45,20 @@ NEEDS_DRAFT: Final = frozenset(
     {
         Algorithm.EAGLE,
         Algorithm.EAGLE3,
-        Algorithm.MTP,
         Algorithm.FROZEN_KV_MTP,
         Algorithm.STANDALONE,
     }
 )
-"""Algorithms with a draft checkpoint; the others must not name one."""
+"""Algorithms with a draft checkpoint of their own."""
+
+DRAFT_IN_TARGET: Final = frozenset({Algorithm.MTP})
+"""Algorithms whose draft is in the target's checkpoint where no other is named."""
+
+TAKES_DRAFT: Final = NEEDS_DRAFT | DRAFT_IN_TARGET
+"""Algorithms that may name a draft checkpoint; the others must not."""
 
 AVAILABLE_ALGORITHMS: Final = frozenset(
-    {Algorithm.NONE, Algorithm.STANDALONE, Algorithm.EAGLE, Algorithm.EAGLE3}
+    {Algorithm.NONE, Algorithm.STANDALONE, Algorithm.EAGLE, Algorithm.EAGLE3, Algorithm.MTP}
 )
 AVAILABLE_POLICIES: Final = frozenset({Policy.STATIC, Policy.EMA, Policy.GOODPUT})
 

@@ -191,6 +191,15 @@ def test_plain_decoding_takes_no_table(write) -> None:
         parse_flags(arguments)
 
 
+def test_sglangs_nextn_is_mtp_with_shallow_candidates() -> None:
+    model = ("--model-path", "/models/m", "--speculative-algorithm", "NEXTN")
+    speculation = parse_flags([*model, "--speculative-adaptive"]).speculation
+    assert (speculation.algorithm, speculation.draft_path) == ("MTP", None)
+    assert speculation.entries["1"].candidate_steps == (0, 1, 2, 3)
+    named = parse_flags([*model, "--speculative-draft-model-path", "/models/nextn"]).speculation
+    assert (named.draft_path, named.num_steps) == ("/models/nextn", 3)
+
+
 def test_help_names_every_algorithm_there_is(capsys) -> None:
     with pytest.raises(SystemExit):
         parse_flags(["--help"])

@@ -20,6 +20,7 @@ from specdecode_engine.model.eagle_config import Eagle3Config
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.model_check import CheckOptions, PairCheck, check_pair
 from tests.engine.checkpoints import Checkpoints
+from tests.engine.mtp_checkpoints import export_module, with_modules
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 Folder = Callable[[str], Path]
@@ -345,3 +346,39 @@ def test_a_head_of_two_layers_in_a_pickle_is_counted(
     assert two.parameters == one.parameters + sum(t.numel() for t in second.values())
     assert one.kv_bytes_per_token is not None
     assert two.kv_bytes_per_token == 2 * one.kv_bytes_per_token
+
+
+def test_a_targets_own_mtp_modules_are_reported(
+    checkpoints: Checkpoints, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = only_target(checkpoints.target)
+    assert plain.mtp is None
+    folder = with_modules(checkpoints.target, tmp_path / "with", "deepseek", 3)
+    pair = only_target(folder)
+    assert pair.target.parameters == plain.target.parameters
+    module = load_file(folder / "model.safetensors")
+    own = [one.numel() for name, one in module.items() if name.startswith("model.layers.3.")]
+    assert pair.mtp is not None
+    assert (pair.mtp.parameters, pair.mtp.kv_bytes_per_token) == (sum(own), 2 * 2 * 16 * 4)
+    assert check([str(folder)]) == 0
+    assert "MTP modules of the target" in capsys.readouterr().out
+    assert check([str(folder), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["algorithm"], report["mtp"]["parameters"]) == ("NONE", sum(own))
+
+
+def test_a_target_is_served_although_its_mtp_modules_are_not(
+    checkpoints: Checkpoints, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = with_modules(checkpoints.target, tmp_path / "with", "deepseek", 3)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.3.hnorm.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    assert check([str(folder)]) == 0
+    assert "lacks model.layers.3.hnorm.weight" in capsys.readouterr().out
+
+
+def test_an_export_of_a_module_is_an_mtp_draft(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    folder = export_module(checkpoints.target, tmp_path / "export")
+    pair = check_pair(checkpoints.target, folder, CheckOptions())
+    assert (pair.algorithm, pair.is_served) == ("MTP", True)

@@ -11,6 +11,7 @@ from specdecode_api.speculation import (
     MAX_TABLE_ENTRIES,
     MAX_TOPK,
     NEEDS_DRAFT,
+    TAKES_DRAFT,
     Algorithm,
     Policy,
     max_tree_tokens,
@@ -33,7 +34,9 @@ class SpeculationBoot(FileRecord):
         default=Algorithm.NONE, description="Source of draft tokens; NONE decodes without a draft."
     )
     draft_path: CheckpointPath | None = Field(
-        default=None, description="Folder of the draft's checkpoint; not for NONE and NGRAM."
+        default=None,
+        description="Folder of the draft's checkpoint; not for NONE and NGRAM. Without it, MTP "
+        "drafts with the modules in the target's checkpoint.",
     )
     topk: int = Field(
         default=1,
@@ -80,7 +83,7 @@ class SpeculationBoot(FileRecord):
         assert self.table_path is None, "the file is read first, see `with_table`"
         if self.algorithm is Algorithm.NONE:
             return {}
-        return self.table or default_table(self.policy)
+        return self.table or default_table(self.policy, self.algorithm)
 
     @property
     def tuned_error(self) -> str | None:
@@ -108,7 +111,7 @@ class SpeculationBoot(FileRecord):
     def _errors(self) -> Iterator[str]:
         if self.algorithm in NEEDS_DRAFT and self.draft_path is None:
             yield f"algorithm {self.algorithm} needs draft_path: add it"
-        if self.algorithm not in NEEDS_DRAFT and self.draft_path is not None:
+        if self.algorithm not in TAKES_DRAFT and self.draft_path is not None:
             yield f"algorithm {self.algorithm} takes no draft_path: remove it"
         if self.algorithm is Algorithm.NONE:
             yield from self._errors_of_none()

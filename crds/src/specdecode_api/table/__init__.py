@@ -4,6 +4,7 @@ Pure: a document goes in, entries and messages come out. The engine reads the fi
 """
 
 from specdecode_api.table.entry import (
+    OWN_DEFAULT_TABLE,
     BatchSizeKey,
     SpeculationTable,
     TableEntry,
@@ -21,6 +22,7 @@ from specdecode_api.table.thresholds import (
 )
 
 __all__ = [
+    "OWN_DEFAULT_TABLE",
     "BatchSizeKey",
     "SpeculationTable",
     "TableEntry",

@@ -9,7 +9,13 @@ from typing import Annotated, Final, Protocol
 from pydantic import AfterValidator, Field, StringConstraints
 
 from specdecode_api.base import FileRecord
-from specdecode_api.speculation import BATCH_SIZE_PATTERN, MAX_CANDIDATES, MAX_STEPS, Policy
+from specdecode_api.speculation import (
+    BATCH_SIZE_PATTERN,
+    MAX_CANDIDATES,
+    MAX_STEPS,
+    Algorithm,
+    Policy,
+)
 
 MAX_CEILING_COEFF: Final = 16
 
@@ -81,9 +87,35 @@ _EMA: Final = {
 _GOODPUT: Final = {"1": TableEntry(candidate_steps=(0, 1, 2, 3, 5, 7))}
 
 
-def default_table(policy: Policy) -> Mapping[str, TableEntry]:
-    """The table where none is given; empty for `static`."""
-    tables = {Policy.STATIC: {}, Policy.EMA: _EMA, Policy.GOODPUT: _GOODPUT}
+# A module is trained for one draft step, and its acceptance falls fast after that.
+_MTP_STEPS: Final = 3
+_MTP_EMA: Final = {
+    bound: entry.model_copy(
+        update={"candidate_steps": tuple(n for n in entry.candidate_steps if n <= _MTP_STEPS)}
+    )
+    for bound, entry in _EMA.items()
+}
+_MTP_GOODPUT: Final = {"1": TableEntry(candidate_steps=tuple(range(_MTP_STEPS + 1)))}
+
+_TABLES: Final[Mapping[Policy, Mapping[str, TableEntry]]] = {
+    Policy.STATIC: {},
+    Policy.EMA: _EMA,
+    Policy.GOODPUT: _GOODPUT,
+}
+_TABLES_BY_ALGORITHM: Final[Mapping[Algorithm, Mapping[Policy, Mapping[str, TableEntry]]]] = {
+    Algorithm.MTP: {Policy.STATIC: {}, Policy.EMA: _MTP_EMA, Policy.GOODPUT: _MTP_GOODPUT},
+}
+OWN_DEFAULT_TABLE: Final = frozenset(_TABLES_BY_ALGORITHM)
+"""Algorithms whose default tables differ from those of the others."""
+
+
+def default_table(policy: Policy, algorithm: Algorithm | None = None) -> Mapping[str, TableEntry]:
+    """The table where none is given; empty for `static`.
+
+    Args:
+        algorithm: one of `OWN_DEFAULT_TABLE` has a table of its own.
+    """
+    tables = _TABLES if algorithm is None else _TABLES_BY_ALGORITHM.get(algorithm, _TABLES)
     return MappingProxyType(tables[policy])
 
 

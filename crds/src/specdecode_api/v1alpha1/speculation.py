@@ -1,8 +1,8 @@
 """How tokens are drafted: the fields, the rules between them, and their defaults."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, get_args
 
 from pydantic import Field
 
@@ -13,13 +13,15 @@ from specdecode_api.speculation import (
     MAX_DRAFT_TOKENS,
     MAX_STEPS,
     MAX_TOPK,
+    NEEDS_DRAFT,
+    TAKES_DRAFT,
     Algorithm,
     Policy,
     default_draft_tokens,
     effective_num_steps,
     max_tree_tokens,
 )
-from specdecode_api.table import candidates, default_table
+from specdecode_api.table import OWN_DEFAULT_TABLE, candidates, default_table
 from specdecode_api.v1alpha1.model import DraftSpec
 from specdecode_api.v1alpha1.scalars import Int
 from specdecode_api.v1alpha1.table import Adaptive
@@ -30,10 +32,15 @@ _STEPS: Final = f"(has(self.numSteps) ? self.numSteps : {DEFAULT_STEPS})"
 _HAS_WIDTH: Final = (
     f"has(self.numDraftTokens) && {_STEPS} > 0 && (has(self.numSteps) || {_NO_TABLE})"
 )
-_DRAFTS: Final = "self.algorithm != 'NONE'"
 
-AlgorithmName = Literal["NONE", "STANDALONE", "EAGLE", "EAGLE3"]
+AlgorithmName = Literal["NONE", "STANDALONE", "EAGLE", "EAGLE3", "MTP"]
 """What this release implements; adding a value later is compatible."""
+
+
+def _is_one_of(algorithms: Collection[Algorithm]) -> str:
+    """Return the CEL condition that the algorithm is one of these."""
+    named = [name for name in get_args(AlgorithmName) if name in algorithms]
+    return f"self.algorithm in {named}"
 
 
 def _unused_by_none(
@@ -49,23 +56,30 @@ def _unused_by_none(
     )
 
 
-def _in_default_table(policy: Policy) -> "Rule[Speculation]":
-    """Hold numSteps to the table that an adaptive policy has where none is written."""
-    depths = list(candidates(default_table(policy)))
+def _in_default_table(policy: Policy, algorithm: Algorithm | None = None) -> "Rule[Speculation]":
+    """Hold numSteps to the table that an adaptive policy has where none is written.
+
+    Args:
+        algorithm: the rule is for this one; None: for all without a default table of their own.
+    """
+    depths = list(candidates(default_table(policy, algorithm)))
     name = policy.value.capitalize()
     shown = ", ".join(map(str, depths))
+    others = frozenset(Algorithm) - OWN_DEFAULT_TABLE - {Algorithm.NONE}
+    algorithms = others if algorithm is None else frozenset({algorithm})
+    whose = "" if algorithm is None else f" of {algorithm}"
     return Rule(
-        cel=f"self.algorithm == 'NONE' || !has(self.numSteps) || !({_NO_TABLE}) || "
+        cel=f"!({_is_one_of(algorithms)}) || !has(self.numSteps) || !({_NO_TABLE}) || "
         f"self.adaptive.policy != '{name}' || self.numSteps in {depths}",
         holds=lambda it: (
-            it.algorithm == "NONE"
+            it.algorithm not in algorithms
             or it.num_steps is None
             or bool(it.adaptive.batch_sizes)
             or it.adaptive.policy != name
             or it.num_steps in depths
         ),
-        message=f"policy {name} without adaptive.batchSizes has a default table of the draft steps "
-        f"{shown}: use one of them, leave numSteps out or write adaptive.batchSizes",
+        message=f"policy {name} without adaptive.batchSizes has a default table{whose} of the "
+        f"draft steps {shown}: use one of them, leave numSteps out or write adaptive.batchSizes",
         field="numSteps",
     )
 
@@ -90,7 +104,8 @@ class Speculation(ResourceRecord):
     )
     draft: DraftSpec | None = Field(
         default=None,
-        description="The draft's checkpoint; NONE takes none, the others need one.",
+        description="The draft's checkpoint. NONE takes none. Without it, MTP drafts with the "
+        "modules in the target's checkpoint. The others need one.",
         json_schema_extra=RESTART,
     )
     topk: Int = Field(
@@ -120,16 +135,16 @@ class Speculation(ResourceRecord):
 
     rules: ClassVar[tuple["Rule[Speculation]", ...]] = (
         Rule(
-            cel=f"!({_DRAFTS}) || has(self.draft)",
-            holds=lambda it: it.algorithm == "NONE" or it.draft is not None,
+            cel=f"!({_is_one_of(NEEDS_DRAFT)}) || has(self.draft)",
+            holds=lambda it: it.algorithm not in NEEDS_DRAFT or it.draft is not None,
             message="this algorithm drafts with a checkpoint of its own: add draft.uri",
             shows="algorithm",
             field="draft",
             reason="FieldValueRequired",
         ),
         Rule(
-            cel=f"!has(self.draft) || {_DRAFTS}",
-            holds=lambda it: it.draft is None or it.algorithm != "NONE",
+            cel=f"!has(self.draft) || {_is_one_of(TAKES_DRAFT)}",
+            holds=lambda it: it.draft is None or it.algorithm in TAKES_DRAFT,
             message="this algorithm drafts without a checkpoint: remove draft, "
             "or choose an algorithm that uses one",
             shows="algorithm",
@@ -152,7 +167,7 @@ class Speculation(ResourceRecord):
             holds=lambda it: (
                 it.num_steps is None
                 or not it.adaptive.batch_sizes
-                or it.num_steps in it.adaptive.candidates()
+                or it.num_steps in it.adaptive.candidates(Algorithm(it.algorithm))
             ),
             message="numSteps must be a candidate of adaptive.batchSizes: "
             "use one of them or leave numSteps out",
@@ -160,6 +175,11 @@ class Speculation(ResourceRecord):
         ),
         _in_default_table(Policy.EMA),
         _in_default_table(Policy.GOODPUT),
+        *(
+            _in_default_table(policy, algorithm)
+            for algorithm in sorted(OWN_DEFAULT_TABLE)
+            for policy in (Policy.EMA, Policy.GOODPUT)
+        ),
         Rule(
             cel=f"!has(self.numDraftTokens) || {_STEPS} > 0",
             holds=lambda it: it.num_draft_tokens is None or it.num_steps != 0,
@@ -213,7 +233,7 @@ class ResolvedSpeculation:
 def resolve(speculation: Speculation) -> ResolvedSpeculation:
     """Fill in the numbers that the user left out."""
     algorithm = Algorithm(speculation.algorithm)
-    candidates = speculation.adaptive.candidates()
+    candidates = speculation.adaptive.candidates(algorithm)
     num_steps = effective_num_steps(algorithm, speculation.num_steps, candidates)
     num_draft_tokens = speculation.num_draft_tokens
     is_one_depth = not candidates and num_steps > 0

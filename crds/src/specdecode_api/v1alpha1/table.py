@@ -13,6 +13,7 @@ from specdecode_api.speculation import (
     MAX_CANDIDATES,
     MAX_STEPS,
     MAX_TABLE_ENTRIES,
+    Algorithm,
     Policy,
 )
 from specdecode_api.table import candidates, default_table
@@ -124,6 +125,6 @@ class Adaptive(ResourceRecord):
         ascending = sorted(self.batch_sizes, key=lambda entry: entry.from_)
         return {str(entry.from_): entry for entry in ascending}
 
-    def candidates(self) -> tuple[int, ...]:
-        """List the draft steps of the table, else of the policy's default one, ascending."""
-        return candidates(self.table or default_table(self.engine_policy))
+    def candidates(self, algorithm: Algorithm) -> tuple[int, ...]:
+        """List the draft steps of the table, else of the default one, ascending."""
+        return candidates(self.table or default_table(self.engine_policy, algorithm))

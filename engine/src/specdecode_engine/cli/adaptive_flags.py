@@ -65,7 +65,7 @@ def resolve_table(
     running = policy or _word(Policy, speculation.get("policy")) or Policy.STATIC
     given = speculation.get("num_steps")
     try:
-        table = _read(document, running, given if isinstance(given, int) else None)
+        table = _read(document, running, given if isinstance(given, int) else None, algorithm)
     except TableError as error:
         # A table inside the boot file is refused with the rest of the boot file.
         found = error.mistakes if isinstance(path, str) else ()
@@ -121,9 +121,14 @@ def _policy(
     return Policy.GOODPUT
 
 
-def _read(document: object, policy: Policy, num_steps: int | None) -> SpeculationTable:
+def _read(
+    document: object,
+    policy: Policy,
+    num_steps: int | None,
+    algorithm: Algorithm = Algorithm.NONE,
+) -> SpeculationTable:
     if not document and not isinstance(document, list):
-        entries = default_table(policy)
+        entries = default_table(policy, algorithm)
         return SpeculationTable(entries, table_warnings(entries, policy))
     return read_table(document, policy, num_steps)
 

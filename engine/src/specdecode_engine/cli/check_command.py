@@ -132,6 +132,8 @@ def as_json(pair: "PairCheck") -> dict[str, object]:
     }
     if pair.draft is not None:
         report["draft"] = _model_json(pair.draft)
+    if pair.mtp is not None:
+        report["mtp"] = _model_json(pair.mtp)
     if pair.is_served:
         report["weight_bytes"] = sum(one.weight_bytes or 0 for one in pair.models)
         report["kv_bytes_per_token"] = sum(one.kv_bytes_per_token or 0 for one in pair.models)
@@ -163,6 +165,10 @@ def as_text(pair: "PairCheck") -> str:
     lines = _model_lines("target", pair.target)
     if pair.draft is not None:
         lines += _model_lines(f"draft ({pair.algorithm})", pair.draft)
+    if pair.mtp is not None:
+        lines += _model_lines("MTP modules of the target", pair.mtp)
+        if pair.mtp.reason is not None:
+            lines.append(f"  not usable      {pair.mtp.reason}")
     return "\n".join([*lines, f"can be served: {'yes' if pair.is_served else 'no'}"])
 
 

@@ -18,6 +18,8 @@ from specdecode_engine.process import ConfigurationError
 
 log = logging.getLogger(__name__)
 
+ALGORITHM = "speculation.algorithm"
+
 # flag, field of the boot file, type
 _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--model-path", "model.path", str),
@@ -25,7 +27,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--dtype", "model.dtype", str),
     ("--model-impl", "model.implementation", str),
     ("--context-length", "model.context_length", int),
-    ("--speculative-algorithm", "speculation.algorithm", str),
+    ("--speculative-algorithm", ALGORITHM, str),
     ("--speculative-draft-model-path", "speculation.draft_path", str),
     ("--speculative-num-steps", "speculation.num_steps", int),
     ("--speculative-eagle-topk", "speculation.topk", int),
@@ -60,6 +62,9 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--cpu-affinity", "cpu_affinity", str),
 )
 
+_ALGORITHM_ALIASES = {"NEXTN": Algorithm.MTP}
+"""Names of SGLang."""
+
 # flag, field of the boot file, its value with the flag, help
 _SWITCHES: tuple[tuple[str, str, object, str], ...] = (
     ("--disable-overlap-schedule", "scheduling.overlap", False,
@@ -93,7 +98,8 @@ def parse_flags(
     document = _read(options.pop("boot", None))
     is_adaptive = options.pop("is_adaptive", False)
     for place, value in options.items():
-        _put(document, place, value)
+        is_alias = place == ALGORITHM and value in _ALGORITHM_ALIASES
+        _put(document, place, _ALGORITHM_ALIASES[value] if is_alias else value)
     resolved = _resolve_speculation(document, options, is_adaptive)
     try:
         boot = EngineBoot.model_validate(document)

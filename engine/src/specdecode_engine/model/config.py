@@ -44,6 +44,8 @@ class DecoderConfig:
     has_output_norms: bool = False  # also of what attention and the MLP add, as in Gemma
     attention_scale: float | None = None  # of scores; None: head_dim ** -0.5
     attention_softcap: float | None = None  # of scores
+    rotary_dim: int | None = None  # entries of each head, the first ones, that turn; None: all
+    has_output_gate: bool = False  # a sigmoid of as many entries as queries scales what they read
 
     def layer_map(self, layers: int, windows: Sequence[int | None] = ()) -> LayerMap:
         """Return where `layers` such layers keep their keys and values.

@@ -32,5 +32,10 @@ class HeadConfig:
         """Where each layer keeps its keys and values."""
         return self.decoder.layer_map(self.num_hidden_layers, self.sliding_windows)
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """What was understood of the checkpoint: fields of /server_info."""
+        return {}
+
 
 DraftConfig = LanguageModelConfig | HeadConfig

@@ -58,7 +58,7 @@ class DraftHead(ABC, Generic[Config]):
             linears: makes the linear maps; by default their weights stay plain.
         """
         config = config or cls.read_config(folder, target.config)
-        checkpoint = open_unquantized(folder)
+        checkpoint = cls.open_tensors(folder)
         cls.check(config, checkpoint, target.config)
         placement = Placement(target.dtype, target.device)
         limits = make_rotary_limits([config.rope], target.context_length)
@@ -75,6 +75,11 @@ class DraftHead(ABC, Generic[Config]):
     @abstractmethod
     def read_config(cls, folder: Path, target: LanguageModelConfig) -> Config:
         """Read config.json and check it against the target's."""
+
+    @classmethod
+    def open_tensors(cls, folder: Path) -> TensorStore:
+        """Open the tensors of a checkpoint; no weights are read."""
+        return open_unquantized(folder)
 
     @classmethod
     @abstractmethod

@@ -97,6 +97,7 @@ FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": Family(windows=Windows.ALL),
     "Qwen2ForCausalLM": Family(always_qkv_bias=True, windows=Windows.SWITCH),
+    "MiMoForCausalLM": Family(always_qkv_bias=True, windows=Windows.SWITCH),
     "Qwen3ForCausalLM": Family(qk_norm=True, windows=Windows.SWITCH, head_dim=128),
     "Qwen3MoeForCausalLM": Family(qk_norm=True, experts=ExpertTensors.SEPARATE),
     "GptOssForCausalLM": Family(

@@ -48,6 +48,10 @@ class LanguageModel(ABC):
         return ()
 
     @abstractmethod
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return what the first layer reads for ids [rows] i64: [rows, hidden]."""
+
+    @abstractmethod
     def forward(
         self,
         ids: Tensor,

@@ -15,6 +15,7 @@ from specdecode_kernels import (
     Choice,
     PackedWeight,
 )
+from specdecode_kernels.torch.by_row import by_row
 
 RotaryRows = tuple[Tensor, Tensor]
 """Cosines and sines, [rows, head_dim / 2] each."""
@@ -123,23 +124,28 @@ class Attention:
     """Grouped-query attention over the keys and values of a view."""
 
     ops: Backend
-    qkv: Linear  # q, k and v one under the other
+    qkv: Linear  # q, k and v one under the other, then the gate of the output if there is one
     output: Linear
     q_heads: int
     kv_heads: int
     head_dim: int
     qk_norm: QkNorm | None = None
     params: AttentionParams = DEFAULT_ATTENTION
+    has_output_gate: bool = False
 
     def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
         """Map [rows, inputs] to [rows, hidden]."""
-        parts = [self.q_heads, self.kv_heads, self.kv_heads]
+        gates = [self.q_heads] if self.has_output_gate else []
+        parts = [self.q_heads, self.kv_heads, self.kv_heads, *gates]
         heads = self.qkv(x).view(x.shape[0], sum(parts), self.head_dim)
-        q, k, v = heads.split_with_sizes(parts, dim=1)
+        q, k, v, *gate = heads.split_with_sizes(parts, dim=1)
         if self.qk_norm is not None:
             q, k = self.qk_norm(q, k)
         q, k = self.ops.apply_rope(q, k, *rotary)
-        return self.output(kv.attend(layer, q, k, v, self.params).flatten(1))
+        attended = kv.attend(layer, q, k, v, self.params).flatten(1)
+        if gate:
+            attended = attended * by_row(torch.sigmoid, gate[0].flatten(1))
+        return self.output(attended)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,7 @@ from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.model.layers import DecoderLayer, Linears, Norm, rotary_rows, widened
+from specdecode_engine.model.mtp_layout import without_modules
 from specdecode_engine.model.quantized.store import open_tensors
 from specdecode_engine.model.rope import build_angles, make_rotary_limits
 from specdecode_engine.model.sparse_mlp import SparseMlp
@@ -64,6 +65,7 @@ class Llama(LanguageModel):
         if config.is_wrapped:
             checkpoint = text = TextModelStore.of(checkpoint)
             skipped = text.skipped
+        checkpoint = without_modules(checkpoint)
         checkpoint.check(*llama_shapes(config))
         placement = Placement(dtype or config.dtype or stored_dtype(checkpoint), device)
         limits = make_rotary_limits(config.ropes, context_length or config.max_position_embeddings)
@@ -117,6 +119,10 @@ class Llama(LanguageModel):
         blocks = [layer.mlp for layer in self.layers]
         return tuple(block.experts for block in blocks if isinstance(block, SparseMlp))
 
+    def embed(self, ids: Tensor) -> Tensor:
+        x = functional.embedding(ids, self.embedding)
+        return x if self.embedding_scale is None else x * self.embedding_scale
+
     def forward(
         self,
         ids: Tensor,
@@ -124,9 +130,7 @@ class Llama(LanguageModel):
         kv: KVView,
         aux_spec: AuxHiddenStates = NO_HIDDEN_STATES,
     ) -> tuple[Tensor, Tensor | None]:
-        x = functional.embedding(ids, self.embedding)  # [rows, hidden]
-        if self.embedding_scale is not None:
-            x = x * self.embedding_scale
+        x = self.embed(ids)  # [rows, hidden]
         rotary = [rotary_rows(angles, positions) for angles in self.angles]
         collected: list[Tensor] = []
         for number, (layer, rope) in enumerate(

@@ -1,9 +1,10 @@
 """The feed-forward block of a mixture of experts: its sizes, its tensors, and what it computes."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+import torch
 from torch import Tensor
 
 from specdecode_engine.model.checkpoint import Shape
@@ -12,6 +13,7 @@ from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.layers import Linear
 from specdecode_engine.model.routing import RoutingConfig, route
 from specdecode_kernels import GatedActivation
+from specdecode_kernels.torch.by_row import by_row
 
 DEFAULT_TOP_K = 8
 SILU = GatedActivation("silu")
@@ -26,6 +28,19 @@ class ExpertTensors(Enum):
     # all experts in one tensor, [experts, inputs, outputs] with gates and ups alternating, and
     # biases of everything, as gpt-oss
     STACKED = "stacked"
+    # as SEPARATE, with a correction of the scores and an expert that every row uses, as
+    # DeepSeek-V3 and GLM-4.5
+    SHARED = "shared"
+    GATED_SHARED = "gated_shared"  # as SEPARATE, with a gated expert for every row, as Qwen3-Next
+
+
+@dataclass(frozen=True, slots=True)
+class SharedExpertConfig:
+    """An expert that every row uses, next to those that a router chooses."""
+
+    name: str  # below the block's prefix
+    intermediate_size: int
+    is_gated: bool  # a sigmoid of one linear map scales what it adds
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +53,8 @@ class SparseMlpConfig:
     sparse_layers: frozenset[int]  # the others have a dense MLP
     activation: GatedActivation = SILU
     tensors: ExpertTensors = ExpertTensors.SEPARATE
+    has_correction_bias: bool = False  # added to scores for the choice of experts alone
+    shared_expert: SharedExpertConfig | None = None
 
     @classmethod
     def read(cls, config: ConfigFile, layers: int, tensors: ExpertTensors) -> "SparseMlpConfig":
@@ -61,7 +78,27 @@ class SparseMlpConfig:
             }
         for gate, up in self.gate_up_names(prefix):
             shapes |= {gate: (inner, hidden_size), up: (inner, hidden_size)}
-        return shapes | dict.fromkeys(self.down_names(prefix), (hidden_size, inner))
+        shapes |= dict.fromkeys(self.down_names(prefix), (hidden_size, inner))
+        if self.has_correction_bias:
+            shapes[self.correction_name(prefix)] = (experts,)
+        return shapes | self._shared_expert_shapes(prefix, hidden_size)
+
+    def _shared_expert_shapes(self, prefix: str, hidden_size: int) -> dict[str, Shape]:
+        shared = self.shared_expert
+        if shared is None:
+            return {}
+        expert, inner = f"{prefix}.{shared.name}", shared.intermediate_size
+        gate: dict[str, Shape] = {f"{prefix}.{shared.name}_gate.weight": (1, hidden_size)}
+        return {
+            f"{expert}.gate_proj.weight": (inner, hidden_size),
+            f"{expert}.up_proj.weight": (inner, hidden_size),
+            f"{expert}.down_proj.weight": (hidden_size, inner),
+            **(gate if shared.is_gated else {}),
+        }
+
+    def correction_name(self, prefix: str) -> str:
+        """Name the correction of the router's scores."""
+        return f"{self.router_name(prefix)}.e_score_correction_bias"
 
     def router_name(self, prefix: str) -> str:
         """Name the router's map, without `.weight`."""
@@ -112,9 +149,46 @@ def _read_gpt_oss(config: ConfigFile, layers: int) -> SparseMlpConfig:
     )
 
 
+def _read_deepseek(config: ConfigFile, layers: int) -> SparseMlpConfig:
+    num_experts = config.integer("n_routed_experts")
+    inner = config.integer("moe_intermediate_size")
+    num_groups = config.integer("n_group", 1)
+    if num_experts % num_groups:
+        raise config.error("n_group", f"it must divide n_routed_experts {num_experts}")
+    num_shared = config.integer("n_shared_experts", 1, least=0)
+    return SparseMlpConfig(
+        num_experts=num_experts,
+        moe_intermediate_size=inner,
+        routing=RoutingConfig(
+            top_k=_top_k(config, num_experts, DEFAULT_TOP_K),
+            scores="sigmoid",
+            is_normalized=config.switch("norm_topk_prob", True),
+            scale=config.real("routed_scaling_factor", 1.0),
+            num_groups=num_groups,
+            top_groups=config.integer("topk_group", 1),
+        ),
+        sparse_layers=frozenset(range(config.integer("first_k_dense_replace", 1, least=0), layers)),
+        tensors=ExpertTensors.SHARED,
+        has_correction_bias=True,
+        shared_expert=SharedExpertConfig("shared_experts", inner * num_shared, is_gated=False)
+        if num_shared
+        else None,
+    )
+
+
+def _read_qwen3_next(config: ConfigFile, layers: int) -> SparseMlpConfig:
+    keys = {"num_experts_per_tok": 10, "norm_topk_prob": True, **config.keys}
+    read = _read_qwen3_moe(ConfigFile(config.file, keys, config.prefix), layers)
+    inner = config.integer("shared_expert_intermediate_size", 512)
+    shared = SharedExpertConfig("shared_expert", inner, is_gated=True)
+    return replace(read, tensors=ExpertTensors.GATED_SHARED, shared_expert=shared)
+
+
 _READERS: Mapping[ExpertTensors, Callable[[ConfigFile, int], SparseMlpConfig]] = {
     ExpertTensors.SEPARATE: _read_qwen3_moe,
     ExpertTensors.STACKED: _read_gpt_oss,
+    ExpertTensors.SHARED: _read_deepseek,
+    ExpertTensors.GATED_SHARED: _read_qwen3_next,
 }
 
 
@@ -135,13 +209,29 @@ def _sparse_layers(config: ConfigFile, layers: int) -> frozenset[int]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SharedExpert:
+    """An expert that every row uses."""
+
+    mlp: Callable[[Tensor], Tensor]
+    gate: Linear | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map [rows, hidden] to [rows, hidden]."""
+        added = self.mlp(x)
+        return added if self.gate is None else by_row(torch.sigmoid, self.gate(x)) * added
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SparseMlp:
     """A router and the experts that it chooses among."""
 
     router: Linear
     routing: RoutingConfig
     experts: Experts
+    correction_bias: Tensor | None = None  # [experts] f32
+    shared_expert: SharedExpert | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map [rows, hidden] to [rows, hidden]."""
-        return self.experts(x, route(self.router(x), self.routing))
+        mixed = self.experts(x, route(self.router(x), self.routing, self.correction_bias))
+        return mixed if self.shared_expert is None else mixed + self.shared_expert(x)

@@ -7,7 +7,7 @@ loading needs no memory but that of the model and of one tensor.
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain
 
 import torch
@@ -17,6 +17,7 @@ from tqdm import tqdm
 from specdecode_engine.model.checkpoint import Shape, TensorStore
 from specdecode_engine.model.config import DecoderConfig
 from specdecode_engine.model.experts import Experts, gates_first
+from specdecode_engine.model.head_order import order_heads, order_qkv
 from specdecode_engine.model.layers import (
     Attention,
     DecoderLayer,
@@ -27,7 +28,12 @@ from specdecode_engine.model.layers import (
     OutputNorms,
     QkNorm,
 )
-from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlp, SparseMlpConfig
+from specdecode_engine.model.sparse_mlp import (
+    ExpertTensors,
+    SharedExpert,
+    SparseMlp,
+    SparseMlpConfig,
+)
 from specdecode_kernels import AttentionParams, Backend
 from specdecode_kernels.torch.elementwise import accumulation_dtype
 
@@ -63,6 +69,7 @@ def decoder_shapes(
     """
     hidden = config.hidden_size
     q_size = config.num_attention_heads * config.head_dim
+    q_outputs = 2 * q_size if config.has_output_gate else q_size
     kv_size = config.num_key_value_heads * config.head_dim
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
     norms = OUTPUT_NORMS if config.has_output_norms else (MLP_NORM,)
@@ -74,7 +81,7 @@ def decoder_shapes(
     sinks: dict[str, Shape] = {f"{attention}.sinks": (config.num_attention_heads,)}
     return {
         **{f"{prefix}.{norm}.weight": (hidden,) for norm in norms},
-        **linear_shapes(f"{attention}.q_proj", q_size, attention_input, config.qkv_bias),
+        **linear_shapes(f"{attention}.q_proj", q_outputs, attention_input, config.qkv_bias),
         **linear_shapes(f"{attention}.k_proj", kv_size, attention_input, config.qkv_bias),
         **linear_shapes(f"{attention}.v_proj", kv_size, attention_input, config.qkv_bias),
         **linear_shapes(f"{attention}.o_proj", hidden, q_size, config.output_bias),
@@ -140,13 +147,18 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self.store.tensors
 
-    def take(self, *names: str) -> Tensor:
-        """Read one tensor, or several one below the other into one."""
+    def take(self, *names: str, dtype: torch.dtype | None = None) -> Tensor:
+        """Read one tensor, or several one below the other into one.
+
+        Args:
+            dtype: of floats; by default that of the placement.
+        """
         stored = [self.store.tensors[name] for name in names]
-        rows, dtype = [one.shape[0] for one in stored], stored[0].dtype
+        rows, stored_dtype = [one.shape[0] for one in stored], stored[0].dtype
+        floats = self.placement.dtype if dtype is None else dtype
         taken = torch.empty(
             (sum(rows), *stored[0].shape[1:]),
-            dtype=self.placement.dtype if dtype.is_floating_point else dtype,
+            dtype=floats if stored_dtype.is_floating_point else stored_dtype,
             device=self.placement.device,
         )
         for name, one, part in zip(names, stored, taken.split_with_sizes(rows), strict=True):
@@ -218,7 +230,7 @@ class Weights:
         """Read attention, with q, k and v fused."""
         return Attention(
             ops=self.ops,
-            qkv=self.linear(*(f"{prefix}.{part}_proj" for part in "qkv")),
+            qkv=self._qkv(prefix, config),
             output=self.linear(f"{prefix}.o_proj"),
             qk_norm=self.qk_norm(prefix, config) if config.qk_norm else None,
             q_heads=config.num_attention_heads,
@@ -230,13 +242,28 @@ class Weights:
                 sliding_window=window,
                 sinks=self.take(f"{prefix}.sinks").float() if config.sinks else None,
             ),
+            has_output_gate=config.has_output_gate,
         )
+
+    def _qkv(self, prefix: str, config: DecoderConfig) -> Linear:
+        names = [f"{prefix}.{part}_proj" for part in "qkv"]
+        if config.rotary_dim is None and not config.has_output_gate:
+            return self.linear(*names)
+        weight = order_qkv(self.take(*(f"{name}.weight" for name in names)), config)
+        if not config.qkv_bias:
+            return self.linears.make(weight)
+        bias = order_qkv(self.take(*(f"{name}.bias" for name in names)), config)
+        return self.linears.make(weight, bias)
 
     def qk_norm(self, prefix: str, config: DecoderConfig) -> QkNorm:
         """Read the norms of query and key heads."""
-        return QkNorm(
-            q=self.norm(f"{prefix}.q_norm", config), k=self.norm(f"{prefix}.k_norm", config)
-        )
+        q, k = (self.norm(f"{prefix}.{part}_norm", config) for part in "qk")
+        if config.rotary_dim is not None:
+            q, k = (
+                replace(one, weight=order_heads(one.weight, config.head_dim, config.rotary_dim))
+                for one in (q, k)
+            )
+        return QkNorm(q, k)
 
     def mlp(self, prefix: str, config: DecoderConfig) -> Mlp:
         """Read the gated MLP, with gate and up fused."""
@@ -256,7 +283,23 @@ class Weights:
             experts=self._stacked_experts(f"{prefix}.experts", config)
             if is_stacked
             else self._separate_experts(prefix, config),
+            correction_bias=self.take(config.correction_name(prefix), dtype=torch.float32)
+            if config.has_correction_bias
+            else None,
+            shared_expert=self._shared_expert(prefix, config),
         )
+
+    def _shared_expert(self, prefix: str, config: SparseMlpConfig) -> SharedExpert | None:
+        shared = config.shared_expert
+        if shared is None:
+            return None
+        name = f"{prefix}.{shared.name}"
+        mlp = Mlp(
+            activate=self.ops.silu_and_mul,
+            gate_up=self.linear(f"{name}.gate_proj", f"{name}.up_proj"),
+            down=self.linear(f"{name}.down_proj"),
+        )
+        return SharedExpert(mlp, self.linear(f"{name}_gate") if shared.is_gated else None)
 
     def _separate_experts(self, prefix: str, config: SparseMlpConfig) -> Experts:
         gate_up = self.take(*chain.from_iterable(config.gate_up_names(prefix)))

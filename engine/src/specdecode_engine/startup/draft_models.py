@@ -5,18 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from specdecode_api.boot import EngineBoot
-from specdecode_api.speculation import NEEDS_DRAFT, Algorithm
+from specdecode_api.speculation import DRAFT_IN_TARGET, Algorithm
 from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
 from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
-from specdecode_engine.model.pickle_store import open_unquantized
+from specdecode_engine.model.mtp import MtpHead
+from specdecode_engine.model.mtp_config import has_modules, is_export
 
 DRAFT_HEADS: Mapping[Algorithm, type[DraftHead[Any]]] = {
     Algorithm.EAGLE: Eagle1Head,
     Algorithm.EAGLE3: Eagle3Head,
+    Algorithm.MTP: MtpHead,
 }
 """Heads over hidden states of the target; a STANDALONE draft is a language model."""
 
@@ -24,10 +26,10 @@ DRAFT_HEADS: Mapping[Algorithm, type[DraftHead[Any]]] = {
 def draft_folder(boot: EngineBoot) -> Path | None:
     """Return where the draft's tensors are; None: the algorithm drafts without a model."""
     speculation = boot.speculation
-    if speculation.algorithm not in NEEDS_DRAFT:
-        return None
-    assert speculation.draft_path is not None
-    return Path(speculation.draft_path)
+    if speculation.draft_path is not None:
+        return Path(speculation.draft_path)
+    # Without a checkpoint of its own the draft is a part of the target's.
+    return Path(boot.model.path) if speculation.algorithm in DRAFT_IN_TARGET else None
 
 
 def read_draft(algorithm: Algorithm, folder: Path, target: LanguageModelConfig) -> DraftConfig:
@@ -52,7 +54,8 @@ def read_checked_draft(boot: EngineBoot, target: LanguageModelConfig) -> DraftCo
     algorithm = boot.speculation.algorithm
     draft = read_draft(algorithm, folder, target)
     if isinstance(draft, HeadConfig):
-        DRAFT_HEADS[algorithm].check(draft, open_unquantized(folder), target)
+        kind = DRAFT_HEADS[algorithm]
+        kind.check(draft, kind.open_tensors(folder), target)
     return draft
 
 
@@ -71,13 +74,17 @@ def draft_facts(
     steps = draft.proposed_draft_steps if isinstance(draft, HeadConfig) else None
     warning = draft_warning(Path(boot.model.path), target, draft)
     found = {"draft_warning": warning, "proposed_draft_steps": steps}
-    return {name: value for name, value in found.items() if value is not None}
+    facts = draft.facts if isinstance(draft, HeadConfig) else {}
+    return facts | {name: value for name, value in found.items() if value is not None}
 
 
 def algorithm_of(folder: Path) -> Algorithm:
     """Return what a draft's config.json is for; a language model is a STANDALONE draft."""
-    names = ConfigFile.open(folder / "config.json").get("architectures")
+    file = ConfigFile.open(folder / "config.json")
+    names = file.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     if "Eagle3" in name:
         return Algorithm.EAGLE3
+    if is_export(file) or has_modules(folder):
+        return Algorithm.MTP
     return Algorithm.EAGLE if "Eagle" in name or "EAGLE" in name else Algorithm.STANDALONE

@@ -14,6 +14,7 @@ from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.config import DecoderConfig, LlamaConfig
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
 from specdecode_engine.model.layer_map import LayerShape
+from specdecode_engine.model.mtp_config import MtpConfig
 from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
 from specdecode_engine.startup.attention import layer_params
 from specdecode_engine.startup.kernel_needs import KernelNeeds
@@ -96,7 +97,7 @@ def _layer_calls(
     is_gelu = decoder.activation == "gelu_tanh"
     activate = ops.gelu_tanh_and_mul if is_gelu else ops.silu_and_mul
     yield f"layers of the {name}", lambda: activate(gate, up)
-    if isinstance(model, LlamaConfig) and model.sparse_mlp is not None:
+    if isinstance(model, LlamaConfig | MtpConfig) and model.sparse_mlp is not None:
         call = partial(_experts, model.sparse_mlp, x, ops)
         yield f"experts of the {name}", call
     for shape in model.layer_map.shapes:

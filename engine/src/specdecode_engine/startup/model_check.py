@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from specdecode_api.speculation import Algorithm
+from specdecode_api.speculation import DRAFT_IN_TARGET, Algorithm
 from specdecode_engine.model.checkpoint import Shapes, TensorStore, has_tensors
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
@@ -22,7 +22,9 @@ from specdecode_engine.model.implementations import implementation_of, read_conf
 from specdecode_engine.model.kv_cache import kv_bytes
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.llama import llama_shapes
-from specdecode_engine.model.pickle_store import has_pickles, open_unquantized
+from specdecode_engine.model.mtp_config import has_modules
+from specdecode_engine.model.mtp_layout import without_modules
+from specdecode_engine.model.pickle_store import has_pickles
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.model.quantized.weight import UNQUANTIZED_DTYPE
 from specdecode_engine.model.routed_experts import RoutedShape
@@ -71,6 +73,7 @@ class PairCheck:
     target: ModelCheck
     draft: ModelCheck | None = None
     algorithm: Algorithm = Algorithm.NONE
+    mtp: ModelCheck | None = None  # of the target's own MTP modules, where no draft was given
 
     @property
     def models(self) -> tuple[ModelCheck, ...]:
@@ -110,20 +113,40 @@ def check_pair(target: Path, draft: Path | None, options: CheckOptions) -> PairC
     except CheckpointError as error:
         # Whether a draft fits depends on the target.
         return PairCheck(_refused(target, error))
+    # A draft is computed in the target's type.
+    options = CheckOptions(checked.dtype, options.kv_dtype)
     if draft is None:
-        return PairCheck(checked)
+        return PairCheck(checked, mtp=_check_own_modules(target, config, options))
     try:
         algorithm = algorithm_of(draft)
-        refuse_unsupported(ConfigFile.open(draft / "config.json"))
+        found = _check_draft(draft, algorithm, config, options)
         read = read_draft(algorithm, draft, config)
-        # A draft is computed in the target's type.
-        options = CheckOptions(checked.dtype, options.kv_dtype)
-        head = _Head(DRAFT_HEADS[algorithm], config) if isinstance(read, HeadConfig) else None
-        found = _check_model(draft, read, options, head)
         found = replace(found, warning=draft_warning(target, config, read))
         return PairCheck(checked, found, algorithm)
     except CheckpointError as error:
         return PairCheck(checked, _refused(draft, error))
+
+
+def _check_draft(
+    folder: Path, algorithm: Algorithm, target: LanguageModelConfig, options: CheckOptions
+) -> ModelCheck:
+    if algorithm not in DRAFT_IN_TARGET:  # of which a part alone is computed
+        refuse_unsupported(ConfigFile.open(folder / "config.json"))
+    read = read_draft(algorithm, folder, target)
+    head = _Head(DRAFT_HEADS[algorithm], target) if isinstance(read, HeadConfig) else None
+    return _check_model(folder, read, options, head)
+
+
+def _check_own_modules(
+    folder: Path, target: LanguageModelConfig, options: CheckOptions
+) -> ModelCheck | None:
+    """Check the MTP modules of a target; None: it has none."""
+    try:
+        if not has_modules(folder):
+            return None
+        return _check_draft(folder, Algorithm.MTP, target, options)
+    except CheckpointError as error:
+        return _refused(folder, error)
 
 
 def _read_config(folder: Path) -> LanguageModelConfig:
@@ -138,7 +161,7 @@ def _check_model(
     head: _Head | None = None,
 ) -> ModelCheck:
     file = ConfigFile.open(folder / "config.json")
-    checkpoint = _open_tensors(folder, config)
+    checkpoint = _open_tensors(folder, head)
     dtype = options.dtype or _declared_dtype(config, file)
     dtype = dtype or _stored_dtype(checkpoint) or _dtype_without_tensors(config)
     kv_dtype = options.kv_dtype or dtype
@@ -166,11 +189,11 @@ def _check_model(
     )
 
 
-def _open_tensors(folder: Path, config: DraftConfig) -> TensorStore | None:
+def _open_tensors(folder: Path, head: _Head | None) -> TensorStore | None:
     """Open what the engine would read; None where the folder has config.json alone."""
     if not has_tensors(folder) and not has_pickles(folder):
         return None
-    return open_unquantized(folder) if isinstance(config, HeadConfig) else open_checkpoint(folder)
+    return open_checkpoint(folder) if head is None else head.kind.open_tensors(folder)
 
 
 def _quantization(config: DraftConfig) -> str | None:
@@ -190,6 +213,7 @@ def _count(
         if isinstance(config, LlamaConfig) and config.is_wrapped:
             checkpoint = TextModelStore.of(checkpoint)
         if head is None:
+            checkpoint = without_modules(checkpoint)
             checkpoint.check(required, optional)
         else:
             head.kind.check(config, checkpoint, head.target)

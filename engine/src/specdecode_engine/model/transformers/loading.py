@@ -16,7 +16,9 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from specdecode_engine.model.checkpoint import NAMED, TensorError, TensorStore
+from specdecode_engine.model.mtp_layout import without_modules
 from specdecode_engine.model.quantized.store import DequantizingStore, open_tensors
+from specdecode_engine.model.store_part import StorePart
 from specdecode_engine.model.transformers.attention import (
     IMPLEMENTATION,
     UnsupportedModel,
@@ -99,8 +101,9 @@ def _read_later(
     What transformers would cast is cast while it is read, and quantized weights are made in
     `dtype`: a tensor never exists twice.
     """
-    store = open_tensors(config.folder, config.quantization)
-    quantized = store.weights if isinstance(store, DequantizingStore) else {}
+    store = without_modules(open_tensors(config.folder, config.quantization))
+    source = store.source if isinstance(store, StorePart) else store
+    quantized = source.weights if isinstance(source, DequantizingStore) else {}
 
     def dtype_of(name: str) -> torch.dtype:
         stored = store.tensors[name].dtype
@@ -127,7 +130,7 @@ def _zero_biases(tensors: Mapping[str, _LaterTensor], unexpected: set[str]) -> s
 
 
 def _is_extra_bias(tensor: _LaterTensor) -> bool:
-    store = tensor.store
+    store = tensor.store.source if isinstance(tensor.store, StorePart) else tensor.store
     return isinstance(store, DequantizingStore) and tensor.name in store.extra_biases
 
 

@@ -157,6 +157,12 @@ class TransformersModel(LanguageModel):
         kinds = RowExperts | RowInputScaledMixture
         return tuple(m.experts for m in self._layers.modules() if isinstance(m, kinds))
 
+    def embed(self, ids: Tensor) -> Tensor:
+        network: Any = self.network
+        with torch.no_grad():
+            embedded: Tensor = network.get_input_embeddings()(ids[None])[0]
+        return embedded
+
     def forward(
         self,
         ids: Tensor,

@@ -1,0 +1,178 @@
+"""Multi-token prediction (MTP) heads: a module of the target's checkpoint, reused in every step.
+
+Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.2; SGLang and vLLM draft with
+the first module again and again (NextN). With e the embedding of the token at i + 1 and h the
+target's hidden state at i after its final norm, a row computes
+
+    z = norm(layer(projection [token_norm(e), hidden_norm(h)]))
+
+The target's head scores z, and the next row reads z as h.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.batch.rotary_tables import RotaryLimits
+from specdecode_engine.model.checkpoint import Shapes, TensorStore
+from specdecode_engine.model.draft_head import DraftHead
+from specdecode_engine.model.head_order import pad_angles
+from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
+from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows
+from specdecode_engine.model.mtp_config import MtpConfig
+from specdecode_engine.model.mtp_layout import MtpLayout, MtpModules
+from specdecode_engine.model.quantized.store import open_checkpoint
+from specdecode_engine.model.rope import build_angles
+from specdecode_engine.model.store_part import StorePart
+from specdecode_engine.model.weights import Placement, Weights, decoder_shapes, linear_shapes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MtpModule:
+    """One module with its weights."""
+
+    token_norm: Norm
+    hidden_norm: Norm
+    projection: Linear  # [hidden, 2 * hidden]
+    layer: DecoderLayer
+    norm: Norm
+    is_hidden_first: bool
+
+    @classmethod
+    def read(cls, config: MtpConfig, number: int, weights: Weights) -> "MtpModule":
+        """Read the module of that number."""
+        names = config.layout.at(number)
+        return cls(
+            token_norm=weights.norm(names.token_norm, config.decoder),
+            hidden_norm=weights.norm(names.hidden_norm, config.decoder),
+            projection=weights.linear(names.projection),
+            layer=weights.decoder_layer(names.layer, config.decoder, sparse_mlp=config.sparse_mlp),
+            norm=weights.norm(names.output_norm, config.decoder),
+            is_hidden_first=names.is_hidden_first,
+        )
+
+    def __call__(
+        self, token: Tensor, hidden: Tensor, rotary: tuple[Tensor, Tensor], layer: int, kv: KVView
+    ) -> Tensor:
+        """Map embeddings and hidden states [rows, hidden] to hidden states.
+
+        Args:
+            layer: of the view, whose keys and values the module has.
+        """
+        parts = self.token_norm(token), self.hidden_norm(hidden)
+        x = self.projection(torch.cat(parts[::-1] if self.is_hidden_first else parts, dim=-1))
+        return self.norm(self.layer(x, rotary, layer, kv))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MtpHead(DraftHead[MtpConfig]):
+    """The first module of a checkpoint; embedding and head are the target's."""
+
+    module: MtpModule
+    embed: Callable[[Tensor], Tensor]
+    score: Callable[[Tensor], Tensor]
+    # [rows of the rotary tables, 1]: 0 at position 0, else 1; None: no embedding is zeroed
+    token_factors: Tensor | None
+
+    @classmethod
+    def read_config(cls, folder: Path, target: LanguageModelConfig) -> MtpConfig:
+        return MtpConfig.load(folder, target)
+
+    @classmethod
+    def open_tensors(cls, folder: Path) -> TensorStore:
+        """Open the tensors of the modules; those of a target next to them are the target's."""
+        store = open_checkpoint(folder)
+        modules = MtpModules.find(store.tensors)
+        names = frozenset() if modules is None else modules.names(store.tensors)
+        return StorePart.of(store, names)
+
+    @classmethod
+    def shapes(
+        cls, config: MtpConfig, names: Collection[str], target: LanguageModelConfig
+    ) -> tuple[Shapes, Shapes]:
+        return module_shapes(config, config.numbers[0]), {}
+
+    @classmethod
+    def check(cls, config: MtpConfig, checkpoint: TensorStore, target: LanguageModelConfig) -> None:
+        required, optional = cls.shapes(config, checkpoint.tensors, target)
+        for number in config.numbers:
+            optional |= module_shapes(config, number) | copied_shapes(config, number)
+        checkpoint.check(required, optional)
+
+    @classmethod
+    def _assemble(
+        cls,
+        config: MtpConfig,
+        weights: Weights,
+        limits: RotaryLimits,
+        target: LanguageModel,
+        folder: Path,
+    ) -> Self:
+        return cls(
+            config=config,
+            embedding=target.embedding,
+            head=target.head,
+            rotary_limits=limits,
+            angles=module_angles(config, limits, weights.placement),
+            module=MtpModule.read(config, config.numbers[0], weights),
+            embed=target.embed,
+            score=target.logits,
+            token_factors=token_factors(config.layout, limits, weights.placement),
+        )
+
+    def fuse(self, aux_hidden_states: Tensor) -> Tensor:
+        return aux_hidden_states.to(self.embedding.dtype)
+
+    def forward(
+        self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
+    ) -> tuple[Tensor, Tensor]:
+        token = self.embed(ids).to(hidden.dtype)
+        if self.token_factors is not None:
+            last = len(self.token_factors) - 1
+            token = token * self.token_factors.index_select(0, positions.clamp(max=last))
+        output = self.module(token, hidden, rotary_rows(self.angles, positions), 0, kv)
+        return output, output
+
+    def logits(self, normed: Tensor) -> Tensor:
+        return self.score(normed)
+
+
+def module_shapes(config: MtpConfig, number: int) -> Shapes:
+    """Name the tensors of one module."""
+    names, hidden = config.layout.at(number), config.decoder.hidden_size
+    norms = (names.token_norm, names.hidden_norm, names.output_norm)
+    layer = decoder_shapes(names.layer, config.decoder, hidden, sparse_mlp=config.sparse_mlp)
+    return {
+        **{f"{norm}.weight": (hidden,) for norm in norms},
+        **linear_shapes(names.projection, hidden, 2 * hidden, bias=False),
+        **layer,
+    }
+
+
+def copied_shapes(config: MtpConfig, number: int) -> Shapes:
+    """Name the copies of the target's embedding and head, which are not read."""
+    shape = (config.vocab_size, config.decoder.hidden_size)
+    return dict.fromkeys(config.layout.at(number).copies, shape)
+
+
+def module_angles(config: MtpConfig, limits: RotaryLimits, placement: Placement) -> Tensor:
+    """Tabulate cosines and sines [2, rows of the rotary tables, head_dim / 2]."""
+    decoder, device = config.decoder, placement.device
+    rotary_dim = decoder.rotary_dim or decoder.head_dim
+    angles = build_angles(config.rope, rotary_dim, limits, placement.dtype, device)
+    return pad_angles(angles, decoder.head_dim)
+
+
+def token_factors(layout: MtpLayout, limits: RotaryLimits, placement: Placement) -> Tensor | None:
+    """Return [rows of the rotary tables, 1]: 0 where embeddings are zeroed, else 1."""
+    if not layout.zeroes_first_row:
+        return None
+    factors = torch.ones(sum(limits.rows), 1, dtype=placement.dtype)
+    for limit in limits.limits:
+        factors[limits.first_row(limit)] = 0
+    return factors.to(placement.device)
