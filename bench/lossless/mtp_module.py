@@ -23,7 +23,8 @@ def write_mtp_module(target: Path, into: Path) -> Path:
     q, kv = (keys[f"num_{kind}_heads"] * head_dim for kind in ("attention", "key_value"))
 
     def drawn(rows: int, columns: int) -> Tensor:
-        return NOISE * columns**-0.5 * torch.randn(rows, columns, generator=generator)
+        scale: float = NOISE * columns**-0.5
+        return scale * torch.randn(rows, columns, generator=generator)
 
     ones = ("enorm", "hnorm", "shared_head.norm", "input_layernorm", "post_attention_layernorm")
     tensors = {

@@ -148,7 +148,7 @@ def test_the_first_draft_tokens_are_those_of_transformers(glm: tuple[Path, Any])
     kind = candidate_generator.MTPCandidateGenerator
     get_candidates = kind.get_candidates
 
-    def noted(self: Any, input_ids: Tensor, *arguments: Any, **options: Any) -> Any:
+    def noted(self: Any, input_ids: Any, *arguments: Any, **options: Any) -> Any:
         found, logits = get_candidates(self, input_ids, *arguments, **options)
         if found.shape[1] > input_ids.shape[1]:
             theirs[input_ids.shape[1]] = int(found[0, input_ids.shape[1]])

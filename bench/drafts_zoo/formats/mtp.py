@@ -221,7 +221,8 @@ class SlowModule:
             for end in range(len(committed), len(ids) + 1):
                 output = self._rows(self.tensors, ids[1:end], hidden)
                 hidden = torch.cat((hidden, output[-1:]))
-        return output[-1] @ self._scores.T
+        scores: Tensor = output[-1] @ self._scores.T
+        return scores
 
     def _rows(self, w: Tensors, ids: Tensor, hidden: Tensor) -> Tensor:
         token = self._embedding[ids]

@@ -22,10 +22,10 @@ DECODER = DecoderConfig(
 )
 
 
-def rotated(heads: Tensor, cos: Tensor, sin: Tensor, dim: int) -> Tensor:
+def rotated(heads: Tensor, cos_sin: Tensor, dim: int) -> Tensor:
     """Turn the first `dim` entries of heads [rows, heads, head_dim], in pairs of their halves."""
     first, second = heads[..., :dim].chunk(2, dim=-1)
-    cos, sin = cos[:, None], sin[:, None]
+    cos, sin = cos_sin[:, :, None]
     turned = first * cos - second * sin, second * cos + first * sin
     return torch.cat((*turned, heads[..., dim:]), dim=-1)
 
@@ -36,9 +36,9 @@ def test_partial_rotation_is_that_of_the_published_order(head_dim: int, rotary_d
     heads = torch.randn(5, 3, head_dim, dtype=torch.float64)
     angles = torch.randn(5, rotary_dim // 2, dtype=torch.float64)
     cos_sin = torch.stack((angles.cos(), angles.sin()))
-    published = rotated(heads, *cos_sin, rotary_dim)
+    published = rotated(heads, cos_sin, rotary_dim)
     order = rotary_order(head_dim, rotary_dim)
-    ours = rotated(heads[..., order], *pad_angles(cos_sin, head_dim), head_dim)
+    ours = rotated(heads[..., order], pad_angles(cos_sin, head_dim), head_dim)
     assert sorted(order.tolist()) == list(range(head_dim))
     assert torch.equal(ours, published[..., order])
 

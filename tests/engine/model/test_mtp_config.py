@@ -23,7 +23,8 @@ FAULTS = ("deleted", "renamed", "reshaped")
 
 @pytest.fixture
 def target(tmp_path: Path, config: dict[str, object], tensors: Any, write: Any) -> Path:
-    return write(tmp_path / "target", config, tensors)
+    folder: Path = write(tmp_path / "target", config, tensors)
+    return folder
 
 
 def read(folder: Path, target: Path) -> MtpConfig:
@@ -125,7 +126,8 @@ def test_an_export_is_recognised_and_a_target_without_modules_refused(
 def test_what_a_module_cannot_have_is_refused_by_its_key(
     target: Path, tmp_path: Path, keys: dict[str, object], said: str
 ) -> None:
-    folder = export_module(target, tmp_path / "export", **keys)
+    folder = export_module(target, tmp_path / "export")
+    change(folder, **keys)
     with pytest.raises(CheckpointError, match=said):
         read(folder, target)
 
