@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 
-from specdecode_engine.adaptive.draft_evidence import FirstPosition
+from specdecode_engine.adaptive.draft_evidence import NO_PROPOSALS
 from specdecode_engine.adaptive.draft_health import DraftHealth
 from specdecode_engine.adaptive.policy import Feedback, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
@@ -273,7 +273,7 @@ class EngineCore:
     ) -> None:
         """Judge the draft by the result of a step."""
         drafter = self.context.drafter
-        first = FirstPosition() if drafter is None else count_first_position(results, drafter)
+        first = NO_PROPOSALS if drafter is None else count_first_position(results, drafter)
         if not health.observe(feedback.decision, first, feedback.seconds):
             return
         report = health.report()

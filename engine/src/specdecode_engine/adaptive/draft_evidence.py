@@ -63,3 +63,6 @@ class FirstPosition:
         ]
         most = max(logs)
         return most + math.log(sum(math.exp(one - most) for one in logs) / len(logs))
+
+
+NO_PROPOSALS = FirstPosition()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from specdecode_engine.adaptive.draft_evidence import FirstPosition
+from specdecode_engine.adaptive.draft_evidence import NO_PROPOSALS, FirstPosition
 from specdecode_engine.adaptive.draft_health import MAX_PER_REQUEST
 from specdecode_engine.speculate.drafter import Drafter
 from specdecode_engine.steps.in_flight import SequenceResult
@@ -15,8 +15,8 @@ def count_first_position(results: Iterable[SequenceResult], drafter: Drafter) ->
     do not follow the target's own distribution.
     """
     proposed = accepted = requests = 0
-    for sequence, token_ids, _, verified, _ in results:
-        if sequence.first_proposals >= MAX_PER_REQUEST or not verified:
+    for sequence, token_ids, nodes, _, _ in results:
+        if sequence.first_proposals >= MAX_PER_REQUEST or nodes == 1:
             continue
         if sequence.req_index is None or sequence.skips_draft:
             continue
@@ -27,4 +27,4 @@ def count_first_position(results: Iterable[SequenceResult], drafter: Drafter) ->
             sequence.first_proposals += 1
             proposed += 1
             accepted += len(token_ids) > 1
-    return FirstPosition(proposed, accepted, requests)
+    return FirstPosition(proposed, accepted, requests) if proposed else NO_PROPOSALS

@@ -42,7 +42,7 @@ class Launcher:
             shape = self._shape(plan)
             chosen = choose_rows(shape, plan.decoding)
             check_verify_rows(chosen, shape, len(plan.decoding))
-            plan = plan._replace(num_verify_rows=chosen)
+            plan = SchedulerOutput(plan.chunks, plan.decoding, decision, plan.kv_tokens, chosen)
             context.graphs.activate(decision.num_steps, len(plan.decoding))
             if plan.chunks and not self._can_mix(context, plan):
                 prompts = plan._replace(decoding=(), decision=None, num_verify_rows=())
