@@ -33,6 +33,44 @@ class Algorithm(StrEnum):
     NGRAM = "NGRAM"
 
 
+class NgramSource(StrEnum):
+    """Data structure that NGRAM drafts from."""
+
+    SUFFIX = "suffix"
+    PROMPT = "prompt"
+    TRIE = "trie"
+
+
+class NgramScope(StrEnum):
+    """Whose texts NGRAM drafts from: the request's own, or those of all requests of the model."""
+
+    REQUEST = "request"
+    MODEL = "model"
+
+
+class NgramMatch(StrEnum):
+    """Which children of a trie's node NGRAM takes first: used last, or most frequent."""
+
+    BFS = "BFS"
+    PROB = "PROB"
+
+
+MAX_NGRAM_DEPTH: Final = 128
+MAX_NGRAM_BREADTH: Final = 64
+MAX_NGRAM_CAPACITY: Final = 100_000_000
+DEFAULT_NGRAM_CAPACITY: Final = 1_000_000
+DEFAULT_NGRAM_DEPTH: Final = {
+    NgramSource.SUFFIX: 64,
+    NgramSource.PROMPT: 18,
+    NgramSource.TRIE: 18,
+}
+DEFAULT_NGRAM_MIN_MATCH: Final = {
+    NgramSource.SUFFIX: 1,
+    NgramSource.PROMPT: 3,
+    NgramSource.TRIE: 1,
+}
+
+
 class Policy(StrEnum):
     """How the draft steps of a step are chosen. No value is a YAML boolean."""
 
@@ -58,7 +96,14 @@ TAKES_DRAFT: Final = NEEDS_DRAFT | DRAFT_IN_TARGET
 """Algorithms that may name a draft checkpoint; the others must not."""
 
 AVAILABLE_ALGORITHMS: Final = frozenset(
-    {Algorithm.NONE, Algorithm.STANDALONE, Algorithm.EAGLE, Algorithm.EAGLE3, Algorithm.MTP}
+    {
+        Algorithm.NONE,
+        Algorithm.STANDALONE,
+        Algorithm.EAGLE,
+        Algorithm.EAGLE3,
+        Algorithm.MTP,
+        Algorithm.NGRAM,
+    }
 )
 AVAILABLE_POLICIES: Final = frozenset({Policy.STATIC, Policy.EMA, Policy.GOODPUT})
 

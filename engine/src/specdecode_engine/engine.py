@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from specdecode_engine.adaptive.draft_evidence import NO_PROPOSALS
 from specdecode_engine.adaptive.draft_health import DraftHealth
-from specdecode_engine.adaptive.policy import Feedback, TableRefused
+from specdecode_engine.adaptive.policy import Decision, Feedback, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import (
     FinishReason,
@@ -209,7 +209,7 @@ class EngineCore:
         if plan.decision is not None:
             self.counters.decide(plan.decision)
         table = self.per_table.table
-        launched = self._launcher.launch(self.context, plan, table, self.choose_rows)
+        launched = self._launcher.launch(self.context, plan, table, self.choose_rows, self._pending)
         for chunk in plan.chunks:
             chunk.sequence.computed = chunk.end
             with_draft_kv = chunk.end - self.scheduler.cache.lookahead
@@ -241,32 +241,50 @@ class EngineCore:
             self.counters.prefill_seconds += seconds
             return
         batch_size = len(step.sequences)
-        accepted = [len(token_ids) - 1 for _, token_ids, _, _, _ in results]
-        verified = [count - 1 for _, _, count, _, _ in results]
+        accepted = [len(token_ids) - 1 for _, token_ids, *_ in results]
+        verified = [count - 1 for _, _, count, *_ in results]
         is_alone = step.is_alone
         self.counters.mixed_steps += not is_alone
-        self.counters.count(step.decision, step.drafted, verified, accepted, seconds)
+        drafted = [draft[0] for *_, draft in results]
+        self.counters.count(step.decision, drafted, verified, accepted, seconds)
         sequences = [result[0] for result in results]
         self.per_table.note(step.table, batch_size, zip(sequences, outputs, strict=True), seconds)
-        num_steps, all_nodes = step.decision.num_steps, step.drafted + 1
-        continuing = tuple(
-            [
-                len(token_ids) - 1
-                for (sequence, token_ids, count, _, _), output in zip(results, outputs, strict=True)
-                if output.finish_reason is None
-                and count == all_nodes
-                and not sequence.is_limited(num_steps)
-            ]
-        )
-        busy_seconds = step.share * step.timing.busy_seconds()
-        feedback = Feedback(
-            step.decision, batch_size, step.kv_tokens, continuing, busy_seconds, is_alone
-        )
+        feedback = self._feedback(step, step.decision, results, outputs)
         self.counters.learn(feedback)
         if not step.decision.reason.is_of_unfit_draft:
             self.scheduler.policy.observe(feedback)
         if self.scheduler.draft_health is not None:
             self._learn_of_draft(self.scheduler.draft_health, feedback, results)
+
+    def _feedback(
+        self,
+        step: InFlightStep,
+        decision: Decision,
+        results: list[SequenceResult],
+        outputs: list[Output],
+    ) -> Feedback:
+        """Return what a decode step measured; drafts that were not verified wholly are left out."""
+        num_steps, accepted, partial = decision.num_steps, list[int](), list[tuple[int, int]]()
+        for result, output in zip(results, outputs, strict=True):
+            sequence, token_ids, count, _, _, (drafted, depth) = result
+            if output.finish_reason is not None or count != drafted + 1:
+                continue
+            if 0 < depth < num_steps:
+                partial.append((len(token_ids) - 1, depth))
+            elif depth == num_steps and not sequence.is_limited(num_steps):
+                accepted.append(len(token_ids) - 1)
+        width = self.shapes[num_steps].num_tokens - 1
+        least = step.drafted if step.proposed is None else min(step.proposed.tokens)
+        return Feedback(
+            decision,
+            len(step.sequences),
+            step.kv_tokens,
+            tuple(accepted),
+            step.share * step.timing.busy_seconds(),
+            step.is_alone,
+            tuple(partial),
+            is_full=least == width,
+        )
 
     def _learn_of_draft(
         self, health: DraftHealth, feedback: Feedback, results: list[SequenceResult]
@@ -291,7 +309,7 @@ class EngineCore:
 
     def _commit(self, step: InFlightStep, result: SequenceResult) -> Output:
         """Append the tokens that are kept, and end the sequence at a stop."""
-        sequence, token_ids, _, logprobs, experts = result
+        sequence, token_ids, _, logprobs, experts, (drafted, _) = result
         count, reason, stop_token_id = sequence.check_stop(token_ids)
         kept = token_ids[:count]
         fault = self._follow_grammar(sequence, kept)
@@ -301,7 +319,7 @@ class EngineCore:
             return Output(name, (), finish_reason=FinishReason.ERROR, grammar_fault=fault)
         if experts is not None and step.decision is not None:
             experts = experts[:count]
-        self._append(step, sequence, kept)
+        self._append(sequence, drafted, kept)
         if reason is not None:
             self._finish(sequence, reason)
         return Output(
@@ -314,7 +332,7 @@ class EngineCore:
             None,
             step.table,
             int(step.decision is not None),
-            step.drafted,
+            drafted,
             len(token_ids) - 1,
             None,
             sequence.admitted_s,
@@ -322,7 +340,7 @@ class EngineCore:
             experts,
         )
 
-    def _append(self, step: InFlightStep, sequence: Sequence, kept: tuple[int, ...]) -> None:
+    def _append(self, sequence: Sequence, drafted: int, kept: tuple[int, ...]) -> None:
         """Append tokens, and note how far the KV of target and draft is computed."""
         before, drafter, req_index = len(sequence.tokens), self.context.drafter, sequence.req_index
         assert req_index is not None
@@ -332,7 +350,7 @@ class EngineCore:
             sequence.reusable = sequence.computed
         elif sequence.skips_draft:
             sequence.reusable = sequence.computed - self.scheduler.cache.lookahead
-        elif step.drafted and drafter.is_complete(req_index):
+        elif drafted and drafter.is_complete(req_index):
             sequence.reusable = before - self.scheduler.cache.lookahead
 
     def _follow_grammar(self, sequence: Sequence, kept: tuple[int, ...]) -> str | None:

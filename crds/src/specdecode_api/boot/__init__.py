@@ -16,6 +16,7 @@ from specdecode_api.boot.engine import (
     ServerBoot,
     ToolParserName,
 )
+from specdecode_api.boot.ngram import NgramBoot
 from specdecode_api.boot.speculation import SpeculationBoot
 from specdecode_api.table import TableEntry
 
@@ -27,6 +28,7 @@ __all__ = [
     "MemoryBoot",
     "ModelBoot",
     "ModelImplementation",
+    "NgramBoot",
     "ReasoningParserName",
     "SchedulingBoot",
     "ServerBoot",

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints, model_validator
 
 from specdecode_api.base import FileRecord
+from specdecode_api.boot.ngram import NgramBoot
 from specdecode_api.speculation import (
     MAX_STEPS,
     MAX_TABLE_ENTRIES,
@@ -48,6 +49,9 @@ class SpeculationBoot(FileRecord):
     num_draft_tokens: int | None = Field(
         default=None,
         description="Nodes verified in a step at num_steps, root included; derived if null.",
+    )
+    ngram: NgramBoot = Field(
+        default=NgramBoot(), description="Drafting without a model; algorithm NGRAM only."
     )
     policy: Policy = Field(
         default=Policy.STATIC, description="Policy that chooses the draft steps."
@@ -113,6 +117,8 @@ class SpeculationBoot(FileRecord):
             yield f"algorithm {self.algorithm} needs draft_path: add it"
         if self.algorithm not in TAKES_DRAFT and self.draft_path is not None:
             yield f"algorithm {self.algorithm} takes no draft_path: remove it"
+        if self.algorithm is not Algorithm.NGRAM and self.ngram != NgramBoot():
+            yield f"algorithm {self.algorithm} does not read ngram: remove it, or use NGRAM"
         if self.algorithm is Algorithm.NONE:
             yield from self._errors_of_none()
             return

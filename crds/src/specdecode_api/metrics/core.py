@@ -10,6 +10,11 @@ TABLE: Final = "table"
 DECODE_STEPS = counter("decode_steps", "Decode steps.")
 REQUEST_STEPS = counter("request_steps", "Decode steps, counted once per request in the batch.")
 DRAFTED_TOKENS = counter("drafted_tokens", "Draft tokens proposed.")
+DRAFTED_REQUEST_STEPS = counter(
+    "drafted_request_steps",
+    "Decode steps, counted once per request with a draft token; NGRAM drafts none where nothing "
+    "matches.",
+)
 VERIFIED_TOKENS = counter(
     "verified_tokens", "Draft tokens verified by the target; a step may leave out some."
 )

@@ -182,15 +182,27 @@ def log_likelihood_ratio(
 
 
 @lru_cache(maxsize=MEMORY_STEPS)  # called twice per step, and small batches repeat themselves
-def count_by_position(accepted: tuple[int, ...], num_steps: int) -> Counts:
-    """Return trials and accepted tokens of positions 1 … `num_steps` (at most 255) in one step."""
+def count_by_position(
+    accepted: tuple[int, ...], num_steps: int, partial: tuple[tuple[int, int], ...] = ()
+) -> Counts:
+    """Return trials and accepted tokens of positions 1 … `num_steps` (at most 255) in one step.
+
+    Args:
+        partial: accepted and drafted positions of requests for which fewer were drafted; a
+            position that was not drafted is no trial.
+    """
     count = bytes(accepted).count  # in C, so that a large batch hardly takes longer
     left = len(accepted)
     reached = [left]
     for length in range(num_steps):
         left -= count(length)
         reached.append(left)
-    return tuple(reached[:-1]), tuple(reached[1:])
+    trials, hits = reached[:-1], reached[1:]
+    for length, drafted in partial:
+        for place in range(min(length + 1, drafted)):
+            trials[place] += 1
+            hits[place] += place < length
+    return tuple(trials), tuple(hits)
 
 
 def expected_tokens(rates: Iterable[float]) -> list[float]:

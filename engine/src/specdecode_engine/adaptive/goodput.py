@@ -99,8 +99,8 @@ class GoodputPolicy:
         control = self._controls.get(decision.range_start)
         if control is None or not self._first_valid <= decision.sequence <= self._sequence:
             return
-        if decision.num_steps and feedback.accepted:
-            counts = count_by_position(feedback.accepted, decision.num_steps)
+        if decision.num_steps and (feedback.accepted or feedback.partial):
+            counts = count_by_position(feedback.accepted, decision.num_steps, feedback.partial)
             if self._acceptance.learn(counts, is_probe=not control.num_steps):
                 control.exploration.restart(self._sequence, feedback.batch_size)
         seconds = self._learn_cost(feedback)

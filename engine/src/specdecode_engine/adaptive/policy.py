@@ -46,7 +46,9 @@ class Feedback(NamedTuple):
 
     `accepted` contains the accepted draft tokens of each request that continues; a request that
     finished, was cut in the step, or limits its draft steps to fewer does not count. Each is at
-    most the decision's `num_steps`, and one that equals it may be censored.
+    most the decision's `num_steps`, and one that equals it may be censored. `partial` contains
+    accepted and drafted positions of continuing requests for which fewer were drafted, as NGRAM
+    does: of a request without a draft there is nothing to learn.
     """
 
     decision: Decision
@@ -55,10 +57,13 @@ class Feedback(NamedTuple):
     accepted: tuple[int, ...]
     seconds: float  # busy time of the step, drafting included
     is_alone: bool = True  # False if a prefill shared its forward: `seconds` is then not used
+    partial: tuple[tuple[int, int], ...] = ()
+    is_full: bool = True  # False if less was drafted than num_steps allow: `seconds` is not used
 
     def has_cost(self) -> bool:
         """Whether `seconds` is the cost of these draft steps: not shared, positive and finite."""
-        return self.is_alone and 0.0 < self.seconds < math.inf  # false for NaN
+        is_own = self.is_alone and self.is_full
+        return is_own and 0.0 < self.seconds < math.inf  # false for NaN
 
 
 @dataclass(frozen=True, slots=True)

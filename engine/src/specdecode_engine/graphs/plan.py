@@ -84,13 +84,15 @@ class GraphPlan:
 class GraphSpace:
     """The part of a plan that does not depend on the table.
 
-    `window` is None without a draft model; see `forwards_of`.
+    `window` is None without a draft model; see `forwards_of`. `has_plain` adds steps without a
+    draft at every size, for a proposer that may find nothing.
     """
 
     shapes: Mapping[int, DraftShape]  # by num_steps
     sizes: tuple[int, ...]  # ascending
     max_running: int
     window: int | None
+    has_plain: bool = False
 
     def plan(self, policy: AdaptivePolicy, *, with_plain: bool = False) -> GraphPlan:
         """Compute the pairs that a policy can reach in its table.
@@ -106,6 +108,9 @@ class GraphSpace:
             for num_steps, reached in reach.items()
             for size in reached
         }
+        if self.has_plain:
+            for size in {key.batch_size for key in pairs}:
+                pairs[GraphKey(0, size)] = forwards_of(self.shapes[0], size, self.window)
         keys = sorted(pairs, key=lambda key: (pairs[key][0].total_rows, key), reverse=True)
         return GraphPlan(self.sizes, {key: pairs[key] for key in keys})
 

@@ -38,6 +38,7 @@ from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Limits, Scheduler
+from specdecode_engine.speculate.ngram.proposer import FullProposer
 from specdecode_engine.startup.config import (
     CUDA,
     OFF,
@@ -52,7 +53,7 @@ from specdecode_engine.startup.device import (
     keep_to,
 )
 from specdecode_engine.startup.draft_models import draft_facts
-from specdecode_engine.startup.drafters import load_draft, wire_drafter
+from specdecode_engine.startup.drafters import load_draft, make_proposer, wire_drafter
 from specdecode_engine.startup.graph_config import (
     GraphConfig,
     capture_all,
@@ -254,7 +255,17 @@ def _wire(
     graphs = make_graphs(graph_config, functions, limits.pages_per_sequence, config.device, clock)
     drafter = None if wiring is None else wiring.make(sampler, graphs)
     return ModelContext(
-        ops, models.target, pool, table, rotary, sampler, graphs, drafter, config.aux_spec, routed
+        ops,
+        models.target,
+        pool,
+        table,
+        rotary,
+        sampler,
+        graphs,
+        drafter,
+        config.aux_spec,
+        make_proposer(config),
+        routed,
     )
 
 
@@ -281,8 +292,11 @@ def _with_measured_costs(
 ) -> AdaptivePolicy:
     """Return the policy; goodput gets the measured cost of steps on this machine."""
     speculation = config.boot.speculation
-    if speculation.policy is not Policy.GOODPUT or context.drafter is None:
+    has_draft = context.drafter is not None or context.proposer is not None
+    if speculation.policy is not Policy.GOODPUT or not has_draft:
         return policy
+    if context.proposer is not None:  # nothing would match in synthetic requests
+        context = replace(context, proposer=FullProposer())
     seconds = speculation.profile_seconds
     costs = profile_steps(context, limits, config.sizes.shapes, policy, seconds, clock, progress)
     context.graphs.reset_counts()

@@ -25,6 +25,9 @@ from specdecode_engine.model.implementations import read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.llama import stored_dtype
 from specdecode_engine.model.quantized.store import open_checkpoint
+from specdecode_engine.speculate.ngram.library import (
+    unsupported_reason as ngram_unsupported_reason,
+)
 from specdecode_engine.startup.attention import AttentionHeads
 from specdecode_engine.startup.device import choose_device, device_name
 from specdecode_engine.startup.draft_models import read_checked_draft
@@ -166,6 +169,8 @@ def _refuse_unavailable(speculation: SpeculationBoot) -> None:
     reasons = not_yet_available(speculation.algorithm, speculation.policy, speculation.topk)
     if reasons:
         raise CannotServe("speculation: " + "; ".join(reasons))
+    if speculation.algorithm is Algorithm.NGRAM and (reason := ngram_unsupported_reason()):
+        raise CannotServe(f"algorithm NGRAM is in C, compiled at the first start: {reason}")
 
 
 def _dtype(

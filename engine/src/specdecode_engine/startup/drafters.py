@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from specdecode_api.speculation import Algorithm
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.graphs.cache import GraphCache
@@ -24,6 +25,8 @@ from specdecode_engine.speculate.draft_layout import DraftLayout
 from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
 from specdecode_engine.speculate.drafter import Drafter
 from specdecode_engine.speculate.model_drafter import ModelDrafter
+from specdecode_engine.speculate.ngram.proposer import NgramProposer
+from specdecode_engine.speculate.ngram.texts import text_maker
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.startup.draft_models import DRAFT_HEADS, draft_folder
 
@@ -82,6 +85,14 @@ def wire_drafter(
         return ModelDrafter(network, pool, layout, sampler, graphs, window, topk)
 
     return DrafterWiring(functions, make)
+
+
+def make_proposer(config: EngineConfig) -> NgramProposer | None:
+    """Return what drafts on the host; None where a model drafts, or nothing."""
+    boot = config.boot
+    if boot.speculation.algorithm is not Algorithm.NGRAM:
+        return None
+    return NgramProposer(text_maker(boot.speculation.ngram, boot.scheduling.max_running_requests))
 
 
 def _make_cache(config: EngineConfig, draft: DraftConfig, limits: Limits) -> KVCache:

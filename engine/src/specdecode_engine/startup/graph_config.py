@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from specdecode_api.speculation import Algorithm
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
@@ -52,7 +53,13 @@ def plan_graphs(config: EngineConfig, policy: AdaptivePolicy, available_bytes: i
     boot, sizes = config.boot, config.sizes
     window = None if config.draft is None else sizes.max_path_length
     running = boot.scheduling.max_running_requests
-    space = GraphSpace(sizes.shapes, config.graph_batch_sizes, running, window)
+    space = GraphSpace(
+        sizes.shapes,
+        config.graph_batch_sizes,
+        running,
+        window,
+        has_plain=boot.speculation.algorithm is Algorithm.NGRAM,
+    )
     reachable = space.plan(policy) if space.sizes else NO_PLAN
     pages = -(-(config.context_length + sizes.reserve_tokens) // boot.memory.page_size)
     topk = max(shape.topk for shape in sizes.shapes.values())

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from specdecode_api.report import TerminationReason
+from specdecode_api.speculation import Algorithm
 from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.model.kv_cache import kv_bytes
 from specdecode_engine.schedule.pages import WindowLimits
 from specdecode_engine.schedule.scheduler import Limits
 from specdecode_engine.speculate.draft_state import HiddenStateRing
+from specdecode_engine.speculate.ngram.texts import ngram_bytes
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.steps.logprobs import PIECE_ROWS
 
@@ -47,6 +49,7 @@ class MemoryDemand:
     most_window_pages: int = 0  # that all running requests can use
     fewest_window_pages: int = 0  # that one request can use
     routed_page_bytes: int = 0  # ids of the experts of the tokens of one page
+    host_bytes: int = 0  # drafting without a model, in memory of the host
 
     @property
     def all_page_bytes(self) -> int:
@@ -78,11 +81,16 @@ class MemoryPlan:
             f"CUDA graphs          {_mib(demand.graph_bytes)}",
             f"key-value cache      {_mib(self.kv_bytes)}  {self._page_counts()}, {rows} tokens",
             *self._routed_line(),
+            *self._host_line(),
         )
 
     def _routed_line(self) -> tuple[str, ...]:
         num_bytes = self.pages * self.demand.routed_page_bytes
         return (f"routed experts       {_mib(num_bytes)}",) if num_bytes else ()
+
+    def _host_line(self) -> tuple[str, ...]:
+        num_bytes = self.demand.host_bytes
+        return (f"NGRAM, on the host   {_mib(num_bytes)} at most",) if num_bytes else ()
 
     def _page_counts(self) -> str:
         if not self.demand.window_page_bytes:
@@ -119,7 +127,9 @@ def plan_limits(
             available_bytes=available_bytes,
             weight_bytes=weight_bytes,
             draft_weight_bytes=draft_weight_bytes,
-            fixed_bytes=_fixed_bytes(config, running),
+            fixed_bytes=_fixed_bytes(config, running)
+            + (_host_bytes(config, running) if config.device.type == "cpu" else 0),
+            host_bytes=_host_bytes(config, running),
             graph_bytes=graph_bytes,
             page_bytes=(_token_bytes(config) - in_windows) * boot.memory.page_size,
             page_size=boot.memory.page_size,
@@ -194,6 +204,13 @@ def _fixed_bytes(config: EngineConfig, running: int) -> int:
     hidden = (running + 1) * HiddenStateRing.rows(config.sizes.max_path_length)
     aux_width = config.widths[ForwardKind.CATCH_UP].hidden_in
     return logits + tables + scratch + hidden * aux_width * config.dtype.itemsize
+
+
+def _host_bytes(config: EngineConfig, running: int) -> int:
+    """Bytes of texts, tries and suffix trees; on a CPU the KV cache shares its memory with them."""
+    if config.boot.speculation.algorithm is not Algorithm.NGRAM:
+        return 0
+    return ngram_bytes(config.boot.speculation.ngram, running, config.context_length)
 
 
 def plan_memory(

@@ -103,6 +103,7 @@ class Counters:
     steps: int = 0
     mixed_steps: int = 0  # decode steps whose forward computed prompts too
     out_of_memory: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by outcome
+    drafted_request_steps: int = 0
     prompt_tokens: int = 0
     prefill_seconds: float = 0.0
     decode: DecodeTotals = field(default_factory=DecodeTotals)
@@ -128,7 +129,7 @@ class Counters:
     def count(
         self,
         decision: Decision,
-        drafted: int,
+        drafted: Sequence[int],
         verified: Sequence[int],
         accepted: Sequence[int],
         seconds: float,
@@ -136,7 +137,7 @@ class Counters:
         """Count a finished step, in total and for the range that decided it.
 
         Args:
-            drafted: tokens drafted per request.
+            drafted: tokens drafted, by request.
             verified: of these, by request.
             accepted: by request; each got one more token, the bonus.
         """
@@ -145,11 +146,12 @@ class Counters:
         for totals in (self.decode, self.ranges[decision.range_start]):
             totals.steps += 1
             totals.request_steps += requests
-            totals.drafted_tokens += drafted * requests
+            totals.drafted_tokens += sum(drafted)
             totals.verified_tokens += sum(verified)
             totals.accepted_tokens += accepted_tokens
             totals.emitted_tokens += emitted
             totals.seconds += seconds
+        self.drafted_request_steps += requests - drafted.count(0)
         self.recent.count(emitted, requests)
 
     def learn(self, feedback: Feedback) -> None:
@@ -160,7 +162,7 @@ class Counters:
             totals.steps += 1
             totals.request_steps += feedback.batch_size
             totals.busy_seconds += feedback.seconds
-        reached, accepted = count_by_position(feedback.accepted, num_steps)
+        reached, accepted = count_by_position(feedback.accepted, num_steps, feedback.partial)
         for place, trials in enumerate(reached):
             position = self.positions[bucket, place + 1]
             position.reached += trials

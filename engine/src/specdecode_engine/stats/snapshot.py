@@ -93,6 +93,7 @@ def take_snapshot(
     accept_length = counters.recent.accept_length
     single: dict[MetricSpec, float] = {
         core.PROMPT_TOKENS: counters.prompt_tokens,
+        core.DRAFTED_REQUEST_STEPS: counters.drafted_request_steps,
         core.PREFILL_SECONDS: counters.prefill_seconds,
         core.CACHE_PAGES: cache.pages,
         core.CACHE_QUERIED_TOKENS: cache.queried_tokens,

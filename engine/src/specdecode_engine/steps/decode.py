@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.draft import Draft
+from specdecode_engine.batch.proposals import Proposals, StagedProposals
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
@@ -19,7 +20,7 @@ from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.batch.verify_rows import VerifyRows
 from specdecode_engine.model.forward import VerifyLayout
 from specdecode_engine.sampling.sampler import SamplingBatch
-from specdecode_engine.steps.in_flight import InFlightStep
+from specdecode_engine.steps.in_flight import DraftedCounts, InFlightStep
 from specdecode_engine.steps.logprobs import LogprobRequest
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.prefill import StagedPrefill, prefill
@@ -41,9 +42,17 @@ class StagedDecode:
     limits: Tensor | None
     """[B] i64, the most draft tokens of a tree that may be accepted; None where no request limits
     them. A chain of fewer rows limits them by its length."""
+    proposed: StagedProposals | None  # instead of what a drafter drafts
+    counts: DraftedCounts | None  # of what was proposed
 
     @classmethod
-    def of(cls, context: ModelContext, plan: SchedulerOutput, shape: DraftShape) -> "StagedDecode":
+    def of(
+        cls,
+        context: ModelContext,
+        plan: SchedulerOutput,
+        shape: DraftShape,
+        proposals: Proposals | None,
+    ) -> "StagedDecode":
         """Stage the decode batch of a plan for drafts of one shape."""
         sequences, counts = plan.decoding, plan.num_verify_rows
         req_indices = [one.req_index for one in sequences if one.req_index is not None]
@@ -57,6 +66,8 @@ class StagedDecode:
             counts,
             VerifyRows.stage(counts, shape.num_tokens, staging),
             _stage_limits(sequences, shape, staging),
+            None if proposals is None else StagedProposals.stage(proposals, shape, staging),
+            None if proposals is None else DraftedCounts(proposals.counts, proposals.depths()),
         )
 
 
@@ -90,7 +101,9 @@ def decode(
     bounds = [sequence.most_computed for sequence in staged.sequences]
     batch = context.table.decode_batch(sampling.req_indices, bounds, staged.req_indices)
     draft, on_host = None, None
-    if context.drafter is not None and shape.num_steps:
+    if staged.proposed is not None:
+        draft = staged.proposed.draft(context.ops)
+    elif context.drafter is not None and shape.num_steps:
         draft = context.drafter.draft(batch, sampling, shape)
     # A CUDA graph computes all nodes; those that are not verified are only never accepted.
     selected = None if context.graphs.uses_graphs else staged.verify
@@ -125,7 +138,9 @@ def decode(
     routed = None
     if staged.routed is not None:
         routed = staged.routed.select(context, batch, tokens.shape[1])
-    steps[-1].send_tokens(staged.sequences, tokens, accepted, drafted, logprobs, routed)
+    steps[-1].send_tokens(
+        staged.sequences, tokens, accepted, drafted, logprobs, routed, staged.counts
+    )
 
 
 def _by_node(rows: Tensor, batch_size: int, selected: VerifyRows | None) -> Tensor:

@@ -1,6 +1,8 @@
 """A step that was launched, and whose result the host has not read yet."""
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,13 +15,26 @@ from specdecode_engine.steps.routed_experts import RoutedRows
 from specdecode_engine.steps.timing import Timing
 
 SequenceResult = tuple[
-    Sequence, tuple[int, ...], int, tuple[TokenLogprobs, ...] | None, ExpertIds | None
+    Sequence,
+    tuple[int, ...],
+    int,
+    tuple[TokenLogprobs, ...] | None,
+    ExpertIds | None,
+    tuple[int, int],
 ]
 """What a step brought for a sequence, before stops and limits are checked: its tokens, of which all
 but the last are accepted draft tokens; the nodes that the target verified, root included; logprobs;
-and the experts of the prompt, or of the token before each token.
+the experts of the prompt, or of the token before each token; and the number of drafted tokens and
+the depth of the draft.
 
 A plain tuple: a hundred of them are made in a step."""
+
+
+class DraftedCounts(NamedTuple):
+    """Drafted tokens of each sequence, and the depth of its draft."""
+
+    tokens: tuple[int, ...]
+    depths: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -38,7 +53,8 @@ class InFlightStep:
     prompt_tokens: int = 0  # of the prefill chunks
     num_verify_rows: tuple[int, ...] = ()  # of the decode batch, as in `SchedulerOutput`
     sequences: tuple[Sequence, ...] = ()
-    drafted: int = 0  # tokens per sequence
+    drafted: int = 0  # tokens of each sequence
+    proposed: DraftedCounts | None = None  # instead, where each sequence has a number of its own
     _most: tuple[int, ...] = ()  # tokens that each sequence can get
     _result: Tensor | None = None  # [B, path_length + 1] i64, on the host: tokens, number accepted
     _logprobs: LogprobRows | None = None
@@ -59,20 +75,22 @@ class InFlightStep:
         drafted: int,
         logprobs: LogprobRows | None,
         routed: RoutedRows | None = None,
+        proposed: DraftedCounts | None = None,
     ) -> None:
         """Start the copy of the tokens to the host and note on the sequences what is in flight.
 
         Args:
             tokens: [B, width] i64.
             accepted: [B] i64; the first accepted + 1 tokens of each row count.
-            drafted: tokens drafted per sequence.
+            drafted: tokens of each sequence.
+            proposed: instead, where each sequence has a number of its own.
         """
         counts, width = self.num_verify_rows or (1,) * len(sequences), tokens.shape[1]
         self._most = tuple([count if count < width else width for count in counts])
         for sequence, most in zip(sequences, self._most, strict=True):
             sequence.in_flight_tokens += most
             sequence.in_flight_steps += 1
-        self.sequences, self.drafted = sequences, drafted
+        self.sequences, self.drafted, self.proposed = sequences, drafted, proposed
         self._result = _start_copy(torch.cat([tokens, accepted[:, None]], dim=1))
         self._logprobs = logprobs.map(_start_copy) if logprobs else None
         self._routed = routed.map(_start_copy) if routed else None
@@ -88,6 +106,19 @@ class InFlightStep:
         if tensor.is_cuda:
             self._arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrival.record()
+
+    def received(self) -> dict[int, tuple[int, ...]]:
+        """Wait for the tokens and return them by request index; they stay to be collected."""
+        if self._result is None:
+            return {}
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        rows = zip(self.sequences, self._result.tolist(), strict=True)
+        return {
+            sequence.req_index: tuple(row[: row[-1] + 1])
+            for sequence, row in rows
+            if sequence.req_index is not None
+        }
 
     def collect(self) -> list[SequenceResult]:
         """Wait for the result and split it into those of the sequences that have not ended.
@@ -108,8 +139,15 @@ class InFlightStep:
             sequence.in_flight_steps -= 1
         token_ids = [tuple(row[: row[-1] + 1]) for row in self._result.tolist()]
         counts = self.num_verify_rows or (1,) * len(self.sequences)
-        results = zip(self.sequences, token_ids, counts, records, routed, strict=True)
+        columns = self.sequences, token_ids, counts, records, routed, self._drafts()
+        results = zip(*columns, strict=True)
         return [result for result in results if result[0].finish_reason is None]
+
+    def _drafts(self) -> Items[tuple[int, int]]:
+        if self.proposed is not None:
+            return list(zip(*self.proposed, strict=True))
+        depth = self.decision.num_steps if self.decision is not None and self.drafted else 0
+        return [(self.drafted, depth)] * len(self.sequences)
 
 
 def _start_copy(tensor: Tensor) -> Tensor:

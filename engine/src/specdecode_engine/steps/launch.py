@@ -8,9 +8,11 @@ run decode rows only; the two parts then have a forward each.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from specdecode_engine.batch.proposals import Proposals
 from specdecode_engine.batch.sequence import SchedulerOutput
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, check_verify_rows
+from specdecode_engine.speculate.ngram.proposer import NgramProposer
 from specdecode_engine.steps.decode import StagedDecode, decode
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.model_context import ModelContext
@@ -33,39 +35,49 @@ class Launcher:
         plan: SchedulerOutput,
         table: str,
         choose_rows: VerifyRowsPolicy,
+        in_flight: tuple[InFlightStep, ...] = (),
     ) -> tuple[InFlightStep, ...]:
-        """Launch what the scheduler planned, under the speculation table with hash `table`."""
+        """Launch what the scheduler planned, under the speculation table with hash `table`.
+
+        Args:
+            in_flight: the step before, if it is not collected; a proposer waits for its tokens.
+        """
         if plan.is_empty:
             return ()
         decision = plan.decision
         if decision is not None:
-            shape = self._shape(plan)
+            shape = self.shapes[decision.num_steps]
             chosen = choose_rows(shape, plan.decoding)
             check_verify_rows(chosen, shape, len(plan.decoding))
+            proposals = None
+            if context.proposer is not None:
+                proposals = _propose(context.proposer, plan, shape, in_flight)
+                counts = (0,) * len(chosen) if proposals is None else proposals.counts
+                shape = _PLAIN if proposals is None else shape
+                chosen = tuple([min(n, 1 + own) for n, own in zip(chosen, counts, strict=True)])
             plan = SchedulerOutput(plan.chunks, plan.decoding, decision, plan.kv_tokens, chosen)
-            context.graphs.activate(decision.num_steps, len(plan.decoding))
-            if plan.chunks and not self._can_mix(context, plan):
+            context.graphs.activate(shape.num_steps, len(plan.decoding))
+            # Decode rows can share a forward if they form chains and run in no CUDA graph.
+            if plan.chunks and (context.graphs.uses_graphs or shape.topk > 1):
                 prompts = plan._replace(decoding=(), decision=None, num_verify_rows=())
                 decoding = plan._replace(chunks=())
                 return (
-                    *self._launch(context, prompts, table),
-                    *self._launch(context, decoding, table),
+                    *self._launch(context, prompts, table, _PLAIN),
+                    *self._launch(context, decoding, table, shape, proposals),
                 )
-        return self._launch(context, plan, table)
-
-    def _can_mix(self, context: ModelContext, plan: SchedulerOutput) -> bool:
-        """Whether decode rows can share a forward: they form chains and run in no CUDA graph."""
-        return not context.graphs.uses_graphs and self._shape(plan).topk == 1
-
-    def _shape(self, plan: SchedulerOutput) -> DraftShape:
-        return _PLAIN if plan.decision is None else self.shapes[plan.decision.num_steps]
+            return self._launch(context, plan, table, shape, proposals)
+        return self._launch(context, plan, table, _PLAIN)
 
     def _launch(
-        self, context: ModelContext, plan: SchedulerOutput, table: str
+        self,
+        context: ModelContext,
+        plan: SchedulerOutput,
+        table: str,
+        shape: DraftShape,
+        proposals: Proposals | None = None,
     ) -> tuple[InFlightStep, ...]:
         """Launch one forward; two parts share its time by rows."""
-        shape, timing = self._shape(plan), self.stopwatch.start()
-        counts = plan.num_verify_rows
+        timing, counts = self.stopwatch.start(), plan.num_verify_rows
         prompt_tokens = plan.prompt_tokens if plan.chunks else 0
         share = prompt_tokens / (prompt_tokens + sum(counts)) if prompt_tokens else 0.0
         steps: tuple[InFlightStep, ...] = ()
@@ -78,9 +90,25 @@ class Launcher:
                     timing, table, 1 - share, decision, plan.kv_tokens, num_verify_rows=counts
                 ),
             )
-        launch_forward(context, plan, shape, steps)
+        launch_forward(context, plan, shape, steps, proposals)
         timing.stop()
         return steps
+
+
+def _propose(
+    proposer: NgramProposer,
+    plan: SchedulerOutput,
+    shape: DraftShape,
+    in_flight: tuple[InFlightStep, ...],
+) -> Proposals | None:
+    """Draft on the host after the tokens of the step before; None where nothing is drafted."""
+    if not shape.num_steps:
+        return None
+    received: dict[int, tuple[int, ...]] = {}
+    for step in in_flight:
+        received |= step.received()
+    proposals = proposer.propose(plan.decoding, received, shape)
+    return proposals if any(proposals.counts) else None
 
 
 def launch_forward(
@@ -88,6 +116,7 @@ def launch_forward(
     plan: SchedulerOutput,
     shape: DraftShape,
     steps: tuple[InFlightStep, ...],
+    proposals: Proposals | None = None,
 ) -> None:
     """Compute the plan's chunks and decode its sequences in one forward of the target.
 
@@ -96,9 +125,12 @@ def launch_forward(
     Args:
         shape: of the drafts.
         steps: receive what the host will read: of the chunks first, of the sequences last.
+        proposals: drafts that were made on the host.
     """
     prompts = StagedPrefill.of(context, plan.chunks) if plan.chunks else None
-    decoding = StagedDecode.of(context, plan, shape) if plan.decoding else None
+    decoding = None
+    if plan.decoding:
+        decoding = StagedDecode.of(context, plan, shape, proposals)
     context.staging.send()
     if decoding is not None:
         decode(context, decoding, prompts, shape, steps)

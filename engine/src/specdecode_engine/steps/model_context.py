@@ -12,6 +12,7 @@ from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.model.routed_experts import RoutedExperts
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.speculate.drafter import Drafter
+from specdecode_engine.speculate.ngram.proposer import NgramProposer
 from specdecode_kernels import Backend
 
 
@@ -28,6 +29,7 @@ class ModelContext:
     graphs: GraphCache
     drafter: Drafter | None
     aux_spec: AuxHiddenStates  # the target's hidden states that the drafter reads
+    proposer: NgramProposer | None = None  # drafts on the host, before a step is launched
     routed: RoutedExperts | None = None  # where the target's experts are kept, if they are returned
 
     @property

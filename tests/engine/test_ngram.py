@@ -1,0 +1,94 @@
+"""NGRAM in a whole engine: the text of plain decoding, by every source, and what is counted."""
+
+import itertools
+
+import pytest
+
+from lossless.poison import build_poisoned
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
+
+PIECE = tuple((7 * place) % 97 for place in range(9))
+PROMPTS = (PIECE * 3, PIECE[:4] * 5 + PIECE, (5,), tuple(range(30)))
+SOURCES = (
+    {"source": "suffix"},
+    {"source": "suffix", "scope": "model", "capacity": 400},
+    {"source": "prompt", "min_match": 1},
+    {"source": "trie"},
+    {"source": "trie", "scope": "model", "match": "PROB", "capacity": 300},
+)
+
+
+def make_requests(temperature: float) -> list[Request]:
+    return [
+        Request(
+            str(number),
+            prompt,
+            SamplingParams(
+                seed=number,
+                max_tokens=28,
+                temperature=temperature,
+                ignore_eos=True,
+                frequency_penalty=0.3 * (number % 2),
+                logprobs=number % 3 or None,
+            ),
+            max_steps=2 if number == 1 else None,
+        )
+        for number, prompt in enumerate(PROMPTS)
+    ]
+
+
+def make_core(checkpoints, page_size=16, overlap=False, graphs="off", **speculation) -> EngineCore:
+    document = {
+        "model": {"path": str(checkpoints.target), "dtype": "float32"},
+        "speculation": speculation,
+        "memory": {"page_size": page_size},
+        "scheduling": {"max_running_requests": 3, "overlap": overlap, "chunked_prefill_tokens": 16},
+        "graphs": {"mode": graphs},
+        "device": "cpu",
+    }
+    return build_poisoned(EngineBoot.model_validate(document))
+
+
+def run(core: EngineCore, requests: list[Request]) -> dict[str, list[int]]:
+    tokens: dict[str, list[int]] = {request.request_id: [] for request in requests}
+    for request in requests:
+        core.submit(request)
+    while core.has_work():
+        for output in core.step():
+            tokens[output.request_id] += output.token_ids
+        core.scheduler.check()
+    return tokens
+
+
+@pytest.fixture(scope="module", params=[0.0, 0.9], ids=["greedy", "sampled"])
+def truth(checkpoints, request):
+    requests = make_requests(request.param)
+    return requests, run(make_core(checkpoints), requests)
+
+
+GRID = list(itertools.product(SOURCES, [1, 3], [(1, True), (16, False)], ["off", "static"]))
+
+
+@pytest.mark.parametrize(("ngram", "topk", "place", "graphs"), GRID)
+def test_every_source_gives_the_text_of_plain_decoding(
+    checkpoints, truth, ngram, topk, place, graphs
+) -> None:
+    page_size, overlap = place
+    requests, answers = truth
+    core = make_core(
+        checkpoints,
+        page_size,
+        overlap,
+        graphs,
+        algorithm="NGRAM",
+        num_steps=5,
+        topk=topk,
+        ngram=ngram,
+    )
+    assert run(core, requests) == answers
+    decode = core.counters.decode
+    assert 0 < decode.drafted_tokens < decode.request_steps * (core.shapes[5].num_tokens - 1)
+    assert 0 < core.counters.drafted_request_steps < decode.request_steps
+    assert decode.verified_tokens == decode.drafted_tokens
