@@ -28,6 +28,18 @@ EVERYTHING = {
         "topk": 1,
         "num_steps": 3,
         "num_draft_tokens": 4,
+        "ngram": {
+            "source": "suffix",
+            "scope": "request",
+            "max_depth": None,
+            "min_match": None,
+            "min_breadth": 1,
+            "max_breadth": 10,
+            "match": "BFS",
+            "capacity": 1000000,
+            "min_token_probability": 0.1,
+            "max_spec_factor": 1.0,
+        },
         "policy": "ema",
         "table": {
             "1": {
@@ -207,6 +219,22 @@ BAD = {
     "depth at start outside a default table": (
         {"speculation": {"algorithm": "NGRAM", "num_steps": 2, "policy": "ema"}},
         "speculation: num_steps 2 is in no entry of the table: use one of [0, 1, 3, 5, 7]",
+    ),
+    "ngram of another algorithm": (
+        {"speculation": {"ngram": {"source": "trie"}}},
+        "speculation: algorithm NONE does not read ngram: remove it, or use NGRAM",
+    ),
+    "breadths": (
+        {"speculation": {"algorithm": "NGRAM", "ngram": {"min_breadth": 11}}},
+        "min_breadth 11 is more than max_breadth 10: lower it or raise max_breadth",
+    ),
+    "match longer than the depth": (
+        {"speculation": {"algorithm": "NGRAM", "ngram": {"min_match": 9, "max_depth": 8}}},
+        "min_match 9 is more than max_depth 8: lower it or raise max_depth",
+    ),
+    "memory of a lookup": (
+        {"speculation": {"algorithm": "NGRAM", "ngram": {"source": "prompt", "scope": "model"}}},
+        "source prompt has no memory of other requests: use scope request, or source suffix",
     ),
     "two tables": (
         {

@@ -149,8 +149,14 @@ def test_a_draft_of_another_vocabulary_is_refused_with_the_numbers(checkpoints, 
 
 
 def test_what_this_release_cannot_do_is_refused_by_name(checkpoints) -> None:
-    with pytest.raises(CannotServe, match="algorithm NGRAM is not available"):
-        build_core(make_boot(checkpoints.target, algorithm="NGRAM", num_steps=3))
+    boot = make_boot(
+        checkpoints.target,
+        algorithm="FROZEN_KV_MTP",
+        draft_path=str(checkpoints.draft),
+        num_steps=3,
+    )
+    with pytest.raises(CannotServe, match="algorithm FROZEN_KV_MTP is not available"):
+        build_core(boot)
 
 
 def test_a_cache_that_is_too_small_is_refused_with_the_numbers(checkpoints) -> None:

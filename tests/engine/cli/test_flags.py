@@ -220,6 +220,29 @@ def test_help_describes_each_flag_by_its_field_of_the_boot_file(capsys) -> None:
     assert "Policy that chooses the draft steps (one of static, ema, goodput; boot file:" in said
 
 
+def test_flags_of_ngram_are_named_as_in_sglang() -> None:
+    speculation = parse_flags(
+        [
+            *NGRAM,
+            *("--speculative-num-draft-tokens", "12"),
+            *("--speculative-ngram-source", "trie"),
+            *("--speculative-ngram-max-trie-depth", "9"),
+            *("--speculative-ngram-min-bfs-breadth", "2"),
+            *("--speculative-ngram-max-bfs-breadth", "4"),
+            *("--speculative-ngram-match-type", "PROB"),
+            *("--speculative-ngram-capacity", "5000"),
+        ]
+    ).speculation
+    assert (speculation.num_steps, speculation.num_draft_tokens) == (11, 12)
+    ngram = speculation.ngram
+    assert (ngram.source, ngram.depth, ngram.min_breadth, ngram.max_breadth) == ("trie", 9, 2, 4)
+    assert (ngram.match, ngram.capacity, ngram.shortest_match) == ("PROB", 5000, 1)
+    tree = parse_flags(
+        [*NGRAM, "--speculative-num-draft-tokens", "12", "--speculative-eagle-topk", "4"]
+    )
+    assert tree.speculation.num_steps == 3
+
+
 def test_disabling_flags_and_graph_sizes_reach_the_boot_file() -> None:
     off = parse_flags(
         [*NGRAM, "--disable-overlap-schedule", "--disable-radix-cache", "--disable-cuda-graph"]

@@ -72,9 +72,20 @@ def resolve_table(
         return ResolvedTable(policy, mistakes=tuple(f"{path}: {mistake}" for mistake in found))
     start = None
     if "num_steps" not in speculation:
-        start = _default_steps(algorithm, speculation.get("draft_path"), candidates(table.entries))
+        prepared = candidates(table.entries)
+        start = _ngram_steps(speculation) if algorithm is Algorithm.NGRAM else None
+        if start is None or (prepared and start not in prepared):
+            start = _default_steps(algorithm, speculation.get("draft_path"), prepared)
     from_file = table if isinstance(path, str) else None
     return ResolvedTable(policy, start, from_file, warnings=table.warnings)
+
+
+def _ngram_steps(speculation: Mapping[str, Any]) -> int | None:
+    """Return the draft steps that follow from the number of nodes, as SGLang computes them."""
+    nodes, topk = speculation.get("num_draft_tokens"), speculation.get("topk", 1)
+    if not isinstance(nodes, int) or not isinstance(topk, int) or nodes < 2 or topk < 1:
+        return None
+    return min(nodes - 1 if topk == 1 else max(nodes // topk, 1), MAX_STEPS)
 
 
 def _default_steps(algorithm: Algorithm, draft_path: object, prepared: Sequence[int]) -> int:
