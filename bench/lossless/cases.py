@@ -8,7 +8,7 @@ from specdecode_api.speculation import max_tree_tokens
 from specdecode_engine.batch.request import SamplingParams
 from specdecode_engine.grammar import Grammar
 
-ALGORITHMS = ("STANDALONE", "EAGLE", "EAGLE3")
+ALGORITHMS = ("STANDALONE", "EAGLE", "EAGLE3", "NGRAM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class Case:
     graph_batch_sizes: tuple[int, ...] | None
     graph_max_bytes: int | None
     graph_max_seconds: float
+    ngram: tuple[tuple[str, object], ...]  # settings of algorithm NGRAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,21 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         graph_batch_sizes=_draw_batch_sizes(rng),
         graph_max_bytes=rng.choice((None, None, None, 128 << 10, 384 << 10)),
         graph_max_seconds=rng.choice((120.0, 120.0, 0.0)),
+        ngram=_draw_ngram(rng),
+    )
+
+
+def _draw_ngram(rng: random.Random) -> tuple[tuple[str, object], ...]:
+    """Any source; mostly short matches, so that drafts are often wrong, and little memory."""
+    source = rng.choice(("suffix", "prompt", "trie"))
+    return (
+        ("source", source),
+        ("scope", "request" if source == "prompt" else rng.choice(("request", "model"))),
+        ("max_depth", rng.choice((None, 2, 5, 12))),
+        ("min_match", rng.choice((1, 1, 2))),
+        ("match", rng.choice(("BFS", "PROB"))),
+        ("capacity", rng.choice((1, 30, 1000, 1_000_000))),
+        ("max_spec_factor", rng.choice((1.0, 4.0))),
     )
 
 

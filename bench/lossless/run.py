@@ -76,6 +76,7 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
         "policy": case.policy,
         "profile_seconds": case.profile_seconds,
         "table": {str(bound): RESTLESS | {"candidate_steps": steps} for bound, steps in case.table},
+        **({"ngram": dict(case.ngram)} if case.algorithm == "NGRAM" else {}),
         **models.speculation,
     }
     scheduling = {

@@ -6,6 +6,7 @@ import pytest
 
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
+from specdecode_engine.adaptive.goodput import GoodputPolicy
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
 
@@ -92,3 +93,71 @@ def test_every_source_gives_the_text_of_plain_decoding(
     assert 0 < decode.drafted_tokens < decode.request_steps * (core.shapes[5].num_tokens - 1)
     assert 0 < core.counters.drafted_request_steps < decode.request_steps
     assert decode.verified_tokens == decode.drafted_tokens
+
+
+def test_a_request_without_a_match_costs_plain_steps_and_is_no_evidence(checkpoints) -> None:
+    table = {"1": {"candidate_steps": [0, 5]}}
+    core = make_core(
+        checkpoints,
+        algorithm="NGRAM",
+        num_steps=5,
+        policy="goodput",
+        profile_seconds=0,
+        table=table,
+        ngram={"source": "prompt", "min_match": 18},
+    )
+    run(core, [Request("0", PROMPTS[2], SamplingParams(0, 12, 0.0, ignore_eos=True))])
+    assert core.counters.decode.verified_tokens == core.counters.drafted_request_steps == 0
+    assert not any(one.reached for one in core.counters.positions.values())
+    assert not core.counters.buckets  # no step had the cost of five draft steps
+
+
+def test_other_requests_do_not_change_the_drafts_of_a_request(checkpoints) -> None:
+    settings = {"algorithm": "NGRAM", "num_steps": 4}
+    alone, together = make_core(checkpoints, **settings), make_core(checkpoints, **settings)
+    drafted = {}
+    for core, requests in ((alone, make_requests(0.0)[:1]), (together, make_requests(0.0)[:3])):
+        for request in requests:
+            core.submit(request)
+        drafted[core] = [
+            (output.drafted, output.accepted)
+            for _ in range(60)
+            for output in core.step()
+            if output.request_id == "0" and output.decode_steps
+        ]
+    assert drafted[alone] == drafted[together] != []
+
+
+def test_texts_of_ended_requests_are_drafted_from_in_scope_model_alone(checkpoints) -> None:
+    accepted = {}
+    for scope in ("request", "model"):
+        ngram = {"source": "suffix", "scope": scope}
+        core = make_core(checkpoints, algorithm="NGRAM", num_steps=5, ngram=ngram)
+        for name in ("first", "second"):
+            before = core.counters.decode.accepted_tokens
+            run(core, [Request(name, PROMPTS[3], SamplingParams(0, 28, 0.0, ignore_eos=True))])
+            accepted[scope, name] = core.counters.decode.accepted_tokens - before
+    assert accepted["request", "first"] == accepted["request", "second"]
+    assert accepted["model", "second"] > accepted["model", "first"]
+
+
+def test_measured_steps_draft_as_much_as_fits(checkpoints) -> None:
+    for topk in (1, 3):
+        core = make_core(
+            checkpoints,
+            algorithm="NGRAM",
+            num_steps=4,
+            topk=topk,
+            policy="goodput",
+            table={"1": {"candidate_steps": [0, 4]}},
+            profile_seconds=2.0,
+        )
+        policy = core.scheduler.policy
+        assert isinstance(policy, GoodputPolicy)
+        assert policy.cost.seconds(1, 4, 0) > policy.cost.seconds(1, 0, 0)
+
+
+def test_the_memory_of_sources_is_in_the_plan(checkpoints, caplog) -> None:
+    caplog.set_level("INFO")
+    make_core(checkpoints, algorithm="NGRAM", num_steps=4, ngram={"source": "trie"})
+    assert any("NGRAM, on the host" in line for line in caplog.messages)
