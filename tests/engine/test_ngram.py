@@ -1,14 +1,15 @@
 """NGRAM in a whole engine: the text of plain decoding, by every source, and what is counted."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.adaptive.goodput import GoodputPolicy
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.speculate.ngram.proposer import FullProposer
 
 PIECE = tuple((7 * place) % 97 for place in range(9))
 PROMPTS = (PIECE * 3, PIECE[:4] * 5 + PIECE, (5,), tuple(range(30)))
@@ -141,20 +142,16 @@ def test_texts_of_ended_requests_are_drafted_from_in_scope_model_alone(checkpoin
     assert accepted["model", "second"] > accepted["model", "first"]
 
 
-def test_measured_steps_draft_as_much_as_fits(checkpoints) -> None:
-    for topk in (1, 3):
-        core = make_core(
-            checkpoints,
-            algorithm="NGRAM",
-            num_steps=4,
-            topk=topk,
-            policy="goodput",
-            table={"1": {"candidate_steps": [0, 4]}},
-            profile_seconds=2.0,
-        )
-        policy = core.scheduler.policy
-        assert isinstance(policy, GoodputPolicy)
-        assert policy.cost.seconds(1, 4, 0) > policy.cost.seconds(1, 0, 0)
+@pytest.mark.parametrize("topk", [1, 3])
+def test_steps_that_are_timed_at_start_draft_as_much_as_fits(checkpoints, topk: int) -> None:
+    core = make_core(checkpoints, algorithm="NGRAM", num_steps=4, topk=topk)
+    core.context = replace(core.context, proposer=FullProposer())
+    core.submit(Request("0", PROMPTS[3], SamplingParams(0, 40, 0.0, ignore_eos=True)))
+    for _ in range(6):
+        core.step()
+    decode = core.counters.decode
+    width = core.shapes[4].num_tokens - 1
+    assert decode.verified_tokens == decode.request_steps * width > 0
 
 
 def test_the_memory_of_sources_is_in_the_plan(checkpoints, caplog) -> None:

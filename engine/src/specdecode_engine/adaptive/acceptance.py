@@ -189,7 +189,7 @@ def count_by_position(
 
     Args:
         partial: accepted and drafted positions of requests for which fewer were drafted; a
-            position that was not drafted is no trial.
+            position that was not drafted has no trial.
     """
     count = bytes(accepted).count  # in C, so that a large batch hardly takes longer
     left = len(accepted)
