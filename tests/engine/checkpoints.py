@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.engine.mtp_checkpoints import export_module
+
 VOCAB = 97
 EOS = 5
 DRAFT_VOCAB = 60
@@ -25,6 +27,7 @@ class Checkpoints:
     draft: Path
     eagle3: Path
     eagle: Path
+    mtp: Path
     vocab: int = VOCAB
 
 
@@ -58,7 +61,11 @@ def make_checkpoints(folder: Path, head_dim: int = HEAD_DIM) -> Checkpoints:
     _save_eagle3(folder / "eagle3", generator, head_dim)
     _save_eagle(folder / "eagle", generator, head_dim)
     return Checkpoints(
-        folder / "target", folder / "draft", eagle3=folder / "eagle3", eagle=folder / "eagle"
+        folder / "target",
+        folder / "draft",
+        eagle3=folder / "eagle3",
+        eagle=folder / "eagle",
+        mtp=export_module(folder / "target", folder / "mtp"),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from specdecode_engine.batch.request import ExpertIds, Request, SamplingParams, TokenLogprobs
 from specdecode_engine.engine import EngineCore
 
-DRAFTS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
+DRAFTS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3", "MTP": "mtp"}
 
 
 def boot_of(

@@ -102,6 +102,8 @@ _EVENTS = (
     replace(_EAGLE3, name="aborted", aborted_at_step=7, requests=MIXED),
     replace(_EAGLE3, name="by-range", speculation=BY_RANGE),
     replace(_EAGLE3, name="catch-up", speculation=PAUSED_BY_RANGE),
+    replace(_EAGLE3, name="mtp", algorithm="MTP", requests=MIXED, preempted_at_step=5, waves=2),
+    replace(_EAGLE3, name="mtp-tree", algorithm="MTP", topk=2, graphs="off", requests=SAMPLED),
     replace(_EAGLE3, name="catch-up-eagle", algorithm="EAGLE", speculation=PAUSED_BY_RANGE),
     replace(_EAGLE3, name="goodput", speculation=GOODPUT),
     replace(

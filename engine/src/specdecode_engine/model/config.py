@@ -259,7 +259,7 @@ def windows_by_type(
     layers = len(default)
     if not isinstance(types, list) or len(types) != layers or {*map(str, types)} - {FULL, SLIDING}:
         raise config.error("layer_types", f"it must name {FULL} or {SLIDING} for {layers} layers")
-    if SLIDING not in types:
+    if SLIDING not in types and config.get("sliding_window") is None:
         return (None,) * layers
     width = config.integer("sliding_window", width)
     return tuple(width if kind == SLIDING else None for kind in types)

@@ -100,6 +100,10 @@ def _layer_calls(
     if isinstance(model, LlamaConfig | MtpConfig) and model.sparse_mlp is not None:
         call = partial(_experts, model.sparse_mlp, x, ops)
         yield f"experts of the {name}", call
+        shared = model.sparse_mlp.shared_expert
+        if shared is not None:
+            both = _empty(rows, 2 * shared.intermediate_size, dtype=dtype).chunk(2, dim=-1)
+            yield f"shared expert of the {name}", partial(ops.silu_and_mul, *both)
     for shape in model.layer_map.shapes:
         new = _qkv(needs, model, shape, rows)[1:]
         call = partial(ops.store_kv, _layer_kv(needs, shape), _empty(rows), *new)
