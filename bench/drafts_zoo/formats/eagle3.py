@@ -29,6 +29,7 @@ from drafts_zoo.targets import ANSWER_TOKENS, PROMPTS, VOCAB, SlowTarget, write_
 from specdecode_api.speculation import Algorithm
 
 SIZES = LayerSizes()
+TARGET_HIDDEN = 64
 DRAFT_VOCAB = 60
 AUX_LAYERS = (0, 1, 2)  # of the target's three
 MAX_POSITIONS = 8  # the target's length counts, not the head's
@@ -40,6 +41,7 @@ class Eagle3Layout:
     """A published layout: how its files and its computation differ from the authors' head."""
 
     keys: Mapping[str, object]  # of config.json, over the layer's sizes
+    sizes: LayerSizes = SIZES
     first: str = "midlayer"  # name of the first layer
     layers: int = 1
     window: int | None = None
@@ -56,10 +58,16 @@ class Eagle3Layout:
         """Names of the layers."""
         return (self.first, *(f"layers.{number}" for number in range(1, self.layers)))
 
+    @property
+    def optional(self) -> frozenset[str]:
+        """Tensors that may be absent; the target's embedding serves heads of its width."""
+        is_of_target = self.sizes.hidden_size == TARGET_HIDDEN
+        return frozenset({"t2d", "embed_tokens.weight"} if is_of_target else {"t2d"})
+
     def config(self) -> Keys:
         """Return config.json."""
         layer: Keys = {
-            **asdict(SIZES),
+            **asdict(self.sizes),
             "num_hidden_layers": self.layers,
             "vocab_size": VOCAB,
             "max_position_embeddings": MAX_POSITIONS,
@@ -74,14 +82,16 @@ class Eagle3Layout:
     def draw(self, seed: int, known: Sequence[int]) -> Tensors:
         """Draw the tensors of a head whose vocabulary has the tokens `known`, among others."""
         generator = torch.Generator().manual_seed(seed)
-        tensors = {"fc.weight": draw_map((64, 3 * 64), generator)}
+        sizes, hidden = self.sizes, self.sizes.hidden_size
+        width = len(AUX_LAYERS) * TARGET_HIDDEN
+        tensors = {"fc.weight": draw_map((hidden, width), generator)}
         for number, prefix in enumerate(self.prefixes):
             norms = ("input_layernorm", "post_attention_layernorm")
             tensors |= draw_layer(
                 prefix,
-                SIZES,
+                sizes,
                 generator,
-                inputs=64 if number else 128,
+                inputs=hidden if number else 2 * hidden,
                 norms=norms if number else (*norms, "hidden_norm"),
                 qk_norm=self.qk_norm,
                 biases=self.biases,
@@ -89,13 +99,13 @@ class Eagle3Layout:
         others = [token for token in range(VOCAB) if token not in known]
         ids = torch.tensor(sorted([*known, *others][:DRAFT_VOCAB]))
         tensors |= {
-            "norm.weight": draw_norm(64, generator),
-            "lm_head.weight": draw_map((DRAFT_VOCAB, 64), generator),
+            "norm.weight": draw_norm(hidden, generator),
+            "lm_head.weight": draw_map((DRAFT_VOCAB, hidden), generator),
             "d2t": ids - torch.arange(DRAFT_VOCAB),
             "t2d": torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, ids, True),
         }
         if self.has_embedding:
-            tensors["embed_tokens.weight"] = torch.randn(VOCAB, 64, generator=generator)
+            tensors["embed_tokens.weight"] = torch.randn(VOCAB, hidden, generator=generator)
         return tensors
 
 
@@ -129,19 +139,19 @@ class Eagle3Reference:
 
     def _rows(self, w: Tensors, ids: Tensor, hidden: Tensor) -> Tensor:
         """What the next row reads, before the final norm, [rows, hidden]."""
-        layout, eps = self._layout, SIZES.rms_norm_eps
+        layout, eps = self._layout, self._layout.sizes.rms_norm_eps
         embedding = w.get("embed_tokens.weight", self._shared)
         token = rms_norm(embedding[ids], w[f"{layout.first}.input_layernorm.weight"], eps)
         normed = rms_norm(hidden, w[f"{layout.first}.hidden_norm.weight"], eps)
         x = normed if layout.norm_before_residual else hidden
         read: Tensor | None = torch.cat((token, normed), dim=-1)
         for prefix in layout.prefixes:
-            x = decoder_layer(w, prefix, SIZES, x, read=read, window=layout.window)
+            x = decoder_layer(w, prefix, layout.sizes, x, read=read, window=layout.window)
             read = None
         return x
 
     def _logits(self, w: Tensors, rows: Tensor) -> Tensor:
-        normed = rms_norm(rows, w["norm.weight"], SIZES.rms_norm_eps)
+        normed = rms_norm(rows, w["norm.weight"], self._layout.sizes.rms_norm_eps)
         return normed @ w["lm_head.weight"].T * self._layout.logit_scale
 
     def loss(self, w: Tensors, texts: Sequence[tuple[int, ...]]) -> Tensor:
@@ -200,7 +210,15 @@ LAYOUTS = {
         has_embedding=True,
     ),
     "eagle3-2layer": Eagle3Layout(
-        keys={**AUTHORS, "attention_bias": True, "mlp_bias": True, "logit_scale": 0.5},
+        keys={
+            **AUTHORS,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "logit_scale": 0.5,
+            "target_hidden_size": TARGET_HIDDEN,
+        },
+        sizes=LayerSizes(hidden_size=48),
+        has_embedding=True,
         first="layers.0",
         layers=2,
         biases=ALL_MAPS,
@@ -210,14 +228,13 @@ LAYOUTS = {
         keys={**AUTHORS, "sliding_window": 6}, window=6, is_pickle=True
     ),
 }
-OPTIONAL = frozenset({"t2d", "embed_tokens.weight"})
 FORMATS = tuple(
     DraftFormat(
         name=name,
         algorithm=Algorithm.EAGLE3,
         write=partial(_write, layout),
         reference=partial(Eagle3Reference.open, layout),
-        optional=OPTIONAL,
+        optional=layout.optional,
     )
     for name, layout in LAYOUTS.items()
 )
