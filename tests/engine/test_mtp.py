@@ -66,6 +66,19 @@ def test_a_target_with_modules_is_served_without_them(
     assert run(make_core(folder, implementation)) == run(make_core(checkpoints.target))
 
 
+def test_the_memory_plan_counts_the_module_without_what_is_the_targets(
+    checkpoints: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = with_modules(checkpoints.target, tmp_path / "with", "deepseek", 3)
+    stored = load_file(folder / "model.safetensors")
+    own = sum(one.numel() for name, one in stored.items() if name.startswith("model.layers.3."))
+    angles = 2 * 512 * 8
+    with caplog.at_level("INFO"):
+        make_core(folder, algorithm="MTP", num_steps=1)
+    (line,) = [one for one in caplog.messages if "draft's weights" in one]
+    assert line.endswith(f" {8 * (own + angles) / 2**20:.1f} MiB")
+
+
 def test_an_export_and_the_target_through_transformers_draft_the_same(
     checkpoints: Any, tmp_path: Path
 ) -> None:

@@ -120,7 +120,7 @@ def build(
     free = available_bytes(config.device)
     policy = make_policy(boot.speculation, config.table, config.graph_batch_sizes)
     graph_config = plan_graphs(config, policy, free)
-    weights = tensor_bytes(models.target), tensor_bytes(models.draft)
+    weights = models.weight_bytes
     routed = _routed_shape(config, models.target)
     limits = plan_limits(
         config,
@@ -158,6 +158,12 @@ class _Models(NamedTuple):
     target: LanguageModel
     draft: DraftNetwork | None
     linears: Linears
+
+    @property
+    def weight_bytes(self) -> tuple[int, int]:
+        """Bytes of the target's weights, and of those that the draft does not share with it."""
+        target = tensor_bytes(self.target)
+        return target, tensor_bytes((self.target, self.draft)) - target
 
     @property
     def rotary_limits(self) -> tuple[int, ...]:
