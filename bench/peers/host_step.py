@@ -14,6 +14,7 @@ import torch
 import specdecode_engine.steps.launch as launching
 from engine.cells import EXAMPLES
 from specdecode_api.boot import EngineBoot
+from specdecode_engine.batch.proposals import Proposals
 from specdecode_engine.batch.sequence import SchedulerOutput
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.engine import EngineCore
@@ -79,6 +80,7 @@ def _pretending(core: EngineCore) -> Iterator[list[float]]:
         plan: SchedulerOutput,
         shape: DraftShape,
         steps: tuple[InFlightStep, ...],
+        proposals: Proposals | None = None,
     ) -> None:
         began_s = time.process_time()
         batch_size = len(plan.decoding)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from specdecode_engine.adaptive.draft_evidence import NO_PROPOSALS
 from specdecode_engine.adaptive.draft_health import DraftHealth
-from specdecode_engine.adaptive.policy import Decision, Feedback, TableRefused
+from specdecode_engine.adaptive.policy import Feedback, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import (
     FinishReason,
@@ -20,6 +20,7 @@ from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters
 from specdecode_engine.stats.per_table import PerTableStats
 from specdecode_engine.stats.snapshot import CoreSnapshot, take_snapshot
+from specdecode_engine.steps.feedback import make_feedback
 from specdecode_engine.steps.first_position import count_first_position
 from specdecode_engine.steps.in_flight import InFlightStep, SequenceResult
 from specdecode_engine.steps.launch import Launcher
@@ -241,50 +242,21 @@ class EngineCore:
             self.counters.prefill_seconds += seconds
             return
         batch_size = len(step.sequences)
-        accepted = [len(token_ids) - 1 for _, token_ids, *_ in results]
-        verified = [count - 1 for _, _, count, *_ in results]
+        accepted = [len(result[1]) - 1 for result in results]
+        verified = [result[2] - 1 for result in results]
         is_alone = step.is_alone
         self.counters.mixed_steps += not is_alone
-        drafted = [draft[0] for *_, draft in results]
+        drafted = [result[5][0] for result in results]
         self.counters.count(step.decision, drafted, verified, accepted, seconds)
         sequences = [result[0] for result in results]
         self.per_table.note(step.table, batch_size, zip(sequences, outputs, strict=True), seconds)
-        feedback = self._feedback(step, step.decision, results, outputs)
+        shape = self.shapes[step.decision.num_steps]
+        feedback = make_feedback(step, shape, results, outputs)
         self.counters.learn(feedback)
         if not step.decision.reason.is_of_unfit_draft:
             self.scheduler.policy.observe(feedback)
         if self.scheduler.draft_health is not None:
             self._learn_of_draft(self.scheduler.draft_health, feedback, results)
-
-    def _feedback(
-        self,
-        step: InFlightStep,
-        decision: Decision,
-        results: list[SequenceResult],
-        outputs: list[Output],
-    ) -> Feedback:
-        """Return what a decode step measured; drafts that were not verified wholly are left out."""
-        num_steps, accepted, partial = decision.num_steps, list[int](), list[tuple[int, int]]()
-        for result, output in zip(results, outputs, strict=True):
-            sequence, token_ids, count, _, _, (drafted, depth) = result
-            if output.finish_reason is not None or count != drafted + 1:
-                continue
-            if 0 < depth < num_steps:
-                partial.append((len(token_ids) - 1, depth))
-            elif depth == num_steps and not sequence.is_limited(num_steps):
-                accepted.append(len(token_ids) - 1)
-        width = self.shapes[num_steps].num_tokens - 1
-        least = step.drafted if step.proposed is None else min(step.proposed.tokens)
-        return Feedback(
-            decision,
-            len(step.sequences),
-            step.kv_tokens,
-            tuple(accepted),
-            step.share * step.timing.busy_seconds(),
-            step.is_alone,
-            tuple(partial),
-            is_full=least == width,
-        )
 
     def _learn_of_draft(
         self, health: DraftHealth, feedback: Feedback, results: list[SequenceResult]

@@ -142,12 +142,13 @@ class Counters:
             accepted: by request; each got one more token, the bonus.
         """
         requests, accepted_tokens = len(accepted), sum(accepted)
+        drafted_tokens, verified_tokens = sum(drafted), sum(verified)
         emitted = accepted_tokens + requests
         for totals in (self.decode, self.ranges[decision.range_start]):
             totals.steps += 1
             totals.request_steps += requests
-            totals.drafted_tokens += sum(drafted)
-            totals.verified_tokens += sum(verified)
+            totals.drafted_tokens += drafted_tokens
+            totals.verified_tokens += verified_tokens
             totals.accepted_tokens += accepted_tokens
             totals.emitted_tokens += emitted
             totals.seconds += seconds

@@ -15,7 +15,7 @@ def count_first_position(results: Iterable[SequenceResult], drafter: Drafter) ->
     do not follow the target's own distribution.
     """
     proposed = accepted = requests = 0
-    for sequence, token_ids, nodes, *_ in results:
+    for sequence, token_ids, nodes, _, _, _ in results:
         if sequence.first_proposals >= MAX_PER_REQUEST or nodes == 1:
             continue
         if sequence.req_index is None or sequence.skips_draft:

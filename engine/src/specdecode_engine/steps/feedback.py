@@ -1,0 +1,70 @@
+"""What a finished decode step measured, for the policy and the counters."""
+
+from collections.abc import Sequence as Items
+
+from specdecode_engine.adaptive.policy import Feedback
+from specdecode_engine.batch.request import Output
+from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.steps.in_flight import InFlightStep, SequenceResult
+
+
+def make_feedback(
+    step: InFlightStep, shape: DraftShape, results: list[SequenceResult], outputs: Items[Output]
+) -> Feedback:
+    """Return what a decode step measured; drafts that were not verified wholly are left out.
+
+    Args:
+        shape: of the drafts that the decision allows.
+        outputs: of `results`.
+    """
+    assert step.decision is not None
+    width, partial = shape.num_tokens - 1, list[tuple[int, int]]()
+    if step.proposed is not None:
+        is_full = min(step.proposed.tokens) == width
+        accepted = _split_by_depth(shape.num_steps, results, outputs, partial)
+    else:
+        is_full = step.drafted == width
+        accepted = _accepted_of_whole(shape, results, outputs) if is_full else []
+    return Feedback(
+        step.decision,
+        len(step.sequences),
+        step.kv_tokens,
+        tuple(accepted),
+        step.share * step.timing.busy_seconds(),
+        step.is_alone,
+        tuple(partial),
+        is_full,
+    )
+
+
+def _accepted_of_whole(
+    shape: DraftShape, results: list[SequenceResult], outputs: Items[Output]
+) -> list[int]:
+    """Count the accepted tokens of each request whose draft was verified wholly."""
+    num_steps, nodes = shape.num_steps, shape.num_tokens
+    return [
+        len(result[1]) - 1
+        for result, output in zip(results, outputs, strict=True)
+        if result[2] == nodes
+        and output.finish_reason is None
+        and not result[0].is_limited(num_steps)
+    ]
+
+
+def _split_by_depth(
+    num_steps: int,
+    results: list[SequenceResult],
+    outputs: Items[Output],
+    partial: list[tuple[int, int]],
+) -> list[int]:
+    """Count the accepted tokens of drafts of full depth; add shallower ones, with their depth."""
+    accepted = []
+    for result, output in zip(results, outputs, strict=True):
+        sequence, token_ids, count, _, _, (drafted, depth) = result
+        if output.finish_reason is not None or count != drafted + 1:
+            continue
+        if 0 < depth < num_steps:
+            partial.append((len(token_ids) - 1, depth))
+        elif depth == num_steps and not sequence.is_limited(num_steps):
+            accepted.append(len(token_ids) - 1)
+    return accepted
