@@ -11,8 +11,10 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
+from transformers.utils import logging
 
 from drafts_zoo.acceptance import find_other_acceptance
 from drafts_zoo.drafting import find_wrong_token
@@ -28,6 +30,9 @@ LIST = Path(__file__).parents[2] / "tests" / "drafts_zoo" / "drafts.toml"
 def main() -> int:
     options = _parser().parse_args()
     torch.set_num_threads(options.threads)
+    messages: Any = logging
+    messages.set_verbosity_error()  # a target with MTP modules has tensors that are not its own
+    messages.disable_progress_bar()
     start, formats = time.monotonic(), all_formats()
     listed = read_list()
     mismatches = 0
