@@ -56,6 +56,18 @@ SPECULATIONS = some(
         ["NONE", "EAGLE", "EAGLE3", "STANDALONE", "MTP", "EAGLE", "NGRAM", "eagle", None]
     ),
     draft=st.just({"uri": "pvc://m/d"}) | st.fixed_dictionaries({}, optional={"uri": URIS}),
+    ngram=some(
+        source=st.sampled_from(["Suffix", "Prompt", "Trie", "suffix"]),
+        scope=st.sampled_from(["Request", "Model"]),
+        maxDepth=near(1, 128) | st.sampled_from([18, 19, 64]),
+        minMatch=near(1, 128) | st.sampled_from([18, 19, 64]),
+        minBreadth=near(1, 64),
+        maxBreadth=near(1, 64),
+        match=st.sampled_from(["BFS", "PROB", "Bfs"]),
+        capacity=near(1, 100_000_000),
+        minTokenProbability=st.sampled_from([0, 0.1, 1, 1.5]),
+        maxSpecFactor=st.sampled_from([0.1, 1, 16, 17]),
+    ),
     topk=st.sampled_from([1, 1, 1, 2, 4, 16]) | near(1, 16),
     numSteps=STEPS,
     numDraftTokens=st.sampled_from([2, 3, 4, 5, 7, 8, 21, 22]) | near(2, 256),

@@ -14,7 +14,15 @@ from specdecode_operator.resource import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
-EXAMPLES = ("specdecode", "standalone", "gpu", "hub", "llama-3.1-8b-eagle3", "mimo-7b-mtp")
+EXAMPLES = (
+    "specdecode",
+    "standalone",
+    "gpu",
+    "hub",
+    "llama-3.1-8b-eagle3",
+    "mimo-7b-mtp",
+    "ngram",
+)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -25,6 +33,18 @@ def test_children_of_the_examples_are_as_recorded(name):
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(rendered)
     assert rendered == golden.read_text(), "UPDATE_GOLDEN=1 rewrites the files: look at the diff"
+
+
+def test_settings_of_ngram_reach_the_boot_file(example, build):
+    ngram = {"source": "Trie", "scope": "Model", "maxDepth": 9, "match": "PROB", "capacity": 77}
+    speculation = {"algorithm": "NGRAM", "numSteps": 7, "ngram": ngram}
+    document = example(speculation=speculation)
+    document["spec"]["speculation"].pop("draft", None)
+    boot = children.build(parse(document), "engine:test").boot.speculation
+    assert (boot.algorithm, boot.draft_path, boot.num_steps) == ("NGRAM", None, 7)
+    found = boot.ngram
+    assert (found.source, found.scope, found.depth) == ("trie", "model", 9)
+    assert (found.match, found.capacity, found.max_breadth) == ("PROB", 77, 10)
 
 
 def test_an_engine_pod_fixes_no_user_and_its_group_can_be_removed(example, build):

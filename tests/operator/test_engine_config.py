@@ -17,16 +17,6 @@ REACHED_ONLY_HERE = {
     ("server", "request_headers_timeout_seconds"): 5.0,
     ("server", "request_body_timeout_seconds"): 600.0,
     ("server", "prompt_tokens_details"): True,
-    ("speculation", "ngram", "source"): "suffix",
-    ("speculation", "ngram", "scope"): "request",
-    ("speculation", "ngram", "max_depth"): None,
-    ("speculation", "ngram", "min_match"): None,
-    ("speculation", "ngram", "min_breadth"): 1,
-    ("speculation", "ngram", "max_breadth"): 10,
-    ("speculation", "ngram", "match"): "BFS",
-    ("speculation", "ngram", "capacity"): 1_000_000,
-    ("speculation", "ngram", "min_token_probability"): 0.1,
-    ("speculation", "ngram", "max_spec_factor"): 1.0,
     ("speculation", "profile_seconds"): 0.5,
 }
 """Settings of the boot file without a field of the custom resource, with a value of each."""

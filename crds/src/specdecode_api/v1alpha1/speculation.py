@@ -23,6 +23,7 @@ from specdecode_api.speculation import (
 )
 from specdecode_api.table import OWN_DEFAULT_TABLE, candidates, default_table
 from specdecode_api.v1alpha1.model import DraftSpec
+from specdecode_api.v1alpha1.ngram import NgramSpec
 from specdecode_api.v1alpha1.scalars import Int
 from specdecode_api.v1alpha1.table import Adaptive
 
@@ -33,7 +34,7 @@ _HAS_WIDTH: Final = (
     f"has(self.numDraftTokens) && {_STEPS} > 0 && (has(self.numSteps) || {_NO_TABLE})"
 )
 
-AlgorithmName = Literal["NONE", "STANDALONE", "EAGLE", "EAGLE3", "MTP"]
+AlgorithmName = Literal["NONE", "STANDALONE", "EAGLE", "EAGLE3", "MTP", "NGRAM"]
 """What this release implements; adding a value later is compatible."""
 
 
@@ -104,8 +105,13 @@ class Speculation(ResourceRecord):
     )
     draft: DraftSpec | None = Field(
         default=None,
-        description="The draft's checkpoint. NONE takes none. Without it, MTP drafts with the "
-        "modules in the target's checkpoint. The others need one.",
+        description="The draft's checkpoint. NONE and NGRAM take none. Without it, MTP drafts with "
+        "the modules in the target's checkpoint. The others need one.",
+        json_schema_extra=RESTART,
+    )
+    ngram: NgramSpec | None = Field(
+        default=None,
+        description="Drafting without a model; algorithm NGRAM only. Its defaults where absent.",
         json_schema_extra=RESTART,
     )
     topk: Int = Field(
@@ -149,6 +155,14 @@ class Speculation(ResourceRecord):
             "or choose an algorithm that uses one",
             shows="algorithm",
             field="draft",
+            reason="FieldValueForbidden",
+        ),
+        Rule(
+            cel="!has(self.ngram) || self.algorithm == 'NGRAM'",
+            holds=lambda it: it.ngram is None or it.algorithm == "NGRAM",
+            message="this algorithm does not read ngram: remove it, or use NGRAM",
+            shows="algorithm",
+            field="ngram",
             reason="FieldValueForbidden",
         ),
         _unused_by_none(

@@ -13,6 +13,7 @@ from specdecode_api.boot import (
     GraphsBoot,
     MemoryBoot,
     ModelBoot,
+    NgramBoot,
     ReasoningParserName,
     SchedulingBoot,
     ServerBoot,
@@ -24,6 +25,7 @@ from specdecode_api.duration import duration_s
 from specdecode_api.quantity import amount, whole_amount
 from specdecode_api.speculation import Algorithm
 from specdecode_api.v1alpha1 import Spec, resolve
+from specdecode_api.v1alpha1.ngram import NgramSpec
 from specdecode_operator.children import api_keys
 from specdecode_operator.children.engine_config import with_config
 from specdecode_operator.children.models import Mounts
@@ -121,6 +123,7 @@ def _speculation(spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry]) ->
         topk=wanted.topk,
         num_steps=resolved.num_steps,
         num_draft_tokens=resolved.num_draft_tokens,
+        ngram=_ngram(wanted.ngram),
         policy=wanted.adaptive.engine_policy,
         table={
             bound: TableEntry(**entry.model_dump(exclude={"from_"}))
@@ -128,6 +131,13 @@ def _speculation(spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry]) ->
         },
         tuned=dict(tuned),
     )
+
+
+def _ngram(wanted: NgramSpec | None) -> NgramBoot:
+    if wanted is None:
+        return NgramBoot()
+    fields = wanted.model_dump()
+    return NgramBoot(**fields | {name: fields[name].lower() for name in ("source", "scope")})
 
 
 def _memory(spec: Spec) -> MemoryBoot:

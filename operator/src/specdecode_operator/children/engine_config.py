@@ -30,6 +30,7 @@ OWNED: Final[Mapping[tuple[str, ...], str]] = {
     ("speculation", "topk"): "use speculation.topk",
     ("speculation", "num_steps"): "use speculation.numSteps",
     ("speculation", "num_draft_tokens"): "use speculation.numDraftTokens",
+    ("speculation", "ngram"): "use speculation.ngram",
     ("speculation", "policy"): "use speculation.adaptive.policy",
     ("speculation", "table"): "use speculation.adaptive.batchSizes",
     ("speculation", "table_path"): "use speculation.adaptive.batchSizes",
