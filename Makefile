@@ -12,7 +12,7 @@ N ?= 200
 SEED ?= 1
 
 .PHONY: help setup fmt lint vocabulary size manifests manifests-check models cluster cluster-tools cluster-down images \
-        demo serve bench-engine bench-experts bench-serve bench-controller bench-detection bench-rollout bench-graphs bench-operator \
+        demo serve bench-engine bench-ngram bench-experts bench-serve bench-controller bench-detection bench-rollout bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
         compile-gate fuzz soak clients test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo drafts-zoo release-dry-run clean
 
@@ -125,6 +125,9 @@ bench-engine: setup ## Compare the engine with transformers and OpenVINO (QUICK=
 
 request-trace: setup ## List files, functions, calls per step and record types of one streamed completion
 	@PYTHONPATH=bench $(RUN) python -m request_trace $(ARGS)
+
+bench-ngram: setup ## Compare NGRAM with plain decoding on copied text and on text without repetition
+	@PYTHONPATH=bench $(RUN) python -m ngram
 
 bench-experts: setup ## Compare the experts op of a CPU with the limit of its products (ARGS="--threads 2")
 	@PYTHONPATH=bench $(RUN) python -m experts_bench $(ARGS)

@@ -1,0 +1,113 @@
+"""`python -m ngram`: NGRAM next to plain decoding at batch 1; the last line is JSON.
+
+The target is the example model, whose output is scripted: an edit of code that repeats the prompt
+with some tokens changed, and a text in which no token occurs twice.
+"""
+
+import json
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from ngram.scripted_target import ScriptedSampler, answer, script
+from specdecode_api.boot import EngineBoot, NgramBoot
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.speculate.ngram.sources import DraftLimits
+from specdecode_engine.speculate.ngram.texts import text_maker
+from specdecode_engine.startup.build import build_core
+
+TARGET = Path(__file__).resolve().parents[2] / "examples" / "models" / "target"
+PROMPT, ANSWER, NUM_STEPS, REPEATS = 200, 200, 7, 9
+EDIT_CHANCE = 0.05  # of a token of the answer
+DEPTH, CONTEXT, STEPS = 12, 4000, 2000  # of the time of sources
+
+
+def main() -> int:
+    """Measure both, and print the figures."""
+    torch.set_num_threads(1)
+    engines = {source: _engine(source) for source in (None, "suffix", "prompt", "trie")}
+    vocab = engines[None][0].context.target.config.vocab_size
+    rng = random.Random(1)
+    texts = {"edit": _edit(rng, vocab), "no repetition": _without_repetition(rng, vocab)}
+    figures: dict[str, object] = {"us_per_request_and_step": _source_times(rng)}
+    for name, text in texts.items():
+        figures[name] = _compare(engines, text)
+    print(json.dumps(figures))
+    return 0
+
+
+def _engine(source: str | None) -> tuple[EngineCore, ScriptedSampler]:
+    drafts = {"algorithm": "NGRAM", "num_steps": NUM_STEPS, "ngram": {"source": source}}
+    document = {
+        "model": {"path": str(TARGET), "dtype": "float32"},
+        "speculation": {} if source is None else drafts,
+        "scheduling": {"max_running_requests": 4, "overlap": False},
+        "memory": {"prefix_cache": False},
+        "device": "cpu",
+    }
+    core = build_core(EngineBoot.model_validate(document))
+    return core, script(core)
+
+
+def _edit(rng: random.Random, vocab: int) -> tuple[int, ...]:
+    code = [rng.randrange(vocab) for _ in range(PROMPT)]
+    edited = [rng.randrange(vocab) if rng.random() < EDIT_CHANCE else token for token in code]
+    return (*code, *edited[:ANSWER])
+
+
+def _without_repetition(rng: random.Random, vocab: int) -> tuple[int, ...]:
+    return tuple(rng.sample(range(vocab), min(PROMPT + ANSWER, vocab)))
+
+
+def _compare(
+    engines: dict[str | None, tuple[EngineCore, ScriptedSampler]], text: tuple[int, ...]
+) -> dict[str, float]:
+    """Return by how much each source is faster than plain decoding; all within each repeat."""
+    seconds: dict[str | None, list[float]] = {source: [] for source in engines}
+    for repeat in range(REPEATS + 1):  # the first one warms up
+        for source, (core, sampler) in engines.items():
+            started = time.process_time()
+            answer(core, sampler, text, len(text) // 2)
+            if repeat:
+                seconds[source].append(time.process_time() - started)
+    plain = seconds.pop(None)
+    return {
+        str(source): round(statistics.median(p / s for p, s in zip(plain, own, strict=True)), 3)
+        for source, own in seconds.items()
+    }
+
+
+def _source_times(rng: random.Random) -> dict[str, float]:
+    """Return the median time of an update and a draft, in a text that is copied with edits."""
+    code = [rng.randrange(3000) for _ in range(CONTEXT)]
+    found = {}
+    for name, source, match in (
+        ("suffix", "suffix", "BFS"),
+        ("prompt", "prompt", "BFS"),
+        ("trie", "trie", "BFS"),
+        ("trie by count", "trie", "PROB"),
+    ):
+        settings = NgramBoot.model_validate(
+            {"source": source, "match": match, "max_depth": DEPTH, "min_match": 1}
+        )
+        text = text_maker(settings, 1)()
+        text.append(code)
+        limits = DraftLimits(DEPTH - 1, DEPTH - 1, 4 if source == "trie" else 1)
+        times = []
+        for step in range(STEPS):
+            count = rng.choice((1, 1, 5))
+            tokens = [code[(step * 3 + place) % CONTEXT] for place in range(count)]
+            started = time.perf_counter()
+            text.append(tokens)
+            text.draft(limits)
+            times.append(time.perf_counter() - started)
+        found[name] = round(statistics.median(times) * 1e6, 1)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

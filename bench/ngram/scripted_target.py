@@ -1,0 +1,51 @@
+"""A target that answers with a given text, whatever it is asked: its forwards are computed."""
+
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.sampling.sampler import Sampler
+
+
+class ScriptedSampler:
+    """Samples as the engine's sampler does, and returns the text's next tokens instead.
+
+    For one request at a time, and without overlap: the host knows every token that was committed.
+    """
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core, self._sampler = core, core.context.sampler
+        self.text: tuple[int, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)
+
+    def sample(self, logits: Tensor, *rest: Any) -> Tensor:
+        """Return the text's tokens [1, N] i64 after the nodes of a chain."""
+        tokens = self._sampler.sample(logits, *rest)
+        (sequence,) = self._core.scheduler.running
+        first = len(sequence.tokens)
+        script = self.text[first : first + tokens.shape[1]]
+        return torch.tensor([script + (0,) * (tokens.shape[1] - len(script))])
+
+
+def script(core: EngineCore) -> ScriptedSampler:
+    """Let an engine answer with `text` of what is returned."""
+    sampler = ScriptedSampler(core)
+    core.context = replace(core.context, sampler=cast(Sampler, sampler))
+    return sampler
+
+
+def answer(core: EngineCore, sampler: ScriptedSampler, text: tuple[int, ...], prompt: int) -> None:
+    """Decode a text from its first `prompt` tokens on."""
+    sampler.text, received = text, list[int]()
+    params = SamplingParams(0, len(text) - prompt, 0.0, ignore_eos=True)
+    core.submit(Request("scripted", text[:prompt], params))
+    while core.has_work():
+        for output in core.step():
+            received += output.token_ids
+    assert tuple(received) == text[prompt:], "the script was not followed"

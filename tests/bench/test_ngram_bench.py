@@ -1,0 +1,26 @@
+"""The scripted target of the NGRAM bench answers with its text, with drafts and without."""
+
+import pytest
+
+from ngram.__main__ import TARGET
+from ngram.scripted_target import answer, script
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.startup.build import build_core
+
+TEXT = tuple(range(3, 33)) * 2
+
+
+@pytest.mark.parametrize("algorithm", ["NONE", "NGRAM"])
+def test_a_scripted_target_answers_with_its_text(algorithm: str) -> None:
+    drafts = {"algorithm": algorithm, "num_steps": 5 if algorithm == "NGRAM" else 0}
+    document = {
+        "model": {"path": str(TARGET), "dtype": "float32"},
+        "speculation": drafts,
+        "scheduling": {"max_running_requests": 1, "overlap": False},
+        "device": "cpu",
+    }
+    core = build_core(EngineBoot.model_validate(document))
+    sampler = script(core)
+    answer(core, sampler, TEXT, len(TEXT) // 2)
+    steps = core.counters.decode.request_steps
+    assert steps == 29 if algorithm == "NONE" else steps < 15
