@@ -81,6 +81,7 @@ PATH_PROGRESS: Final = "/progress"
 PATH_METRICS: Final = "/metrics"
 PATH_SERVER_INFO: Final = "/server_info"
 PATH_TABLE: Final = "/speculation/table"
+PATH_DRAFT: Final = "/speculation/draft"
 
 HEADER_LABEL: Final = "X-Specdecode-Label"
 HEADER_MAX_STEPS: Final = "X-Specdecode-Max-Steps"

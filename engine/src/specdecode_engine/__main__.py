@@ -111,7 +111,7 @@ def _load(boot: EngineBoot, progress: Progress) -> LoadedEngine:
 
     progress("loading checkpoints")
     core = build_core(boot, progress=True, on_weights=keep_freed_memory)
-    return LoadedEngine(core, Path(boot.model.path), core.facts)
+    return LoadedEngine(core, Path(boot.model.path), core.facts, core.stage_draft)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Mapping
 
 from specdecode_engine.adaptive.draft_evidence import NO_PROPOSALS
-from specdecode_engine.adaptive.draft_health import DraftHealth
-from specdecode_engine.adaptive.policy import Feedback, TableRefused
+from specdecode_engine.adaptive.draft_health import MAX_PER_REQUEST, DraftHealth
+from specdecode_engine.adaptive.policy import Feedback, StageDraft, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import (
     FinishReason,
@@ -16,6 +16,7 @@ from specdecode_engine.batch.request import (
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, rows_within_limits
+from specdecode_engine.model.draft_exchange import StagedDraft
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters
 from specdecode_engine.stats.per_table import PerTableStats
@@ -64,6 +65,7 @@ class EngineCore:
         self.context = context
         self.shapes = shapes
         self.eos_token_ids = eos_token_ids
+        self.stage_draft: StageDraft | None = None  # set where drafts can be exchanged
         self.choose_rows: VerifyRowsPolicy = rows_within_limits
         self._launcher = Launcher(shapes, stopwatch)
         self._overlap = scheduler.limits.lag_tokens > 0
@@ -114,6 +116,21 @@ class EngineCore:
         self.scheduler.policy.reload(table)
         self._replan()
         self.per_table.use(table.table_hash)
+
+    def install_draft(self, staged: StagedDraft) -> None:
+        """Copy a draft over the running one, between two steps, and test it as a new one.
+
+        Running requests keep the rows that the old draft computed, which costs acceptance only;
+        they do not count in the test of the new one. No new request uses them.
+        """
+        staged.copy()
+        if self.scheduler.draft_health is not None:
+            self.scheduler.draft_health = DraftHealth()
+        for sequence in self.scheduler.running:
+            sequence.first_proposals = MAX_PER_REQUEST
+        self.scheduler.policy.forget_draft()
+        self.scheduler.forget_draft_kv()
+        self._replan()
 
     def has_work(self) -> bool:
         return bool(self._sequences) or bool(self._pending) or bool(self._ready)

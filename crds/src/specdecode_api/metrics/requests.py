@@ -78,6 +78,9 @@ TABLE_RELOADS = counter(
     "expired.",
     "result",
 )
+DRAFT_EXCHANGES = counter(
+    "draft_exchanges", "Drafts received while running, by result: applied, refused.", "result"
+)
 ENGINE_FAILURES = counter(
     "engine_failures",
     "Failures after which the process is restarted: the termination message has the same reason.",
@@ -90,6 +93,6 @@ REQUEST_COMPLETION_TOKENS = counter(
 
 LATENCIES = (FIRST_TOKEN_SECONDS, INTER_TOKEN_SECONDS, REQUEST_SECONDS)
 CALLS = (
-    REQUESTS, HTTP_ERRORS, TABLE_RELOADS, ENGINE_FAILURES, REQUEST_PROMPT_TOKENS,
+    REQUESTS, HTTP_ERRORS, TABLE_RELOADS, DRAFT_EXCHANGES, ENGINE_FAILURES, REQUEST_PROMPT_TOKENS,
     REQUEST_COMPLETION_TOKENS,
 )  # fmt: skip

@@ -58,6 +58,10 @@ class EmaPolicy:
         self.table = table
         self._first_valid = self._sequence  # of the first decision in this table
 
+    def forget_draft(self) -> None:
+        self._averages = {}
+        self.reload(self.table)
+
     def states(self) -> tuple[RangeState, ...]:
         return tuple(self._averages[entry.lower_bound].state() for entry in self.table.ranges)
 

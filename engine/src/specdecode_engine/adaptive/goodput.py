@@ -122,6 +122,11 @@ class GoodputPolicy:
             control = RangeControl(entry, num_steps, Exploration(self._sequence))
             self._controls[entry.lower_bound] = control
 
+    def forget_draft(self) -> None:
+        self._acceptance = AcceptanceModel(positions=1)
+        self._controls = {}
+        self.reload(self.table)
+
     def states(self) -> tuple[RangeState, ...]:
         return tuple(self._describe(control) for control in self._controls.values())
 

@@ -1,9 +1,10 @@
 """The protocol of policies, a decision before each decode step and feedback after it; `static`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from specdecode_engine.adaptive.table import BatchRange, PaddedRouting, RangeTable, Routing
@@ -83,6 +84,15 @@ class TableRefused(Exception):
     """A table needs something not prepared at start; the message names it and the remedy."""
 
 
+class DraftRefused(Exception):
+    """A draft cannot replace the running one; the message has the difference and the remedy."""
+
+
+StageDraft = Callable[[Path], Callable[[], None]]
+"""Reads and verifies the draft in a folder, on any thread; what it returns copies it, between two
+steps. Raises `DraftRefused`."""
+
+
 class AdaptivePolicy(Protocol):
     """Chooses the draft steps for the batch that is about to decode, from the range it is in."""
 
@@ -100,6 +110,9 @@ class AdaptivePolicy(Protocol):
 
     def reload(self, table: RangeTable) -> None:
         """Replace the table; what was learned is kept as far as it still applies."""
+
+    def forget_draft(self) -> None:
+        """Drop what was learned about the draft: it was exchanged. Costs stay, as shapes do."""
 
     def states(self) -> tuple[RangeState, ...]:
         """Describe every range, ascending."""
@@ -123,6 +136,9 @@ class StaticPolicy:
 
     def reload(self, table: RangeTable) -> None:
         self.table = table
+
+    def forget_draft(self) -> None:
+        """There is nothing to drop."""
 
     def states(self) -> tuple[RangeState, ...]:
         chosen = [(entry, entry.nearest(self._num_steps)) for entry in self.table.ranges]

@@ -325,24 +325,27 @@ class Weights:
 
 def tensor_bytes(record: object) -> int:
     """Return the bytes of all tensors in a record of records, each storage counted once."""
-    storages = [tensor.untyped_storage() for tensor in _tensors(record)]
+    storages = [tensor.untyped_storage() for _, tensor in named_tensors(record)]
     return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
 
 
-def _tensors(record: object) -> Iterator[Tensor]:
+def named_tensors(record: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in a record of records, with names such as `layer.attention.qkv.weight`."""
     if isinstance(record, Tensor):
-        yield record
+        yield name, record
     elif isinstance(record, tuple | list):
-        for item in record:
-            yield from _tensors(item)
+        yield from _named_parts(name, {str(at): item for at, item in enumerate(record)})
     elif isinstance(record, dict):
-        yield from _tensors(list(record.values()))
+        yield from _named_parts(name, {str(key): item for key, item in record.items()})
     elif isinstance(record, nn.Module):
-        yield from _tensors_of(vars(record))  # its children are among its attributes
+        yield from _named_parts(name, vars(record))  # its children are among its attributes
     elif is_dataclass(record):
-        yield from _tensors_of({one.name: getattr(record, one.name) for one in fields(record)})
+        parts = {one.name: getattr(record, one.name) for one in fields(record)}
+        yield from _named_parts(name, parts)
 
 
-def _tensors_of(attributes: Mapping[str, object]) -> Iterator[Tensor]:
+def _named_parts(name: str, parts: Mapping[str, object]) -> Iterator[tuple[str, Tensor]]:
     """Leave out configs: they hold no tensors, and some of transformers refuse to be read."""
-    yield from _tensors([value for name, value in attributes.items() if name != "config"])
+    for key, part in parts.items():
+        if key != "config":
+            yield from named_tensors(part, f"{name}.{key}" if name else key)

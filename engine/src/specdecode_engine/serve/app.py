@@ -13,7 +13,7 @@ from specdecode_engine.serve import errors, health, management, openapi, request
 from specdecode_engine.serve.control.api_keys import (
     Authorization,
     is_client_api,
-    is_table_change,
+    is_speculation_change,
 )
 from specdecode_engine.serve.engine.core import EngineFailed
 from specdecode_engine.serve.lifecycle import ServerLifecycle
@@ -40,10 +40,10 @@ def build_app(service: Service, management_port: int | None = None) -> ASGIApp:
         return _build(
             service,
             (*API, *MANAGEMENT),
-            lambda method, path: is_client_api(method, path) or is_table_change(method, path),
+            lambda method, path: is_client_api(method, path) or is_speculation_change(method, path),
         )
     api = _build(service, API, is_client_api)
-    return PortRouter(api, _build(service, MANAGEMENT, is_table_change), management_port)
+    return PortRouter(api, _build(service, MANAGEMENT, is_speculation_change), management_port)
 
 
 def _build(

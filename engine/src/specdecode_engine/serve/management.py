@@ -1,4 +1,4 @@
-"""The routes of the management port, apart from probes: /server_info, /metrics and the table."""
+"""The routes of the management port, apart from probes: /server_info, /metrics, table and draft."""
 
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specdecode_api import names
 from specdecode_api.table import TableError
-from specdecode_engine.adaptive.policy import TableRefused
+from specdecode_engine.adaptive.policy import DraftRefused, TableRefused
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.json_body import parse_json
 from specdecode_engine.serve.limits import read_limited
@@ -18,7 +18,9 @@ from specdecode_engine.serve.service import service_of
 router = APIRouter()
 
 TABLE_SOURCE = f"PUT {names.PATH_TABLE}"
+DRAFT_SOURCE = f"PUT {names.PATH_DRAFT}"
 MAX_TABLE_BYTES = 256 * 1024
+MAX_DRAFT_BYTES = 8 * 1024
 MAX_EXPIRY_SECONDS = 7 * 86_400
 
 
@@ -34,6 +36,7 @@ async def server_info(request: Request) -> dict[str, object]:
         "boot": service.boot.model_dump(mode="json", exclude={"server": {"owner"}}),
         "facts": dict(service.facts),
         "speculation_table": service.tables.describe(),
+        "speculation_draft": service.drafts.describe(),
         "needs_restart": list(service.watch.needs_restart) if service.watch else [],
         "snapshot": snapshot.document(),
         "snapshot_age_seconds": service.engine.snapshot_age(),
@@ -92,3 +95,33 @@ async def delete_table(request: Request) -> dict[str, object]:
     service.lifecycle.check_admission()
     await service.tables.remove()
     return service.tables.describe()
+
+
+@router.get(names.PATH_DRAFT)
+async def get_draft(request: Request) -> dict[str, object]:
+    return service_of(request).drafts.describe()
+
+
+class DraftOffer(BaseModel):
+    """The body of a PUT: a folder that the engine can read."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    path: Annotated[str, Field(pattern="^/", max_length=4096)]
+
+
+@router.put(names.PATH_DRAFT)
+async def put_draft(request: Request) -> dict[str, object]:
+    """Draft with other weights of the same algorithm, config and shapes; requests continue.
+
+    A draft that cannot replace the running one is answered with 409; the old one then stays.
+    """
+    service = service_of(request)
+    service.lifecycle.check_admission()
+    data = await read_limited(request, MAX_DRAFT_BYTES, "a draft is named by its path")
+    offer = parse_json(DraftOffer, data)
+    try:
+        await service.drafts.apply(offer.path, DRAFT_SOURCE)
+    except DraftRefused as error:
+        raise errors.HttpError(409, str(error), code="draft_refused") from None
+    return service.drafts.describe()

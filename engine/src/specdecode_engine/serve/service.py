@@ -11,6 +11,7 @@ from fastapi import Request
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.process import StepTimedOut, termination_message_for
 from specdecode_engine.serve.control.api_keys import ApiKeyStore
+from specdecode_engine.serve.control.drafts import Drafts
 from specdecode_engine.serve.control.tables import ReadBoot, Tables, TableWatch
 from specdecode_engine.serve.engine.async_engine import AsyncEngine
 from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
@@ -76,7 +77,8 @@ class Service:
         self.tracing = start_tracing(boot.server.tracing_endpoint, clock)
         self.metrics = EngineMetrics(lambda: self.engine.snapshot, self.describe)
         self.tables = Tables(boot.speculation, self.engine.reload, self.metrics.count_table)
-        self.watch = TableWatch(boot, reread, self.tables) if reread else None
+        self.drafts = Drafts(boot.speculation, self.engine.between_steps, self.metrics.count_draft)
+        self.watch = TableWatch(boot, reread, self.tables, self.drafts) if reread else None
 
     @property
     def served_name(self) -> str:
@@ -107,7 +109,7 @@ class Service:
             "table_hash": self.tables.table_hash,
             "version": version("specdecode-engine"),
             "model": boot.model.path,
-            "draft": speculation.draft_path or "",
+            "draft": self.drafts.path or "",
             "algorithm": speculation.algorithm.value,
             "policy": speculation.policy.value,
             "topk": str(speculation.topk),
@@ -161,6 +163,7 @@ class Service:
         self._text = load_text_model(loaded.model_folder)
         self.formats = resolve_formats(self._text.chat_template, self.boot.server)
         self.tables.start(loaded.core)
+        self.drafts.start(loaded.stage_draft)
         self.facts = loaded.facts
         self._eos_token_ids = loaded.core.eos_token_ids
         self.grammars.prepare(self._text.token_bytes(self._eos_token_ids))

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,6 +54,7 @@ from specdecode_engine.startup.device import (
     keep_to,
 )
 from specdecode_engine.startup.draft_models import draft_facts
+from specdecode_engine.startup.draft_staging import DraftStaging
 from specdecode_engine.startup.drafters import load_draft, make_proposer, wire_drafter
 from specdecode_engine.startup.graph_config import (
     GraphConfig,
@@ -112,19 +114,17 @@ def build(
             remedy.
     """
     boot = config.boot
-    threads = default_threads() if boot.cpu_affinity is None else keep_to(boot.cpu_affinity)
-    torch.set_num_threads(boot.threads or threads)
+    _use_threads(boot)
     _log_choices(config)
     models = _load(config, progress, open_store)
     on_weights()
     free = available_bytes(config.device)
     policy = make_policy(boot.speculation, config.table, config.graph_batch_sizes)
     graph_config = plan_graphs(config, policy, free)
-    weights = models.weight_bytes
     routed = _routed_shape(config, models.target)
     limits = plan_limits(
         config,
-        *weights,
+        *models.weight_bytes,
         free,
         graph_config.reserved_bytes,
         routed_token_bytes=0 if routed is None else routed.token_bytes,
@@ -135,21 +135,42 @@ def build(
     capture_all(context.graphs, boot.graphs.mode, progress)
     policy = _with_measured_costs(config, context, limits, policy, clock, progress)
     watch_compiles(config)
-    lookahead = context.drafter.lookahead if context.drafter else 0
-    cache = PrefixCache(limits.page_size, lookahead, is_on=boot.memory.prefix_cache)
-    return EngineCore(
+    core = EngineCore(
         context,
-        Scheduler(limits, policy, cache, _draft_health(config) if tests_draft else None),
+        _scheduler(config, limits, policy, context, tests_draft),
         config.sizes.shapes,
         frozenset(config.target.eos_token_ids),
         Stopwatch(config.device, clock),
         _facts(config, models, limits, routed, context.graphs.report()),
     )
+    core.stage_draft = _staging(config, models, open_store, core)
+    return core
 
 
-def _draft_health(config: EngineConfig) -> DraftHealth | None:
-    """Return the test of the draft; only a model can be made for another target."""
-    return None if config.draft is None else DraftHealth()
+def _use_threads(boot: EngineBoot) -> None:
+    threads = default_threads() if boot.cpu_affinity is None else keep_to(boot.cpu_affinity)
+    torch.set_num_threads(boot.threads or threads)
+
+
+def _staging(
+    config: EngineConfig, models: "_Models", open_store: OpenStore | None, core: EngineCore
+) -> DraftStaging:
+    load_with = partial(_model_loader, config, False, open_store)
+    return DraftStaging(config, models.target, models.draft, load_with, core.install_draft)
+
+
+def _scheduler(
+    config: EngineConfig,
+    limits: Limits,
+    policy: AdaptivePolicy,
+    context: ModelContext,
+    tests_draft: bool,
+) -> Scheduler:
+    """Make the scheduler; only a draft model can be one for another target, and is tested."""
+    lookahead = context.drafter.lookahead if context.drafter else 0
+    cache = PrefixCache(limits.page_size, lookahead, is_on=config.boot.memory.prefix_cache)
+    is_tested = tests_draft and config.draft is not None
+    return Scheduler(limits, policy, cache, DraftHealth() if is_tested else None)
 
 
 class _Models(NamedTuple):
@@ -195,24 +216,26 @@ def _quantization(model: DraftConfig | None) -> Quantization | None:
 
 def _load(config: EngineConfig, progress: bool, open_store: OpenStore | None) -> _Models:
     linears = Linears.of(config.kernels["target"])
-
-    def load(folder: Path, model: LanguageModelConfig) -> LanguageModel:
-        return load_model(
-            folder,
-            model,
-            dtype=config.dtype,
-            device=config.device,
-            context_length=config.context_length,
-            progress=progress,
-            open_store=open_store,
-            linears=linears,
-        )
-
+    load = _model_loader(config, progress, open_store, linears)
     target = load(Path(config.boot.model.path), config.target)
     draft = load_draft(config, target, load, progress, linears)
     facts = linears.facts()
     log.info("linear maps: %s (%s)", facts["linears"], facts["linears_reason"])
     return _Models(target, draft, linears)
+
+
+def _model_loader(
+    config: EngineConfig, progress: bool, open_store: OpenStore | None, linears: Linears
+) -> Callable[[Path, LanguageModelConfig], LanguageModel]:
+    return partial(
+        load_model,
+        dtype=config.dtype,
+        device=config.device,
+        context_length=config.context_length,
+        progress=progress,
+        open_store=open_store,
+        linears=linears,
+    )
 
 
 def _wire(

@@ -50,6 +50,7 @@ class MemoryDemand:
     fewest_window_pages: int = 0  # that one request can use
     routed_page_bytes: int = 0  # ids of the experts of the tokens of one page
     host_bytes: int = 0  # drafting without a model, in memory of the host
+    exchange_bytes: int = 0  # a draft that is read next to the running one
 
     @property
     def all_page_bytes(self) -> int:
@@ -82,7 +83,12 @@ class MemoryPlan:
             f"key-value cache      {_mib(self.kv_bytes)}  {self._page_counts()}, {rows} tokens",
             *self._routed_line(),
             *self._host_line(),
+            *self._exchange_line(),
         )
+
+    def _exchange_line(self) -> tuple[str, ...]:
+        num_bytes = self.demand.exchange_bytes
+        return (f"draft exchange       {_mib(num_bytes)}",) if num_bytes else ()
 
     def _routed_line(self) -> tuple[str, ...]:
         num_bytes = self.pages * self.demand.routed_page_bytes
@@ -115,8 +121,7 @@ def plan_limits(
     Raises:
         NotEnoughMemory: the message contains the sizes and the smallest change that fits.
     """
-    boot, sizes = config.boot, config.sizes
-    limit = boot.memory.max_total_tokens
+    boot, sizes, limit = config.boot, config.sizes, config.boot.memory.max_total_tokens
     layer_map = config.target.layer_map
     in_windows = layer_map.windowed_entries_per_token * config.kv_dtype.itemsize
     windows = _window_limits(config)
@@ -138,6 +143,7 @@ def plan_limits(
             fewest_window_pages=0 if windows is None else windows.suffice_for(1),
             most_rows=most_rows if limit is None else min(most_rows, limit),
             routed_page_bytes=routed_token_bytes * boot.memory.page_size,
+            exchange_bytes=draft_weight_bytes if config.device.type == "cpu" else 0,
             fewest_rows=min(config.context_length, SHORTEST_TOKENS) + sizes.reserve_tokens,
         )
         return plan_memory(demand, boot.memory.kv_cache_bytes, boot.memory.kv_cache_fraction)
@@ -225,7 +231,7 @@ def plan_memory(
     Raises:
         NotEnoughMemory: not even one short request would fit.
     """
-    taken = demand.fixed_bytes + demand.graph_bytes
+    taken = demand.fixed_bytes + demand.graph_bytes + demand.exchange_bytes
     left = demand.available_bytes - taken
     budget = int(left * kv_cache_fraction) if kv_cache_bytes is None else kv_cache_bytes
     if kv_cache_bytes is not None and kv_cache_bytes > left:

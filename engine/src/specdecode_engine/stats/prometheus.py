@@ -42,6 +42,7 @@ class EngineMetrics:
         self.requests = self._counter(requests.REQUESTS)
         self._errors = self._counter(requests.HTTP_ERRORS)
         self._reloads = self._counter(requests.TABLE_RELOADS)
+        self._drafts = self._counter(requests.DRAFT_EXCHANGES)
         self._failures = self._counter(requests.ENGINE_FAILURES)
         self._prompt_tokens = self._counter(requests.REQUEST_PROMPT_TOKENS)
         self._completion_tokens = self._counter(requests.REQUEST_COMPLETION_TOKENS)
@@ -63,6 +64,10 @@ class EngineMetrics:
     def count_table(self, result: str) -> None:
         """Count what became of a table; `Tables` lists the results."""
         self._reloads.labels(result=result).inc()
+
+    def count_draft(self, result: str) -> None:
+        """Count what became of a draft that was to replace the running one."""
+        self._drafts.labels(result=result).inc()
 
     def count_failure(self, reason: str) -> None:
         """Count a failure after which the process is restarted."""

@@ -27,6 +27,7 @@ from specdecode_engine.serve import errors
 log = logging.getLogger(__name__)
 
 _SCHEME = "bearer "
+_SPECULATION_PATHS = frozenset({names.PATH_TABLE, names.PATH_DRAFT})
 _TOKENIZER_PATHS = frozenset({"/tokenize", "/detokenize", "/tokenizer_info"})
 _REMEDY = (
     "write the keys to it, one per line; in Kubernetes to the Secret that serving.apiKeys names, "
@@ -147,8 +148,8 @@ class Authorization:
         return errors.HttpError(401, message, code="invalid_api_key")
 
     def _is_owner(self, scope: Scope) -> bool:
-        """Whether the operator, which wrote the boot file, changes the table."""
-        if self._owner is None or scope["path"] != names.PATH_TABLE:
+        """Whether the operator, which wrote the boot file, changes table or draft."""
+        if self._owner is None or scope["path"] not in _SPECULATION_PATHS:
             return False
         header = Headers(scope=scope).get(names.HEADER_OWNER, "")
         return hmac.compare_digest(header.encode(), self._owner.encode())
@@ -159,6 +160,6 @@ def is_client_api(method: str, path: str) -> bool:
     return path in _TOKENIZER_PATHS or path == "/v1" or path.startswith("/v1/")
 
 
-def is_table_change(method: str, path: str) -> bool:
-    """Whether a request changes the speculation table."""
-    return path == names.PATH_TABLE and method not in ("GET", "HEAD")
+def is_speculation_change(method: str, path: str) -> bool:
+    """Whether a request changes the speculation table or the draft."""
+    return path in _SPECULATION_PATHS and method not in ("GET", "HEAD")

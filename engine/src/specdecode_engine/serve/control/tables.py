@@ -10,9 +10,10 @@ from typing import Any
 from specdecode_api.boot import EngineBoot, SpeculationBoot
 from specdecode_api.speculation import Algorithm
 from specdecode_api.table import TableEntry, TableError, read_table, table_warnings
-from specdecode_engine.adaptive.policy import TableRefused
+from specdecode_engine.adaptive.policy import DraftRefused, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.process import ConfigurationError
+from specdecode_engine.serve.control.drafts import Drafts
 from specdecode_engine.serve.engine.core import Core, EngineFailed
 from specdecode_engine.startup.policies import range_table, table_without_entries
 
@@ -227,15 +228,16 @@ ReadBoot = Callable[[], EngineBoot]
 class TableWatch:
     """Watches the files that contain the table, and applies changes of the table.
 
-    A mounted ConfigMap changes while the pod runs. Only the table is applied; other changes require
-    a restart, which the log and /server_info report.
+    A mounted ConfigMap changes while the pod runs. The table is applied, and the draft where it can
+    replace the running one; other changes require a restart, which the log and /server_info report.
     """
 
-    def __init__(self, boot: EngineBoot, reread: ReadBoot, tables: Tables) -> None:
+    def __init__(self, boot: EngineBoot, reread: ReadBoot, tables: Tables, drafts: Drafts) -> None:
         self._running = boot
         self._seen: EngineBoot | str = boot
         self._reread = reread
         self._tables = tables
+        self._drafts = drafts
         self.needs_restart: tuple[str, ...] = ()
 
     async def check(self) -> None:
@@ -251,7 +253,9 @@ class TableWatch:
             log.error("the changed configuration is refused; the old one stays in force: %s", found)
             self._tables.refuse(CHANGED_FILE, found)
             return
+        await self._apply_draft(found.speculation.draft_path)
         running, changed = _without_table(self._running), _without_table(found)
+        running["speculation"]["draft_path"] = self._drafts.path
         self.needs_restart = tuple(_differences(running, changed))
         if self.needs_restart:
             log.warning("changed, and requires a restart: %s", self.needs_restart)
@@ -263,6 +267,14 @@ class TableWatch:
             log.error("the changed table is refused; the old one stays in force: %s", error)
         else:
             log.info("the changed table is in force")
+
+    async def _apply_draft(self, path: str | None) -> None:
+        if path is None or path == self._drafts.path:
+            return
+        try:
+            await self._drafts.apply(path, CHANGED_FILE)
+        except (DraftRefused, EngineFailed) as error:
+            log.error("the changed draft is refused; the old one stays in use: %s", error)
 
 
 def _table_of(boot: EngineBoot) -> tuple[object, object]:

@@ -159,6 +159,10 @@ class AsyncEngine:
         """
         await self._call(lambda core: core.reload(table))
 
+    async def between_steps(self, function: Callable[[], None]) -> None:
+        """Run a function on the engine's thread between two steps; raises `EngineFailed`."""
+        await self._call(lambda core: function())
+
     def _call(self, command: Callable[[Core], None]) -> asyncio.Future[None]:
         """Run a command between two steps; the future has the reason if the core refuses it."""
         done: asyncio.Future[None] = self._loop.create_future()

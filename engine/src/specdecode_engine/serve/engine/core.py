@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from specdecode_engine.adaptive.policy import StageDraft
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import Output, Request
 from specdecode_engine.stats.snapshot import CoreSnapshot
@@ -64,6 +65,7 @@ class LoadedEngine:
     core: Core
     model_folder: Path
     facts: Mapping[str, object] = field(default_factory=dict)
+    stage_draft: StageDraft | None = None  # where drafts can be exchanged
 
 
 class EngineFailed(Exception):

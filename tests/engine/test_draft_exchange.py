@@ -1,0 +1,178 @@
+"""A running engine takes another draft: text stays, figures start over, bad files are refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from detection.damage import write_damaged
+from detection.served import EXAMPLES, draft_of, example_requests, run_all, served_with
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.adaptive.draft_health import Fitness
+from specdecode_engine.adaptive.policy import DraftRefused
+from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.weights import named_tensors
+from specdecode_engine.startup.build import build_core
+
+SOUND = EXAMPLES / "eagle3"
+
+
+def exchange(core: EngineCore, folder: Path) -> None:
+    assert core.stage_draft is not None
+    core.stage_draft(folder)()
+
+
+def weights_of(core: EngineCore) -> dict[str, torch.Tensor]:
+    """A copy of every tensor of the running draft."""
+    network = vars(core.context.drafter)["_network"]
+    return {name: tensor.clone() for name, tensor in named_tensors(network)}
+
+
+def edited(tmp_path: Path, edit) -> Path:
+    """A copy of the sound head with other tensors."""
+    folder = tmp_path / "edited"
+    folder.mkdir()
+    tensors = load_file(SOUND / "model.safetensors")
+    edit(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    shutil.copy(SOUND / "config.json", folder)
+    return folder
+
+
+def accept_length(core: EngineCore, count: int) -> float:
+    decode = core.counters.decode
+    steps, tokens = decode.request_steps, decode.emitted_tokens
+    run_all(core, example_requests(count, max_tokens=16))
+    return (decode.emitted_tokens - tokens) / (decode.request_steps - steps)
+
+
+@pytest.mark.parametrize("policy", ["static", "ema", "goodput"])
+def test_drafts_are_exchanged_under_load_and_no_text_changes(tmp_path, policy):
+    """Every few steps another draft, good or bad, while 24 requests run."""
+    requests = example_requests(24, max_tokens=32)
+    with served_with("none", tmp_path / "plain", policy="static", num_steps=0) as core:
+        expected = run_all(core, requests)
+    drafts = [write_damaged(name, SOUND, tmp_path / name) for name in ("wrong d2t", "fc permuted")]
+    table = {"1": {"candidate_steps": [0, 1, 2]}}
+    with served_with("none", tmp_path / "x", policy=policy, table=table) as core:
+        found: dict[str, tuple[int, ...]] = {each.request_id: () for each in requests}
+        for each in requests:
+            core.submit(each)
+        steps = 0
+        while core.has_work():
+            for output in core.step():
+                found[output.request_id] += output.token_ids
+            core.scheduler.check()
+            steps += 1
+            if steps % 5 == 0:
+                exchange(core, (*drafts, SOUND)[steps // 5 % 3])
+        assert found == expected
+        assert steps > 20
+
+
+def test_the_new_draft_is_that_of_an_engine_started_with_it(tmp_path):
+    damaged = write_damaged("wrong d2t", SOUND, tmp_path / "damaged")
+    with served_with("none", tmp_path / "x", policy="static") as core:
+        at_start = weights_of(core)
+        assert accept_length(core, 12) > 2
+        exchange(core, damaged)
+        assert accept_length(core, 12) < 1.1
+        exchange(core, SOUND)
+        assert accept_length(core, 12) > 2
+        after = weights_of(core)
+    assert at_start.keys() == after.keys()
+    assert all(torch.equal(after[name], tensor) for name, tensor in at_start.items())
+
+
+def test_an_exchange_forgets_the_old_draft_and_its_cached_prefixes(tmp_path):
+    with served_with("random weights", tmp_path / "x", policy="static") as core:
+        run_all(core, example_requests(40, max_tokens=16))
+        assert draft_of(core).is_unfit
+        requests = example_requests(40, max_tokens=16)
+        hits = core.scheduler.cache.hit_tokens
+        exchange(core, SOUND)
+        assert draft_of(core).fitness is Fitness.UNKNOWN
+        run_all(core, requests[:8])
+        assert core.scheduler.cache.hit_tokens == hits
+        run_all(core, requests)
+        assert draft_of(core).fitness is Fitness.FIT
+        assert core.scheduler.cache.hit_tokens > hits
+
+
+def truncate(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (lambda tensors: tensors["fc.weight"].fill_(torch.nan), "fusion.linear.weight"),
+        (lambda tensors: tensors.pop("fc.weight"), "lacks fc.weight"),
+        (
+            lambda tensors: tensors.update({"norm.weight": tensors["norm.weight"][:64].clone()}),
+            r"norm.weight is \[64\] instead of \[128\]",
+        ),
+        (
+            lambda tensors: tensors.update({"embed_tokens.weight": torch.zeros(1024, 128)}),
+            "embedding differs from the target's",
+        ),
+    ],
+)
+def test_a_draft_that_cannot_replace_the_running_one_leaves_every_bit(tmp_path, edit, text):
+    folder = edited(tmp_path, edit)
+    with served_with("none", tmp_path / "x", policy="static") as core:
+        before = weights_of(core)
+        with pytest.raises(DraftRefused, match=text):
+            exchange(core, folder)
+        after = weights_of(core)
+        assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_damaged_files_and_other_configs_are_refused(tmp_path):
+    cut = edited(tmp_path, lambda tensors: None)
+    truncate(cut)
+    other = shutil.copytree(SOUND, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"rope_theta": 5e5}))
+    with served_with("none", tmp_path / "x", policy="static") as core:
+        with pytest.raises(DraftRefused, match="damaged or cut short"):
+            exchange(core, cut)
+        with pytest.raises(DraftRefused, match="rope"):
+            exchange(core, other)
+        with pytest.raises(DraftRefused, match="the running draft stays"):
+            exchange(core, tmp_path / "nothing")
+        with pytest.raises(DraftRefused, match="the running draft stays"):
+            exchange(core, EXAMPLES / "draft")
+        assert accept_length(core, 8) > 2
+
+
+def test_a_standalone_draft_is_exchanged(tmp_path):
+    random = shutil.copytree(EXAMPLES / "draft", tmp_path / "random")
+    tensors = load_file(random / "model.safetensors")
+    generator = torch.Generator().manual_seed(3)
+    noise = {
+        name: (torch.randn(each.shape, generator=generator) * 0.1).to(each.dtype)
+        for name, each in tensors.items()
+    }
+    save_file(noise, random / "model.safetensors", {"format": "pt"})
+    with served_with(
+        "none",
+        tmp_path / "x",
+        policy="static",
+        algorithm="STANDALONE",
+        draft_path=str(EXAMPLES / "draft"),
+    ) as core:
+        assert accept_length(core, 8) > 2
+        exchange(core, random)
+        assert accept_length(core, 8) < 1.3
+
+
+def test_an_engine_without_a_draft_refuses():
+    document = {"model": {"path": str(EXAMPLES / "target"), "dtype": "float32"}, "device": "cpu"}
+    core = build_core(EngineBoot.model_validate(document))
+    with pytest.raises(DraftRefused, match="no draft model"):
+        exchange(core, SOUND)
