@@ -1,5 +1,6 @@
 """Checks an installation from inside the cluster; `helm test` runs it."""
 
+import asyncio
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -14,6 +15,7 @@ from specdecode_operator.metrics import Metrics
 from specdecode_operator.settings import version
 
 TIMEOUT_S = 10.0
+POLL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +70,30 @@ async def _definition(cluster: Cluster) -> Finding:
 async def _schema(cluster: Cluster) -> Finding:
     subject = "the CRD in the cluster has every field of this operator"
     try:
-        found = await cluster.served_schema()
+        found = await _published_schema(cluster)
     except KubeApiError as error:
         return Finding(subject, str(error))
     if found is None:
         return Finding(subject, "the API server publishes no schema for it")
     lacking = tuple(served.lacks(served.own_schema(), found))
     return Finding(subject, served.sentence(lacking) if lacking else None)
+
+
+async def _published_schema(cluster: Cluster) -> Manifest | None:
+    """Wait for the schema: the API server publishes it seconds after the CRD is established."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + TIMEOUT_S
+    while True:
+        is_last = loop.time() >= deadline
+        try:
+            found = await cluster.served_schema()
+        except KubeApiError as error:
+            if is_last or error.code != HTTPStatus.NOT_FOUND:
+                raise
+            found = None
+        if found is not None or is_last:
+            return found
+        await asyncio.sleep(POLL_S)
 
 
 async def _good_resource(cluster: Cluster, namespace: str) -> Finding:
