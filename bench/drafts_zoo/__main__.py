@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,24 @@ import torch
 from transformers.utils import logging
 
 from drafts_zoo.acceptance import find_other_acceptance
-from drafts_zoo.drafting import find_wrong_token
-from drafts_zoo.format import DraftFormat
+from drafts_zoo.drafting import draft_chain, find_wrong_token
+from drafts_zoo.format import DraftFiles, DraftFormat
 from drafts_zoo.formats import all_formats
 from drafts_zoo.loading import find_unnamed_fault
+from drafts_zoo.ngram import (
+    REPEATING_PROMPTS,
+    NgramFormat,
+    find_accepted_setting,
+    find_other_text_state,
+    find_wrong_draft,
+    slow_chains,
+)
 from drafts_zoo.states import find_other_state
 from drafts_zoo.texts import CASES, find_other_text
 
 LIST = Path(__file__).parents[2] / "tests" / "drafts_zoo" / "drafts.toml"
+
+Checks = dict[str, Callable[[], str | None]]
 
 
 def main() -> int:
@@ -59,22 +69,44 @@ def read_list() -> list[str]:
     return names
 
 
-def check(form: DraftFormat, seed: int, cases: int = CASES) -> Iterator[str]:
+def check(form: DraftFormat | NgramFormat, seed: int, cases: int = CASES) -> Iterator[str]:
     """Run all checks of a format; yield what each found."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         files = form.write(folder, seed)
-        reference = form.reference(files)
-        checks: dict[str, Callable[[], str | None]] = {
-            "loading": lambda: find_unnamed_fault(form, files, folder / "damaged"),
-            "drafted tokens": lambda: find_wrong_token(form, files, reference),
-            "acceptance": lambda: find_other_acceptance(form, files, reference),
-            "state": lambda: find_other_state(form, files, seed),
-            "texts": lambda: find_other_text(form, files, seed, cases),
-        }
+        if isinstance(form, NgramFormat):
+            checks = _checks_of_ngram(form, files, seed)
+        else:
+            checks = _checks_of_draft(form, files, seed, folder / "damaged")
+        checks["texts"] = lambda: find_other_text(form, files, seed, cases)
         for what, find in checks.items():
             if found := find():
                 yield f"{what}: {found}"
+
+
+def _checks_of_draft(form: DraftFormat, files: DraftFiles, seed: int, scratch: Path) -> Checks:
+    reference = form.reference(files)
+
+    def draft(committed: Sequence[int], room: int) -> Sequence[int]:
+        return draft_chain(reference, committed, form.num_steps)
+
+    return {
+        "loading": lambda: find_unnamed_fault(form, files, scratch),
+        "drafted tokens": lambda: find_wrong_token(form, files, reference),
+        "acceptance": lambda: find_other_acceptance(form, files, draft),
+        "state": lambda: find_other_state(form, files, seed),
+    }
+
+
+def _checks_of_ngram(form: NgramFormat, files: DraftFiles, seed: int) -> Checks:
+    return {
+        "settings": lambda: find_accepted_setting(form, files),
+        "drafted tokens": lambda: find_wrong_draft(form, files),
+        "acceptance": lambda: find_other_acceptance(
+            form, files, slow_chains(form, files), REPEATING_PROMPTS
+        ),
+        "state": lambda: find_other_text_state(form, files, seed),
+    }
 
 
 def _parser() -> argparse.ArgumentParser:

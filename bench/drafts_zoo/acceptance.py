@@ -1,14 +1,16 @@
 """Acceptance of an engine against a simulation with the reference's drafts of the same texts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from drafts_zoo.drafting import draft_chain
 from drafts_zoo.engines import build_drafting, build_without_draft, decode
-from drafts_zoo.format import DraftFiles, DraftFormat, SlowDrafter
+from drafts_zoo.format import DraftFiles, FormatSettings
 from drafts_zoo.targets import ANSWER_TOKENS, PROMPTS
 
 TOLERANCE = 0.05
+
+DraftChain = Callable[[Sequence[int], int], Sequence[int]]
+"""Drafts a chain after all tokens of a request, of which so many fit before the request's limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,29 +27,32 @@ class Acceptance:
 
 
 def find_other_acceptance(
-    form: DraftFormat, files: DraftFiles, reference: SlowDrafter
+    form: FormatSettings,
+    files: DraftFiles,
+    draft: DraftChain,
+    prompts: Sequence[Sequence[int]] = PROMPTS,
 ) -> str | None:
     """Return both accept lengths if they differ by more than 5 %, or if both are too short."""
     core = build_drafting(form, files)
-    decode(core, PROMPTS, ANSWER_TOKENS)
+    decode(core, prompts, ANSWER_TOKENS)
     counted = core.counters.decode
     measured = Acceptance(counted.request_steps, counted.accepted_tokens).accept_length
     # The last step may accept tokens after the limit.
-    longer = decode(build_without_draft(files), PROMPTS, ANSWER_TOKENS + form.num_steps)
-    texts = [(*prompt, *answer) for prompt, answer in zip(PROMPTS, longer, strict=True)]
-    simulated = simulate(reference, texts, map(len, PROMPTS), form.num_steps).accept_length
+    longer = decode(build_without_draft(files), prompts, ANSWER_TOKENS + form.num_steps)
+    texts = [(*prompt, *answer) for prompt, answer in zip(prompts, longer, strict=True)]
+    simulated = simulate(draft, texts, map(len, prompts), form.num_steps).accept_length
     if abs(measured - simulated) > TOLERANCE * simulated:
         return f"accept length {measured:.3f}, simulated {simulated:.3f}"
     if simulated < form.least_accept_length:
         return (
             f"accept length {simulated:.3f} is less than {form.least_accept_length}, too little to "
-            "recognise a wrong draft; fit the draft longer"
+            "recognise a wrong draft; fit the draft longer, or repeat more"
         )
     return None
 
 
 def simulate(
-    reference: SlowDrafter,
+    draft: DraftChain,
     texts: Iterable[Sequence[int]],
     prompt_lengths: Iterable[int],
     num_steps: int,
@@ -56,8 +61,9 @@ def simulate(
     steps = accepted = 0
     for text, prompt_length in zip(texts, prompt_lengths, strict=True):
         known = prompt_length + 1  # tokens, the bonus token included
-        while known < len(text) - num_steps:
-            chain = draft_chain(reference, text[:known], num_steps)
+        limit = len(text) - num_steps
+        while known < limit:
+            chain = draft(text[:known], limit - known - 1)
             agreeing = _agreeing(chain, text[known:])
             steps, accepted, known = steps + 1, accepted + agreeing, known + agreeing + 1
     return Acceptance(steps, accepted)

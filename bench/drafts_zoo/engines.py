@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from drafts_zoo.format import DraftFiles, DraftFormat
+from drafts_zoo.format import DraftFiles, FormatSettings
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
@@ -13,7 +13,7 @@ CHUNK_TOKENS = 7
 
 
 def boot_of(
-    form: DraftFormat,
+    form: FormatSettings,
     files: DraftFiles,
     *,
     topk: int = 1,
@@ -49,7 +49,7 @@ def boot_of(
     return EngineBoot.model_validate(document)
 
 
-def build_drafting(form: DraftFormat, files: DraftFiles, *, topk: int = 1) -> EngineCore:
+def build_drafting(form: FormatSettings, files: DraftFiles, *, topk: int = 1) -> EngineCore:
     """Build an engine that drafts `num_steps` tokens in every step."""
     return build_poisoned(boot_of(form, files, topk=topk))
 

@@ -22,6 +22,29 @@ class DraftFiles:
     draft: Path | None = None
 
 
+class FormatSettings(Protocol):
+    """What engines are started with, whatever a format's drafts come from."""
+
+    @property
+    def algorithm(self) -> Algorithm: ...
+
+    @property
+    def speculation(self) -> Mapping[str, object]:
+        """Further keys of the boot file."""
+        ...
+
+    @property
+    def num_steps(self) -> int: ...
+
+    @property
+    def topks(self) -> tuple[int, ...]: ...
+
+    @property
+    def least_accept_length(self) -> float:
+        """Below, acceptance is too rare to recognise a wrong draft."""
+        ...
+
+
 class SlowDrafter(Protocol):
     """Drafts by recomputing everything, without a cache."""
 

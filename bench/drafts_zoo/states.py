@@ -4,12 +4,13 @@ Requests share prefixes, are preempted, verify random numbers of nodes, and chan
 in every step, so that rows are computed late, from cached prefixes and after every accepted path.
 """
 
+from collections.abc import Callable
 from itertools import count
 
 import torch
 
 from drafts_zoo.engines import boot_of, build_drafting, greedy
-from drafts_zoo.format import DraftFiles, DraftFormat, RequestState
+from drafts_zoo.format import DraftFiles, DraftFormat, FormatSettings, RequestState
 from drafts_zoo.targets import PROMPTS
 from lossless.poison import build_poisoned
 from lossless.run import RandomNumSteps
@@ -28,7 +29,43 @@ ARRIVALS = {0: BASE, 1: (*BASE, 11, 12), 5: (*BASE, 13), 9: (*BASE[:14], 50, 51,
 
 def find_other_state(form: DraftFormat, files: DraftFiles, seed: int) -> str | None:
     """Run requests; return the first part of a request's state that a prefill would not give."""
-    core, fresh = _build_restless(form, files, seed), build_drafting(form, files)
+    core, fresh = build_restless(form, files, seed), build_drafting(form, files)
+    drafter = core.context.drafter
+    assert drafter is not None
+
+    def is_complete(sequence: Sequence) -> bool:
+        """Whether every row is, or can still be, computed."""
+        assert sequence.req_index is not None
+        return drafter.is_complete(sequence.req_index)
+
+    def difference(sequence: Sequence) -> str | None:
+        expected = state_after_prefill(form, fresh, sequence.tokens[:-1])
+        return _difference(form.state(core, sequence), expected)
+
+    return run_restless(core, is_complete, difference)
+
+
+def build_restless(form: FormatSettings, files: DraftFiles, seed: int) -> EngineCore:
+    """Build an engine that draws draft steps in every step, and verified nodes for each request."""
+    steps = sorted({0, 1, 2, form.num_steps})
+    table = {"1": {"candidate_steps": steps, "update_interval": 1, "warmup_batches": 0}}
+    boot = boot_of(form, files, table=table, prefix_cache=True, max_running=3)
+    core = build_poisoned(boot)
+    core.scheduler.policy = RandomNumSteps(tuple(core.shapes), seed)
+    core.choose_rows = RandomVerifyRows(seed)
+    return core
+
+
+def run_restless(
+    core: EngineCore,
+    is_comparable: Callable[[Sequence], bool],
+    find_difference: Callable[[Sequence], str | None],
+) -> str | None:
+    """Run the requests of `ARRIVALS` and preempt some; return the first difference.
+
+    Args:
+        is_comparable: whether the state of a decoding request can be compared now.
+    """
     compared = preempted = 0
     for step in count():
         if step in ARRIVALS:
@@ -38,10 +75,9 @@ def find_other_state(form: DraftFormat, files: DraftFiles, seed: int) -> str | N
             preempted += 1
         core.step()
         if step % CHECKED_EVERY == 0:
-            for sequence in _comparable(core):
+            for sequence in filter(is_comparable, _decoding(core)):
                 compared += 1
-                expected = state_after_prefill(form, fresh, sequence.tokens[:-1])
-                if difference := _difference(form.state(core, sequence), expected):
+                if difference := find_difference(sequence):
                     return f"step {step}, {sequence.computed} tokens: {difference}"
         if step > max(ARRIVALS) and not core.has_work():
             break
@@ -55,27 +91,9 @@ def find_other_state(form: DraftFormat, files: DraftFiles, seed: int) -> str | N
     return f"the run had no {', no '.join(missing)}" if missing else None
 
 
-def _build_restless(form: DraftFormat, files: DraftFiles, seed: int) -> EngineCore:
-    """Build an engine that draws draft steps in every step, and verified nodes for each request."""
-    steps = sorted({0, 1, 2, form.num_steps})
-    table = {"1": {"candidate_steps": steps, "update_interval": 1, "warmup_batches": 0}}
-    boot = boot_of(form, files, table=table, prefix_cache=True, max_running=3)
-    core = build_poisoned(boot)
-    core.scheduler.policy = RandomNumSteps(tuple(core.shapes), seed)
-    core.choose_rows = RandomVerifyRows(seed)
-    return core
-
-
-def _comparable(core: EngineCore) -> list[Sequence]:
-    """Return the decoding requests of which every row is, or can still be, computed."""
-    drafter, found = core.context.drafter, list[Sequence]()
-    for sequence in core.scheduler.running:
-        assert drafter is not None
-        if sequence.is_prefilling or sequence.req_index is None:
-            continue
-        if drafter.is_complete(sequence.req_index):
-            found.append(sequence)
-    return found
+def _decoding(core: EngineCore) -> list[Sequence]:
+    running = core.scheduler.running
+    return [one for one in running if not one.is_prefilling and one.req_index is not None]
 
 
 def state_after_prefill(form: DraftFormat, fresh: EngineCore, tokens: list[int]) -> RequestState:

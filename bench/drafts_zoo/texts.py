@@ -3,7 +3,7 @@
 from dataclasses import replace
 from itertools import count, islice
 
-from drafts_zoo.format import DraftFiles, DraftFormat
+from drafts_zoo.format import DraftFiles, FormatSettings
 from drafts_zoo.targets import VOCAB
 from lossless.cases import Case, draw_case
 from lossless.compare import find_difference
@@ -12,17 +12,23 @@ from specdecode_engine.batch.request import FinishReason
 from zoo.lossless_runs import make_material
 
 CASES = 20
+MOST_RUN = 10  # cases for each one that drafts
 
 
 def find_other_text(
-    form: DraftFormat, files: DraftFiles, seed: int, cases: int = CASES
+    form: FormatSettings, files: DraftFiles, seed: int, cases: int = CASES
 ) -> str | None:
-    """Run random cases that draft; return the first difference from decoding without a draft."""
+    """Return the first difference from decoding without a draft.
+
+    Args:
+        cases: random cases to run in which something is drafted; NGRAM may find no match.
+    """
     models = _models(form, files)
     plain, material = build_plain(models), make_material(VOCAB)
     drawn = (draw_case(number, seed, material) for number in count())
     with_draft_steps = (case for case in drawn if case.num_steps)
-    for case in islice(with_draft_steps, cases):
+    drafting = 0
+    for case in islice(with_draft_steps, MOST_RUN * cases):
         fitted = _fitted(case, form)
         core = build_speculative(fitted, models)
         answers = run_case(core, fitted.requests, fitted.preempted_at_steps)
@@ -32,15 +38,18 @@ def find_other_text(
             difference = find_difference(expected, answer, is_aborted, models.dtype)
             if difference is not None:
                 return f"case {case.number} of seed {seed}: {difference}"
-    return None
+        drafting += core.counters.decode.drafted_tokens > 0
+        if drafting == cases:
+            return None
+    return f"only {drafting} of {MOST_RUN * cases} cases drafted anything"
 
 
-def _models(form: DraftFormat, files: DraftFiles) -> Models:
+def _models(form: FormatSettings, files: DraftFiles) -> Models:
     drafts = {} if files.draft is None else {form.algorithm.value: files.draft}
     return Models(files.target, drafts, "float32", speculation=form.speculation)
 
 
-def _fitted(case: Case, form: DraftFormat) -> Case:
+def _fitted(case: Case, form: FormatSettings) -> Case:
     """Return a case that the format can run: its algorithm, and a chain if it has no trees."""
     case = replace(case, algorithm=form.algorithm.value)
     return case if max(form.topks) > 1 else replace(case, topk=1, num_draft_tokens=None)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from drafts_zoo.__main__ import check, read_list
 from drafts_zoo.acceptance import find_other_acceptance
-from drafts_zoo.drafting import find_wrong_token
+from drafts_zoo.drafting import draft_chain, find_wrong_token
 from drafts_zoo.format import DraftFiles, DraftFormat
 from drafts_zoo.formats import all_formats
 from drafts_zoo.formats.eagle3 import LAYOUTS, Eagle3Reference
@@ -35,7 +35,9 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def form() -> DraftFormat:
-    return all_formats()[NAME]
+    found = all_formats()[NAME]
+    assert isinstance(found, DraftFormat)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,10 @@ def test_another_window_drafts_other_tokens_with_other_acceptance(
     assert found is not None
     assert "was drafted, the reference drafts" in found
     unscored = partial(replace, LAYOUTS[NAME], norm_before_residual=True)
-    other = find_other_acceptance(form, files, Eagle3Reference.open(unscored(), files))
+    unlike = Eagle3Reference.open(unscored(), files)
+    other = find_other_acceptance(
+        form, files, lambda committed, room: draft_chain(unlike, committed, form.num_steps)
+    )
     assert other is not None
     assert "simulated" in other
 
