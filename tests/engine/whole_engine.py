@@ -16,13 +16,9 @@ def boot_of(
     """A boot file's document; `sections` are added to its own."""
     speculation: dict[str, object] = {}
     if algorithm != "NONE":
-        draft = getattr(checkpoints, DRAFTS[algorithm])
-        speculation = {
-            "algorithm": algorithm,
-            "draft_path": str(draft),
-            "num_steps": num_steps,
-            "topk": topk,
-        }
+        speculation = {"algorithm": algorithm, "num_steps": num_steps, "topk": topk}
+        if algorithm in DRAFTS:  # NGRAM has none
+            speculation["draft_path"] = str(getattr(checkpoints, DRAFTS[algorithm]))
     return {
         "model": {"path": str(checkpoints.target), "dtype": "float32"},
         "speculation": speculation,

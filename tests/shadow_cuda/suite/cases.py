@@ -54,6 +54,11 @@ class ShadowCase:
         return self.family in MIXTURES
 
     @property
+    def results(self) -> int:
+        """Steps whose results a step waits for: NGRAM drafts after the tokens of that in flight."""
+        return 2 if self.algorithm == "NGRAM" and self.overlap else 1
+
+    @property
     def reloaded_table(self) -> RangeTable:
         return RangeTable(self.table, "reloaded")
 
@@ -65,6 +70,7 @@ PAUSED_BY_RANGE: dict[str, object] = {
     "table": {"1": {"candidate_steps": [3]}, "2": {"candidate_steps": [0]}}
 }
 TWO_CANDIDATES: dict[str, object] = {"table": {"1": {"candidate_steps": [1, 3]}}}
+TRIE: dict[str, object] = {"ngram": {"source": "trie"}}
 GOODPUT: dict[str, object] = {
     "policy": "goodput",
     "profile_seconds": 0.05,
@@ -104,6 +110,9 @@ _EVENTS = (
     replace(_EAGLE3, name="catch-up", speculation=PAUSED_BY_RANGE),
     replace(_EAGLE3, name="mtp", algorithm="MTP", requests=MIXED, preempted_at_step=5, waves=2),
     replace(_EAGLE3, name="mtp-tree", algorithm="MTP", topk=2, graphs="off", requests=SAMPLED),
+    replace(_EAGLE3, name="ngram", algorithm="NGRAM", requests=MIXED, preempted_at_step=5, waves=2),
+    replace(_EAGLE3, name="ngram-tree", algorithm="NGRAM", topk=2, speculation=TRIE, waves=2),
+    replace(_EAGLE3, name="ngram-sync", algorithm="NGRAM", overlap=False, requests=SCORED),
     replace(_EAGLE3, name="catch-up-eagle", algorithm="EAGLE", speculation=PAUSED_BY_RANGE),
     replace(_EAGLE3, name="goodput", speculation=GOODPUT),
     replace(

@@ -58,7 +58,7 @@ class StepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step. Waiting for the event of a result is one wait, which every step may have."""
+    """One step, which may wait for the events of so many `results`."""
 
     kind: StepKind
     batch_size: int
@@ -66,11 +66,12 @@ class StepRecord:
     blocking: tuple[Wait, ...]
     event_waits: int
     launched: tuple[Wait, ...]  # the places of the launches where they are logged
+    results: int = 1
 
     @property
     def waits(self) -> int:
-        """Waits beyond that for the result."""
-        return len(self.blocking) + max(0, self.event_waits - 1)
+        """Waits beyond those for results."""
+        return len(self.blocking) + max(0, self.event_waits - self.results)
 
 
 @dataclass(slots=True)
@@ -244,6 +245,7 @@ def _record(
         tuple(gpu.waits[before.waits :]),
         after.event_waits - before.event_waits,
         tuple((gpu.launch_log or ())[before.launches_logged :]),
+        case.results,
     )
 
 
