@@ -11,6 +11,9 @@ from torch import Tensor
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.speculate.block_drafter import BlockDrafter
+from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
 from specdecode_engine.speculate.model_drafter import ModelDrafter
 
 
@@ -75,18 +78,36 @@ RequestState = Mapping[str, StateRows]
 
 def model_drafter_state(core: EngineCore, sequence: Sequence) -> RequestState:
     """Return the draft's computed KV rows, and the aux hidden states that are certainly kept."""
-    drafter, table, req_index = core.context.drafter, core.context.table, sequence.req_index
+    drafter = core.context.drafter
     assert isinstance(drafter, ModelDrafter)
+    return kept_rows(core, sequence, drafter._pool, drafter._progress, drafter._ring)
+
+
+def block_drafter_state(core: EngineCore, sequence: Sequence) -> RequestState:
+    """Return the draft's computed context rows; hidden states are kept for missing ones alone."""
+    drafter = core.context.drafter
+    assert isinstance(drafter, BlockDrafter)
+    return kept_rows(core, sequence, drafter._pool, drafter._progress, None)
+
+
+def kept_rows(
+    core: EngineCore,
+    sequence: Sequence,
+    pool: KVCache,
+    progress: DraftKvProgress,
+    ring: HiddenStateRing | None,
+) -> RequestState:
+    """Return computed KV rows of a request, and what a ring certainly has of it."""
+    table, req_index = core.context.table, sequence.req_index
     assert req_index is not None
-    count = int(drafter._progress._first_missing[req_index])
+    count = int(progress._first_missing[req_index])
     positions, size = table.offsets(count), table.page_size
     slots = table.pages[req_index, positions // size] * size + positions % size
     state = {
         f"{part} of group {number}": StateRows(0, getattr(group, part)[:, slots].transpose(0, 1))
-        for number, group in enumerate(drafter._pool.groups)
+        for number, group in enumerate(pool.groups)
         for part in ("k", "v")
     }
-    ring = drafter._ring
     if ring is not None:
         first = max(sequence.matched, sequence.computed - ring.kept)
         rows = ring.read_span((req_index, first, sequence.computed))

@@ -12,6 +12,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from lossless.block_drafts import save_dflash
 from lossless.cases import Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
 from lossless.families import FAMILIES, LLAMA, MIXTURES, make_family
@@ -126,6 +127,8 @@ def _models(family: str, folder: Path, options: argparse.Namespace) -> Models:
     if family != LLAMA:
         target = make_family(family, target, folder / family)
         drafts["STANDALONE"] = make_family(family, drafts["STANDALONE"], folder / f"{family}-draft")
+    drafts["DFLASH"] = folder / f"{family}-dflash"
+    save_dflash(drafts["DFLASH"], target)
     return Models(
         target,
         drafts,

@@ -32,6 +32,7 @@ class ScriptedDrafter:
     """
 
     lookahead = 0
+    bonus_rows = 1
 
     def __init__(
         self, table: RequestTable, texts: Items[Items[int]], vocab: int, right: float

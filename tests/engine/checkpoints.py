@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from lossless.block_drafts import save_dflash
 from tests.engine.mtp_checkpoints import export_module
 
 VOCAB = 97
@@ -21,13 +22,14 @@ HEAD_DIM = 16
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """A random target, a standalone draft close to it, and random EAGLE heads for it."""
+    """A random target, a standalone draft close to it, and random heads for it."""
 
     target: Path
     draft: Path
     eagle3: Path
     eagle: Path
     mtp: Path
+    dflash: Path
     vocab: int = VOCAB
 
 
@@ -60,12 +62,14 @@ def make_checkpoints(folder: Path, head_dim: int = HEAD_DIM) -> Checkpoints:
     model.save_pretrained(folder / "draft")
     _save_eagle3(folder / "eagle3", generator, head_dim)
     _save_eagle(folder / "eagle", generator, head_dim)
+    save_dflash(folder / "dflash", folder / "target")
     return Checkpoints(
         folder / "target",
         folder / "draft",
         eagle3=folder / "eagle3",
         eagle=folder / "eagle",
         mtp=export_module(folder / "target", folder / "mtp"),
+        dflash=folder / "dflash",
     )
 
 

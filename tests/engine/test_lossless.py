@@ -22,6 +22,7 @@ def models(checkpoints, tmp_path_factory) -> Models:
         "STANDALONE": checkpoints.draft,
         "EAGLE": checkpoints.eagle,
         "EAGLE3": checkpoints.eagle3,
+        "DFLASH": checkpoints.dflash,
     }
     return Models(checkpoints.target, drafts, "float32")
 
@@ -32,7 +33,7 @@ def material(checkpoints) -> Material:
         tuple((number * 31 + place * 7) % checkpoints.vocab for place in range(3 + 5 * number))
         for number in range(8)
     )
-    return Material(prompts, checkpoints.vocab, algorithms=(*ALGORITHMS, "MTP"))
+    return Material(prompts, checkpoints.vocab, algorithms=(*ALGORITHMS, "MTP", "DFLASH"))
 
 
 @pytest.mark.parametrize("number", range(CASES))

@@ -7,7 +7,13 @@ from typing import Any
 from specdecode_engine.batch.request import ExpertIds, Request, SamplingParams, TokenLogprobs
 from specdecode_engine.engine import EngineCore
 
-DRAFTS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3", "MTP": "mtp"}
+DRAFTS = {
+    "STANDALONE": "draft",
+    "EAGLE": "eagle",
+    "EAGLE3": "eagle3",
+    "MTP": "mtp",
+    "DFLASH": "dflash",
+}
 
 
 def boot_of(

@@ -22,6 +22,7 @@ EXAMPLES = (
     "llama-3.1-8b-eagle3",
     "mimo-7b-mtp",
     "ngram",
+    "qwen3-4b-dflash",
 )
 
 

@@ -27,6 +27,7 @@ class Algorithm(StrEnum):
     NONE = "NONE"
     EAGLE = "EAGLE"
     EAGLE3 = "EAGLE3"
+    DFLASH = "DFLASH"
     MTP = "MTP"
     FROZEN_KV_MTP = "FROZEN_KV_MTP"
     STANDALONE = "STANDALONE"
@@ -83,6 +84,7 @@ NEEDS_DRAFT: Final = frozenset(
     {
         Algorithm.EAGLE,
         Algorithm.EAGLE3,
+        Algorithm.DFLASH,
         Algorithm.FROZEN_KV_MTP,
         Algorithm.STANDALONE,
     }
@@ -95,12 +97,16 @@ DRAFT_IN_TARGET: Final = frozenset({Algorithm.MTP})
 TAKES_DRAFT: Final = NEEDS_DRAFT | DRAFT_IN_TARGET
 """Algorithms that may name a draft checkpoint; the others must not."""
 
+DRAFTS_BLOCKS: Final = frozenset({Algorithm.DFLASH})
+"""Algorithms whose draft computes all of its tokens in one forward."""
+
 AVAILABLE_ALGORITHMS: Final = frozenset(
     {
         Algorithm.NONE,
         Algorithm.STANDALONE,
         Algorithm.EAGLE,
         Algorithm.EAGLE3,
+        Algorithm.DFLASH,
         Algorithm.MTP,
         Algorithm.NGRAM,
     }

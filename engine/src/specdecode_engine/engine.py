@@ -340,7 +340,7 @@ class EngineCore:
         elif sequence.skips_draft:
             sequence.reusable = sequence.computed - self.scheduler.cache.lookahead
         elif drafted and drafter.is_complete(req_index):
-            sequence.reusable = before - self.scheduler.cache.lookahead
+            sequence.reusable = before - 1 + drafter.bonus_rows
 
     def _follow_grammar(self, sequence: Sequence, kept: tuple[int, ...]) -> str | None:
         """Advance the sequence's grammar, if it has one; return what went wrong with it."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_engine.adaptive.cost import CostModel, CostPoint
+from specdecode_engine.adaptive.cost import FREE_ROWS, CostModel, CostPoint
 
 SIZES, BUCKETS = (1, 4, 16, 64), (0, 1, 3, 7)
 
@@ -159,3 +159,27 @@ def test_where_attention_is_arithmetic_its_part_grows_with_the_rows() -> None:
     assert model.seconds_per_kv_token(0) == pytest.approx(2e-6)
     assert model.seconds_per_kv_token(3) == pytest.approx(8e-6)
     assert model.seconds(1, 5, 500) == pytest.approx(6e-3 + 6e-3)
+
+
+def block_s(batch_size: int, num_steps: int) -> float:
+    """A machine whose draft, a third of the target, computes blocks of 16 rows."""
+    drafting = (2e-3 + 7e-6 * 16 * batch_size) * (num_steps > 0)
+    return 6e-3 + 21e-6 * batch_size * (num_steps + 1) + drafting
+
+
+def test_a_block_costs_the_same_to_draft_at_all_draft_steps_but_0() -> None:
+    points = [CostPoint(b, k, 0, block_s(b, k)) for b in SIZES for k in (0, 5, 11)]
+    model = CostModel(points, drafts_blocks=True)
+    for size in SIZES:
+        for steps, error in ((1, 0.1), (3, 0.1), (7, 0.02), (15, 0.15)):
+            assert model.seconds(size, steps, 0) == pytest.approx(block_s(size, steps), rel=error)
+        saved = model.seconds(size, 1, 0) - model.seconds(size, 0, 0)
+        assert saved == pytest.approx(block_s(size, 1) - block_s(size, 0), rel=0.25)
+
+
+def test_without_points_a_block_costs_no_more_when_more_of_it_is_verified() -> None:
+    blocks, chains = CostModel(drafts_blocks=True), CostModel()
+    verifying = 14 / FREE_ROWS
+    assert blocks.seconds(1, 15, 0) - blocks.seconds(1, 1, 0) == pytest.approx(verifying)
+    assert chains.seconds(1, 15, 0) - chains.seconds(1, 1, 0) > 3 * verifying
+    assert blocks.seconds(1, 1, 0) - blocks.seconds(1, 0, 0) > 1 / FREE_ROWS

@@ -69,3 +69,14 @@ def test_pairs_are_ordered_by_their_largest_forward() -> None:
     assert rows == sorted(rows, reverse=True)
     for forwards in pairs.values():
         assert forwards[0].total_rows == max(one.total_rows for one in forwards)
+
+
+def test_a_draft_of_blocks_has_one_forward_whatever_is_verified_of_it() -> None:
+    shapes = [DraftShape.of(steps, topk) for steps, topk in ((1, 1), (3, 1), (7, 1), (3, 2))]
+    forwards = [forwards_of(shape, 4, 8, block_rows=7) for shape in shapes]
+    block = ForwardShape(ForwardKind.BLOCK, 4, 7)
+    assert all({one.kind for one in each} == {ForwardKind.VERIFY, block.kind} for each in forwards)
+    assert all(block in each for each in forwards)
+    assert block.output_rows == 28
+    only = (ForwardShape(ForwardKind.VERIFY, 4, 1),)
+    assert forwards_of(DraftShape.chain(0), 4, 8, block_rows=7) == only

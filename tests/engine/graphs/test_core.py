@@ -26,7 +26,7 @@ from specdecode_engine.startup.config import GraphMode, GraphsUnavailable
 TABLE = {"1": (1, 3, 6), "3": (0, 2), "6": (0,)}
 SIZES = (1, 2, 4, 7)
 MAX_RUNNING = 7
-DRAFTS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
+DRAFTS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3", "DFLASH": "dflash"}
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +116,14 @@ EVERY_SIZE = range(1, MAX_RUNNING + 1)
 
 @pytest.mark.parametrize(
     ("algorithm", "topk", "overlap"),
-    [("STANDALONE", 1, True), ("STANDALONE", 3, False), ("EAGLE", 2, True), ("EAGLE3", 1, False)],
+    [
+        ("STANDALONE", 1, True),
+        ("STANDALONE", 3, False),
+        ("EAGLE", 2, True),
+        ("EAGLE3", 1, False),
+        ("DFLASH", 1, True),
+        ("DFLASH", 3, False),
+    ],
 )
 def test_no_reachable_pair_runs_eagerly_and_answers_are_the_same(
     checkpoints, algorithm: str, topk: int, overlap: bool
@@ -138,7 +145,9 @@ def test_no_reachable_pair_runs_eagerly_and_answers_are_the_same(
     assert eager.context.graphs.report().eager_steps == {"off": eager.counters.decode.steps}
 
 
-@pytest.mark.parametrize(("algorithm", "topk"), [("STANDALONE", 1), ("EAGLE", 3), ("EAGLE3", 1)])
+@pytest.mark.parametrize(
+    ("algorithm", "topk"), [("STANDALONE", 1), ("EAGLE", 3), ("EAGLE3", 1), ("DFLASH", 2)]
+)
 def test_padding_leaves_every_page_but_page_0_alone(checkpoints, algorithm: str, topk: int) -> None:
     """After the same steps, both caches hold the same bits as without graphs."""
     captured = make_core(checkpoints, algorithm, topk)

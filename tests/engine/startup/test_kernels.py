@@ -124,6 +124,33 @@ def test_layers_with_a_softcap_have_attention_of_their_own(tmp_path: Path) -> No
     assert len([one for one in attention if "window: None" in one]) == len(attention) / 2 > 0
 
 
+def test_drafts_of_blocks_have_kernels_for_blocks_and_contexts(
+    models: tuple[str, str], tmp_path: Path
+) -> None:
+    """A layer whose rows see both ways within a window merges two attentions."""
+    config = LLAMA_8B | {
+        "architectures": ["DFlashDraftModel"],
+        "num_hidden_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 2048,
+        "is_causal": False,
+        "block_size": 16,
+        "dflash_config": {"mask_token_id": 128255, "target_layer_ids": [1, 15, 29]},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ran = list_kernels(models[0], str(tmp_path), "--json")
+    assert ran.returncode == 0, ran.stderr
+    listed = json.loads(ran.stdout)["variants"]
+    reasons = {
+        kernel: {why for one in listed if one["kernel"] == kernel for why in one["reasons"]}
+        for kernel in (*ATTENTION, "apply_rope_kernel", "rms_norm_kernel")
+    }
+    assert "blocks of the draft" in reasons["attend_kernel"] & reasons["merge_states_kernel"]
+    for kernel in ("store_kv_kernel", "apply_rope_kernel", "rms_norm_kernel"):
+        assert "context of the draft" in reasons[kernel]
+    assert "draft steps of the draft" not in reasons["attend_kernel"]
+
+
 def test_every_kernel_has_a_signature_of_its_own_and_a_reason(listed: dict[str, Any]) -> None:
     named = [(one["kernel"], one["signature"]) for one in listed["variants"]]
     assert len(set(named)) == len(named)

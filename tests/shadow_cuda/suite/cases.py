@@ -169,6 +169,15 @@ _FAMILIES = (
     replace(_EAGLE3, name="sinks", family="gpt_oss", requests=MIXED, preempted_at_step=5, waves=2),
     replace(_EAGLE3, name="sinks-tree", family="gpt_oss", topk=2, graphs="off"),
 )
+_BLOCKS = (
+    replace(
+        _EAGLE3, name="dflash", algorithm="DFLASH", requests=MIXED, preempted_at_step=5, waves=2
+    ),
+    replace(_EAGLE3, name="dflash-tree", algorithm="DFLASH", topk=2, requests=SAMPLED),
+    replace(_EAGLE3, name="dflash-eager", algorithm="DFLASH", graphs="off", requests=SCORED),
+    replace(_EAGLE3, name="dflash-catch-up", algorithm="DFLASH", speculation=PAUSED_BY_RANGE),
+    replace(_EAGLE3, name="dflash-bf16", algorithm="DFLASH", topk=2, dtype="bfloat16"),
+)
 LAUNCH_CASES = {
     "launches_eagle3_b1": replace(_EAGLE3, name="eagle3-b1", requests=SINGLE),
     "launches_tree2_b1": replace(_EAGLE3, name="tree2-b1", topk=2, requests=SINGLE),
@@ -225,10 +234,12 @@ _IN_UNIT_TESTS = (
     "verify-rows-chain",
     "verify-rows-tree",
     "transformers-eagle3",
+    "dflash",
+    "dflash-tree",
 )
 
 CASES: tuple[ShadowCase, ...] = tuple(
     replace(case, in_unit_tests=case.in_unit_tests or case.name in _IN_UNIT_TESTS)
-    for case in (*_grid(), *_EVENTS, *_VERIFY_ROWS, *_FAMILIES, *_TYPES, *_TRANSFORMERS)
+    for case in (*_grid(), *_EVENTS, *_VERIFY_ROWS, *_FAMILIES, *_TYPES, *_TRANSFORMERS, *_BLOCKS)
 )
 BY_NAME = {case.name: case for case in CASES}

@@ -34,7 +34,7 @@ _HAS_WIDTH: Final = (
     f"has(self.numDraftTokens) && {_STEPS} > 0 && (has(self.numSteps) || {_NO_TABLE})"
 )
 
-AlgorithmName = Literal["NONE", "STANDALONE", "EAGLE", "EAGLE3", "MTP", "NGRAM"]
+AlgorithmName = Literal["NONE", "STANDALONE", "EAGLE", "EAGLE3", "DFLASH", "MTP", "NGRAM"]
 """What this release implements; adding a value later is compatible."""
 
 

@@ -12,6 +12,7 @@ from itertools import product
 # shows (a GPU with a dense model: 280 and 0.05), so an unmeasured candidate is tried only if it is
 # expected to yield clearly more tokens.
 FREE_ROWS, DRAFT_SHARE = 32.0, 0.1
+BLOCK_ROWS = 16.0  # rows of a block, as most drafts of blocks have them
 # Factors of both that a fit tries, in powers of two, and by how many squared log-seconds a fit must
 # be better to change one by a factor of two.
 FIT_OCTAVES, FIT_PENALTY = range(-3, 5), 1e-3
@@ -37,13 +38,20 @@ class CostPoint:
 
 @dataclass(frozen=True, slots=True)
 class CostShape:
-    """Seconds of a step relative to an almost empty one, by batch size and draft steps."""
+    """Seconds of a step relative to an almost empty one, by batch size and draft steps.
+
+    A block takes one forward of the draft over a few rows per request, whatever is verified of it.
+    """
 
     free_rows: float = FREE_ROWS
     draft_share: float = DRAFT_SHARE
+    drafts_blocks: bool = False
 
     def relative(self, batch_size: float, num_steps: float) -> float:
-        drafting = self.draft_share * num_steps * (1.0 + batch_size / self.free_rows)
+        forwards, rows = num_steps, batch_size
+        if self.drafts_blocks:
+            forwards, rows = min(num_steps, 1.0), batch_size * BLOCK_ROWS
+        drafting = self.draft_share * forwards * (1.0 + rows / self.free_rows)
         return 1.0 + batch_size * (num_steps + 1.0) / self.free_rows + drafting
 
 
@@ -82,16 +90,21 @@ class CostModel:
     extrapolated by a fitted `CostShape`. Costs never fall with batch size or draft steps: cells
     that contradict this are averaged. Without any cell the shape alone compares candidates, in
     unknown units, until the first served step determines them.
+
+    Args:
+        drafts_blocks: all draft steps but 0 take the same time to draft. Costs between 0 draft
+            steps and the fewest measured otherwise then follow the shape, which jumps after 0.
     """
 
-    def __init__(self, points: Iterable[CostPoint] = ()) -> None:
+    def __init__(self, points: Iterable[CostPoint] = (), *, drafts_blocks: bool = False) -> None:
+        self._drafts_blocks = drafts_blocks
         measured = tuple(points)
         self._slope, self._slope_per_step = _kv_slopes(measured)
         self._rows: dict[int, list[CostCell]] = {}
         for (steps, size), group in sorted(_by_cell(measured).items()):
             cell = CostCell(size, self._log_seconds(group), is_measured=True)
             self._rows.setdefault(steps, []).append(cell)
-        self._shape = fit_shape(self.cells())
+        self._shape = fit_shape(self.cells(), drafts_blocks=drafts_blocks)
         self._scale = 1.0
         self._surfaces: dict[int, list[float]] = {}
         self._nearest: dict[tuple[int, int], CostCell | None] = {}
@@ -132,7 +145,7 @@ class CostModel:
         cell = self._cell(batch_size, num_steps) or self._insert(batch_size, num_steps)
         has_moved = cell.refine(math.log(seconds / expected))
         if not cell.is_measured and cell.steps.bit_count() == 1:  # after 1, 2, 4, … steps
-            self._shape = fit_shape(self.cells())
+            self._shape = fit_shape(self.cells(), drafts_blocks=self._drafts_blocks)
             has_moved = True
         if has_moved:
             self._surfaces.clear()
@@ -176,6 +189,9 @@ class CostModel:
         known = [self._along_row(steps, batch_size) for steps in measured]
         known = increasing(known, [1.0] * len(known))
         shape = partial(self._shape.relative, batch_size)
+        if self._drafts_blocks and len(measured) > 1 and not measured[0]:
+            drafting = [_interpolate(measured[1:], known[1:], steps, shape) for steps in wanted[1:]]
+            return [known[0], *drafting]
         return [_interpolate(measured, known, steps, shape) for steps in wanted]
 
     def _along_row(self, num_steps: int, batch_size: int) -> float:
@@ -187,20 +203,20 @@ class CostModel:
         )
 
 
-def fit_shape(cells: Sequence[tuple[int, CostCell]]) -> CostShape:
+def fit_shape(cells: Sequence[tuple[int, CostCell]], *, drafts_blocks: bool = False) -> CostShape:
     """Choose the shape nearest to cells with their draft steps, whatever their scale."""
     known = [(cell.batch_size, steps, cell.log_seconds) for steps, cell in cells]
 
     def misfit(octaves: tuple[int, int]) -> float:
-        shape = _shape(octaves)
+        shape = _shape(octaves, drafts_blocks)
         errors = [log_s - math.log(shape.relative(size, steps)) for size, steps, log_s in known]
         mean = sum(errors) / len(errors)
         away = octaves[0] ** 2 + octaves[1] ** 2
         return sum((error - mean) ** 2 for error in errors) + FIT_PENALTY * away
 
     if not cells:
-        return CostShape()
-    return _shape(min(product(FIT_OCTAVES, FIT_OCTAVES), key=misfit))
+        return CostShape(drafts_blocks=drafts_blocks)
+    return _shape(min(product(FIT_OCTAVES, FIT_OCTAVES), key=misfit), drafts_blocks)
 
 
 def increasing(values: Sequence[float], weights: Sequence[float]) -> list[float]:
@@ -216,8 +232,9 @@ def increasing(values: Sequence[float], weights: Sequence[float]) -> list[float]
     return [value for value, _, count in pools for _ in range(count)]
 
 
-def _shape(octaves: tuple[int, int]) -> CostShape:
-    return CostShape(FREE_ROWS * 2.0 ** octaves[0], DRAFT_SHARE * 2.0 ** octaves[1])
+def _shape(octaves: tuple[int, int], drafts_blocks: bool) -> CostShape:
+    free_rows, draft_share = FREE_ROWS * 2.0 ** octaves[0], DRAFT_SHARE * 2.0 ** octaves[1]
+    return CostShape(free_rows, draft_share, drafts_blocks)
 
 
 def _nearest(row: Sequence[CostCell], batch_size: int) -> CostCell | None:

@@ -1,7 +1,8 @@
 """Shapes of a decode step, without tensors: of its draft, and of its forwards.
 
 A step with num_steps S on B requests is one forward of the target (verify), one of the draft over
-the committed tokens that it lacks (catch up) and S - 1 over drafted tokens (draft step). Forwards
+the committed tokens that it lacks (catch up) and S - 1 over drafted tokens (draft step). A draft
+of blocks has one forward in place of both, the same at every num_steps but 0. Forwards
 of one shape are the same at every num_steps: the first draft step of three and of seven is one.
 Each shape is one CUDA graph.
 """
@@ -62,6 +63,7 @@ class ForwardKind(StrEnum):
     VERIFY = "verify"  # the target, over bonus tokens and drafted ones
     CATCH_UP = "catch_up"  # the draft, over committed tokens; only the last row's output counts
     DRAFT_STEP = "draft_step"  # the draft, over drafted tokens
+    BLOCK = "block"  # the draft, over committed tokens and a block; rows are drafted positions
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -94,10 +96,14 @@ class ForwardWidths:
     hidden_out: int = 0  # aux hidden states or hidden state returned besides the logits
 
 
-def forwards_of(shape: DraftShape, batch_size: int, window: int | None) -> tuple[ForwardShape, ...]:
+def forwards_of(
+    shape: DraftShape, batch_size: int, window: int | None, block_rows: int = 0
+) -> tuple[ForwardShape, ...]:
     """List the forwards of a step, the largest first; none depends on the step before.
 
     Args:
+        block_rows: drafted positions of a block, whatever `shape` verifies of them; 0: the draft
+            drafts token by token.
         window: the most rows that a draft catches up on in one forward; None without a draft model.
             After a step of the same num_steps the draft lacks at most a path's length of rows;
             after one of more draft steps, or of none, up to the whole window.
@@ -107,6 +113,8 @@ def forwards_of(shape: DraftShape, batch_size: int, window: int | None) -> tuple
     verify = ForwardShape(ForwardKind.VERIFY, batch_size, nodes, seen=nodes if is_tree else 0)
     if shape.num_steps == 0 or window is None:
         return (verify,)
+    if block_rows:
+        return _largest_first(verify, ForwardShape(ForwardKind.BLOCK, batch_size, block_rows))
     widths = {shape.path_length, window}
     catch_ups = [ForwardShape(ForwardKind.CATCH_UP, batch_size, width) for width in widths]
     starts = range(0, shape.topk * (shape.num_steps - 1), shape.topk)
@@ -116,5 +124,8 @@ def forwards_of(shape: DraftShape, batch_size: int, window: int | None) -> tuple
         )
         for at in starts
     ]
-    forwards = (verify, *catch_ups, *draft_steps)
+    return _largest_first(verify, *catch_ups, *draft_steps)
+
+
+def _largest_first(*forwards: ForwardShape) -> tuple[ForwardShape, ...]:
     return tuple(sorted(forwards, key=lambda one: (one.total_rows, one), reverse=True))

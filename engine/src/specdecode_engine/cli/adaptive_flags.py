@@ -91,17 +91,20 @@ def _ngram_steps(speculation: Mapping[str, Any]) -> int | None:
 def _default_steps(algorithm: Algorithm, draft_path: object, prepared: Sequence[int]) -> int:
     """Return the draft steps at start: those that the draft's authors propose, or the usual ones.
 
+    A draft of blocks is trained for all of its block.
+
     Args:
         prepared: candidates of the table; proposed draft steps outside of it are not used.
     """
     if isinstance(draft_path, str):
         # Imported here: flags without a draft are parsed without torch.
         from specdecode_engine.model.config_file import CheckpointError, ConfigFile
+        from specdecode_engine.model.dflash_config import block_steps
         from specdecode_engine.model.speculators import proposed_draft_steps
 
         with suppress(CheckpointError):  # the engine reads the file again, and reports errors
             config = ConfigFile.open(Path(draft_path) / "config.json")
-            proposed = min(proposed_draft_steps(config) or 0, MAX_STEPS)
+            proposed = min(proposed_draft_steps(config) or block_steps(config) or 0, MAX_STEPS)
             if proposed and (not prepared or proposed in prepared):
                 return proposed
     return effective_num_steps(algorithm, None, prepared)

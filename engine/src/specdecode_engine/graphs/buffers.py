@@ -153,8 +153,8 @@ class InputBuffers:
 
 
 def _num_tokens(shape: ForwardShape) -> int:
-    """Drafted tokens of a forward: verifying adds the bonus token, catching up has none."""
-    if shape.kind is ForwardKind.CATCH_UP:
+    """Drafted tokens that a forward reads: verifying adds the bonus token, others may have none."""
+    if shape.kind in (ForwardKind.CATCH_UP, ForwardKind.BLOCK):
         return 0
     is_verify = shape.kind is ForwardKind.VERIFY
     return shape.total_rows - shape.batch_size if is_verify else shape.total_rows

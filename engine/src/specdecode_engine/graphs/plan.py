@@ -84,8 +84,8 @@ class GraphPlan:
 class GraphSpace:
     """The part of a plan that does not depend on the table.
 
-    `window` is None without a draft model; see `forwards_of`. `has_plain` adds steps without a
-    draft at every size, for a proposer that may find nothing.
+    `window` is None without a draft model; see `forwards_of` for it and for `block_rows`.
+    `has_plain` adds steps without a draft at every size, for a proposer that may find nothing.
     """
 
     shapes: Mapping[int, DraftShape]  # by num_steps
@@ -93,6 +93,7 @@ class GraphSpace:
     max_running: int
     window: int | None
     has_plain: bool = False
+    block_rows: int = 0
 
     def plan(self, policy: AdaptivePolicy, *, with_plain: bool = False) -> GraphPlan:
         """Compute the pairs that a policy can reach in its table.
@@ -103,8 +104,9 @@ class GraphSpace:
         reach = reachable(_choosable(policy), policy.routing, self.sizes, self.max_running)
         if with_plain:
             reach[0] = self.sizes[::-1]
+        drafting = self.window, self.block_rows
         pairs = {
-            GraphKey(num_steps, size): forwards_of(self.shapes[num_steps], size, self.window)
+            GraphKey(num_steps, size): forwards_of(self.shapes[num_steps], size, *drafting)
             for num_steps, reached in reach.items()
             for size in reached
         }

@@ -1,9 +1,4 @@
-"""Draft networks that read hidden states of the target: what all of them share.
-
-A row pairs the hidden state at position i with the token at i + 1, has rotary position i and
-predicts the token at i + 2. The first row after known text reads `fuse(aux_hidden_states)`; a row
-after a drafted token reads the recurrent output of the row before it, which is never fused again.
-"""
+"""Draft networks that read hidden states of the target: what all of them share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
@@ -27,7 +22,7 @@ Config = TypeVar("Config", bound=HeadConfig)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class DraftHead(ABC, Generic[Config]):
+class HiddenStateHead(ABC, Generic[Config]):
     """A head with its weights; its cache is the caller's.
 
     Published files may repeat the target's embedding and head. What equals the target's is shared
@@ -117,6 +112,21 @@ class DraftHead(ABC, Generic[Config]):
     def fuse(self, aux_hidden_states: Tensor) -> Tensor:
         """Map aux hidden states [rows, width] to hidden states [rows, hidden] of its type."""
 
+    def logits(self, normed: Tensor) -> Tensor:
+        """Score the draft's vocabulary: [rows, draft_vocab] f32, or f64 for such a head."""
+        return widened(self.head(normed))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class DraftHead(HiddenStateHead[Config]):
+    """A head that drafts token by token.
+
+    A row pairs the hidden state at position i with the token at i + 1, has rotary position i and
+    predicts the token at i + 2. The first row after known text reads `fuse(aux_hidden_states)`; a
+    row after a drafted token reads the recurrent output of the row before it, which is never fused
+    again.
+    """
+
     @abstractmethod
     def forward(
         self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
@@ -126,7 +136,3 @@ class DraftHead(ABC, Generic[Config]):
         Returns:
             What `logits` takes, and what the next row reads as `hidden`; both [rows, hidden].
         """
-
-    def logits(self, normed: Tensor) -> Tensor:
-        """Score the draft's vocabulary: [rows, draft_vocab] f32, or f64 for such a head."""
-        return widened(self.head(normed))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specdecode_engine.model.checkpoint import Shapes, TensorError, TensorStore
 from specdecode_engine.model.config_file import DraftMismatch
+from specdecode_engine.model.draft_config import HeadConfig
 from specdecode_engine.model.eagle_config import LAYER_IDS, Eagle1Config, Eagle3Config
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layers import Linear
@@ -110,7 +111,7 @@ def take_head(
 
 
 def take_target_ids(
-    weights: Weights, config: Eagle3Config, device: torch.device, folder: Path
+    weights: Weights, config: HeadConfig, device: torch.device, folder: Path
 ) -> Tensor | None:
     """Return [draft_vocab] i64, the target's id of every draft id; None where they are equal.
 

@@ -170,6 +170,17 @@ class KVCache:
         """Attend from q [rows, q_heads, dim] to what is shown of a layer, and to tree KV."""
         return self.ops.attend(q, self._layers[layer], layout, tree_kv, params)
 
+    def attend_with_lse(
+        self,
+        layer: int,
+        q: Tensor,
+        layout: AttentionMetadata,
+        tree_kv: TreeKV | None,
+        params: AttentionParams,
+    ) -> tuple[Tensor, Tensor]:
+        """As `attend`, and the log-sum-exp of each row's scores [rows, q_heads]."""
+        return self.ops.attend_with_lse(q, self._layers[layer], layout, tree_kv, params)
+
     def _window_rows(self, slot_mapping: Tensor) -> Tensor:
         """Map rows in pages to rows in window pages."""
         assert self._windows is not None

@@ -183,8 +183,24 @@ class Sampler:
         Returns:
             [batch] i64 ids of the draft.
         """
-        params = batch.draft_params
-        return self.ops.sample(logits[:, None], params, positions[:, None], target_ids)[:, 0]
+        return self.sample_block(logits[:, None], batch, positions[:, None], target_ids)[:, 0]
+
+    def sample_block(
+        self,
+        logits: Tensor,
+        batch: SamplingBatch,
+        positions: Tensor,
+        target_ids: Tensor | None = None,
+    ) -> Tensor:
+        """As `sample_draft`, of several positions at once: logits [batch, n, draft_vocab] float.
+
+        Args:
+            positions: [batch, n] i64.
+
+        Returns:
+            [batch, n] i64 ids of the draft.
+        """
+        return self.ops.sample(logits, batch.draft_params, positions, target_ids)
 
     def score_draft(
         self,

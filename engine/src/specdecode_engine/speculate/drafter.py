@@ -24,6 +24,14 @@ class Drafter(Protocol):
         """Tokens after position i that the draft's row i is computed from: 0 or 1."""
         ...
 
+    @property
+    def bonus_rows(self) -> int:
+        """Rows that `draft` computes after those of tokens with KV in the target.
+
+        1 if the bonus token has a row of its own, else 0. A drafter without rows has 1.
+        """
+        ...
+
     def open(self, req_index: int, rows: int, length: int) -> None:
         """Reset a request of at most `length` tokens; its first `rows` rows are computed already.
 

@@ -23,6 +23,7 @@ from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.draft_layout import DraftLayout
 from specdecode_engine.speculate.draft_state import HiddenStateRing
+from specdecode_engine.speculate.pending_rows import PendingRows
 from specdecode_engine.speculate.tree import DraftTreeBuilder
 
 
@@ -46,6 +47,7 @@ class ModelDrafter:
         topk: int,
     ) -> None:
         self.lookahead = layout.lookahead
+        self.bonus_rows = layout.bonus_rows
         self._network = network
         self._pool = pool
         self._layout = layout
@@ -53,7 +55,9 @@ class ModelDrafter:
         self._progress = layout.progress
         self._ring = layout.ring
         self._graphs = graphs
-        self._window = window
+        self._pending = PendingRows(
+            layout.progress, layout.ring, pool, window, layout.window_rows, self._compute
+        )
         self._builder = DraftTreeBuilder(layout, sampler, topk)
 
     def open(self, req_index: int, rows: int, length: int) -> None:
@@ -120,27 +124,10 @@ class ModelDrafter:
 
     def _catch_up(self, batch: DecodeBatch) -> ForwardOutputs:
         """Compute the rows up to the bonus token's; return the outputs of the last one."""
-        pending = self._progress.max_pending(batch.host_req_indices, self._required_rows(batch))
-        for row, count in enumerate(pending):
-            if count > self._window:
-                self._catch_up_to_window(batch.only(row), count)
-        count = self._graphs.catch_up_rows(min(max(pending), self._window))
-        self._progress.complete(batch.host_req_indices)
+        pending = self._pending.catch_up(batch, self._required_rows(batch))
+        count = self._graphs.catch_up_rows(pending)
         inputs = DecodeInputs(batch.req_indices, batch.longest, count, batch=batch)
         return self._graphs.run(ForwardKind.CATCH_UP, inputs)
-
-    def _catch_up_to_window(self, one: DecodeBatch, pending: int) -> None:
-        """Compute all but the last `window` of the pending rows.
-
-        Rows that are older than the ring are zeroed: attending to them is harmless and costs
-        acceptance only.
-        """
-        if self._ring is not None and pending > self._ring.kept:
-            self._progress.invalidate(one.host_req_indices[0])
-            rows = self._layout.window_rows(one, pending, pending - self._ring.kept)
-            self._pool.clear(rows.slot_mapping)
-            pending = self._ring.kept
-        self._compute(self._layout.window_rows(one, pending, pending - self._window))
 
     def _compute(self, rows: Rows, hidden: Tensor | None = None) -> None:
         """Compute rows of which only keys and values are needed."""

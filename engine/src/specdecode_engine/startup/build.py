@@ -25,7 +25,6 @@ from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
 from specdecode_engine.model.forward import (
     DecodeForward,
     DecodeFunction,
-    DraftNetwork,
     TargetForward,
     VerifyLayout,
 )
@@ -55,7 +54,12 @@ from specdecode_engine.startup.device import (
 )
 from specdecode_engine.startup.draft_models import draft_facts
 from specdecode_engine.startup.draft_staging import DraftStaging
-from specdecode_engine.startup.drafters import load_draft, make_proposer, wire_drafter
+from specdecode_engine.startup.drafters import (
+    LoadedDraft,
+    load_draft,
+    make_proposer,
+    wire_drafter,
+)
 from specdecode_engine.startup.graph_config import (
     GraphConfig,
     capture_all,
@@ -177,7 +181,7 @@ class _Models(NamedTuple):
     """The loaded networks, and how their linear maps keep their weights."""
 
     target: LanguageModel
-    draft: DraftNetwork | None
+    draft: LoadedDraft | None
     linears: Linears
 
     @property

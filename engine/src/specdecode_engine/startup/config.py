@@ -20,6 +20,7 @@ from specdecode_engine.graphs.plan import batch_sizes
 from specdecode_engine.model.checkpoint import OpenStore
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
 from specdecode_engine.model.config_file import DTYPES
+from specdecode_engine.model.dflash_config import BlockConfig
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
@@ -105,6 +106,11 @@ class EngineConfig:
     aux_spec: AuxHiddenStates  # the target's hidden states that the draft reads
     widths: Mapping[ForwardKind, ForwardWidths]
 
+    @property
+    def block_rows(self) -> int:
+        """Positions that a draft of blocks scores; 0 if the draft is none."""
+        return max(self.sizes.shapes) if isinstance(self.draft, BlockConfig) else 0
+
 
 def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConfig:
     """Read the configs of the checkpoints and decide; no weights are read.
@@ -120,6 +126,8 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
     device = choose_device(boot.device)
     target = read_config(Path(boot.model.path), boot.model.implementation)
     draft = read_checked_draft(boot, target)
+    shapes = draft_shapes(boot.speculation)
+    _check_block(boot.speculation, draft, shapes)
     dtype = _dtype(boot.model, target, device, open_store or open_checkpoint)
     kv_dtype = torch.float8_e4m3fn if boot.memory.kv_cache_dtype == "fp8_e4m3" else dtype
     kernels = _choose_kernels(boot, target, draft, device, dtype, kv_dtype)
@@ -143,7 +151,7 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
         kernels=kernels,
         graph_mode=mode,
         graph_batch_sizes=graph_sizes,
-        sizes=StepSizes.over(draft_shapes(boot.speculation), is_overlapped=is_overlapped),
+        sizes=StepSizes.over(shapes, is_overlapped=is_overlapped),
         table=range_table(boot.speculation.entries, boot.speculation.policy),
         aux_spec=aux_spec,
         widths=_widths(target, draft, aux_spec),
@@ -163,6 +171,17 @@ def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
         )
         for steps in sorted(steps_choices)
     }
+
+
+def _check_block(
+    speculation: SpeculationBoot, draft: DraftConfig | None, shapes: Mapping[int, DraftShape]
+) -> None:
+    if isinstance(draft, BlockConfig) and max(shapes) > draft.max_steps:
+        raise CannotServe(
+            f"speculation: {max(shapes)} draft steps are more than the {draft.max_steps} tokens "
+            f"that a block of {draft.block_size} drafts ({speculation.draft_path}); lower "
+            "num_steps and the candidate_steps of the table"
+        )
 
 
 def _refuse_unavailable(speculation: SpeculationBoot) -> None:
@@ -274,6 +293,8 @@ def _widths(
     vocab, hidden = draft.vocab_size, 0
     if isinstance(draft, HeadConfig):
         vocab, hidden = draft.draft_vocab_size, draft.decoder.hidden_size
+    if isinstance(draft, BlockConfig):
+        return widths | {ForwardKind.BLOCK: ForwardWidths(vocab, aux)}
     return widths | {
         ForwardKind.CATCH_UP: ForwardWidths(vocab, aux, hidden),
         ForwardKind.DRAFT_STEP: ForwardWidths(vocab, hidden, hidden),

@@ -7,18 +7,21 @@ from typing import Any
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import DRAFT_IN_TARGET, Algorithm
 from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
+from specdecode_engine.model.dflash import DFlashHead
+from specdecode_engine.model.dflash_config import is_dflash
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
-from specdecode_engine.model.draft_head import DraftHead
+from specdecode_engine.model.draft_head import HiddenStateHead
 from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.mtp import MtpHead
 from specdecode_engine.model.mtp_config import has_modules, is_export
 
-DRAFT_HEADS: Mapping[Algorithm, type[DraftHead[Any]]] = {
+DRAFT_HEADS: Mapping[Algorithm, type[HiddenStateHead[Any]]] = {
     Algorithm.EAGLE: Eagle1Head,
     Algorithm.EAGLE3: Eagle3Head,
     Algorithm.MTP: MtpHead,
+    Algorithm.DFLASH: DFlashHead,
 }
 """Heads over hidden states of the target; a STANDALONE draft is a language model."""
 
@@ -81,6 +84,8 @@ def draft_facts(
 def algorithm_of(folder: Path) -> Algorithm:
     """Return what a draft's config.json is for; a language model is a STANDALONE draft."""
     file = ConfigFile.open(folder / "config.json")
+    if is_dflash(file):
+        return Algorithm.DFLASH
     names = file.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     if "Eagle3" in name:

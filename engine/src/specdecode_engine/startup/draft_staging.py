@@ -7,12 +7,11 @@ from pathlib import Path
 from specdecode_engine.adaptive.policy import DraftRefused
 from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.draft_exchange import StagedDraft, check_same_config
-from specdecode_engine.model.forward import DraftNetwork
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.startup.draft_models import read_checked_draft
-from specdecode_engine.startup.drafters import load_draft
+from specdecode_engine.startup.drafters import LoadedDraft, load_draft
 
 LoadModel = Callable[[Path, LanguageModelConfig], LanguageModel]
 
@@ -28,7 +27,7 @@ class DraftStaging:
 
     config: EngineConfig
     target: LanguageModel
-    network: DraftNetwork | None
+    network: LoadedDraft | None
     load_with: Callable[[Linears], LoadModel]
     install: Callable[[StagedDraft], None]
 

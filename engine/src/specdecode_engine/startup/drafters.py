@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.graphs.cache import GraphCache
+from specdecode_engine.model.block_view import BlockMasks
+from specdecode_engine.model.dflash import BlockHead
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
+from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.draft_scratch import DraftScratch
 from specdecode_engine.model.forward import (
     DecodeForward,
@@ -21,6 +25,7 @@ from specdecode_engine.model.language_model import LanguageModel, LanguageModelC
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.scheduler import Limits
+from specdecode_engine.speculate.block_drafter import BlockDrafter, BlockForward
 from specdecode_engine.speculate.draft_layout import DraftLayout
 from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
 from specdecode_engine.speculate.drafter import Drafter
@@ -29,6 +34,8 @@ from specdecode_engine.speculate.ngram.proposer import NgramProposer
 from specdecode_engine.speculate.ngram.texts import text_maker
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.startup.draft_models import DRAFT_HEADS, draft_folder
+
+LoadedDraft = DraftNetwork | BlockHead[Any]
 
 
 class DrafterWiring(NamedTuple):
@@ -44,7 +51,7 @@ def load_draft(
     load_model: Callable[[Path, LanguageModelConfig], LanguageModel],
     progress: bool,
     linears: Linears,
-) -> DraftNetwork | None:
+) -> LoadedDraft | None:
     """Load the draft of the boot file; None: the algorithm drafts without a model.
 
     Args:
@@ -57,20 +64,21 @@ def load_draft(
     if not isinstance(config.draft, HeadConfig):
         return load_model(folder, config.draft)
     kind = DRAFT_HEADS[config.boot.speculation.algorithm]
-    head: DraftNetwork = kind.load(
-        folder, target, config=config.draft, progress=progress, linears=linears
-    )
+    head = kind.load(folder, target, config=config.draft, progress=progress, linears=linears)
+    assert isinstance(head, DraftHead | BlockHead)
     return head
 
 
 def wire_drafter(
-    config: EngineConfig, network: DraftNetwork | None, limits: Limits, table: RequestTable
+    config: EngineConfig, network: LoadedDraft | None, limits: Limits, table: RequestTable
 ) -> DrafterWiring | None:
     """Allocate what a drafter keeps; None where nothing is drafted."""
     draft = config.draft
     if draft is None or network is None:
         return None
     pool = _make_cache(config, draft, limits)
+    if isinstance(network, BlockHead):
+        return _wire_block_drafter(config, network, pool, table)
     progress = DraftKvProgress(table.num_rows, config.device)
     layout = DraftLayout(network, table, progress, _make_ring(config))
     catch_up, draft_step = draft_forwards(network, pool, _make_scratch(config, draft))
@@ -93,6 +101,29 @@ def make_proposer(config: EngineConfig) -> NgramProposer | None:
     if boot.speculation.algorithm is not Algorithm.NGRAM:
         return None
     return NgramProposer(text_maker(boot.speculation.ngram, boot.scheduling.max_running_requests))
+
+
+def _wire_block_drafter(
+    config: EngineConfig, head: BlockHead[Any], pool: KVCache, table: RequestTable
+) -> DrafterWiring:
+    ring, sizes = _make_ring(config), config.sizes
+    assert ring is not None
+    forward = BlockForward(
+        head=head,
+        pool=pool,
+        table=table,
+        progress=DraftKvProgress(table.num_rows, config.device),
+        ring=ring,
+        rotary=RotaryOffsets(head.rotary_limits, table.num_rows, config.device),
+        masks=BlockMasks.make(table.num_rows, head.config.block_size, config.device),
+        window=sizes.max_path_length,
+    )
+
+    def make(sampler: Sampler, graphs: GraphCache) -> Drafter:
+        topk = max(shape.topk for shape in sizes.shapes.values())
+        return BlockDrafter(forward, sampler, graphs, config.block_rows, topk)
+
+    return DrafterWiring({ForwardKind.BLOCK: forward}, make)
 
 
 def _make_cache(config: EngineConfig, draft: DraftConfig, limits: Limits) -> KVCache:
@@ -127,7 +158,7 @@ def _make_ring(config: EngineConfig) -> HiddenStateRing | None:
     return HiddenStateRing(
         num_rows=config.boot.scheduling.max_running_requests + 1,
         step_rows=config.sizes.max_path_length,
-        width=config.widths[ForwardKind.CATCH_UP].hidden_in,
+        width=config.widths[ForwardKind.VERIFY].hidden_out,
         dtype=config.dtype,
         device=config.device,
     )

@@ -59,6 +59,7 @@ def plan_graphs(config: EngineConfig, policy: AdaptivePolicy, available_bytes: i
         running,
         window,
         has_plain=boot.speculation.algorithm is Algorithm.NGRAM,
+        block_rows=config.block_rows,
     )
     reachable = space.plan(policy) if space.sizes else NO_PLAN
     pages = -(-(config.context_length + sizes.reserve_tokens) // boot.memory.page_size)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.config import DecoderConfig, LlamaConfig
+from specdecode_engine.model.dflash_config import BlockConfig
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
 from specdecode_engine.model.layer_map import LayerShape
 from specdecode_engine.model.mtp_config import MtpConfig
@@ -19,6 +20,7 @@ from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
 from specdecode_engine.startup.attention import layer_params
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_kernels import (
+    DEFAULT_ATTENTION,
     AttentionMetadata,
     AttentionParams,
     Backend,
@@ -45,8 +47,13 @@ def op_calls(needs: KernelNeeds, capability: int) -> Iterator[OpCall]:
         layers = layer_params(model)
         for splits in SPLITS:
             in_splits = meta_backend(capability, splits)
-            yield from _attention_calls(needs, name, model, in_splits, layers)
+            if isinstance(model, BlockConfig):
+                yield from _block_calls(needs, model, in_splits, layers)
+            else:
+                yield from _attention_calls(needs, name, model, in_splits, layers)
         yield from _softcap_calls(name, model, ops)
+        if isinstance(model, BlockConfig):
+            yield from _context_calls(needs, model, ops)
     yield from _sampling_calls(needs, ops)
     yield from _verify_calls(needs, ops)
 
@@ -190,6 +197,48 @@ def _attention_shapes(needs: KernelNeeds, name: str) -> Iterator[tuple[str, tupl
                 yield "decode and verification", (shape.num_tokens,) * batch, 0
 
 
+def _block_calls(
+    needs: KernelNeeds,
+    model: BlockConfig,
+    ops: Backend,
+    layers: Mapping[LayerShape, AttentionParams],
+) -> Iterator[OpCall]:
+    """Attention of blocks; see `BlockView`."""
+    rows, why = model.block_size, "blocks of the draft"
+    for batch in needs.batch_sizes:
+        blocks = (rows,) * batch, rows, None
+        for shape, params in layers.items():
+            yield why, partial(_attend, needs, model, ops, shape, params, *blocks)
+            if shape.sliding_window is None or all(model.causal_layers):
+                continue
+            for part in (params, DEFAULT_ATTENTION):
+                call = partial(_attend, needs, model, ops, shape, part, *blocks, with_lse=True)
+                yield why, call
+            yield why, partial(_merge, needs, model, ops, rows * batch)
+
+
+def _merge(needs: KernelNeeds, model: BlockConfig, ops: Backend, rows: int) -> None:
+    heads = model.decoder.num_attention_heads
+    out = _empty(rows, heads, model.decoder.head_dim, dtype=needs.dtype)
+    lse = _empty(rows, heads, dtype=torch.float32)
+    ops.merge_states(out, lse, out, lse)
+
+
+def _context_calls(needs: KernelNeeds, model: BlockConfig, ops: Backend) -> Iterator[OpCall]:
+    """Keys and values of known positions, as one projection of all layers leaves them."""
+    decoder, layers, why = model.decoder, model.num_hidden_layers, "context of the draft"
+    weight = _empty(decoder.head_dim, dtype=needs.dtype)
+    for rows in (1, 3):
+        shape = rows, 2, layers, decoder.num_key_value_heads, decoder.head_dim
+        keys, values = (part[:, -1] for part in _empty(*shape, dtype=needs.dtype).unbind(1))
+        k = _empty(rows, *shape[3:], dtype=needs.dtype)
+        angles = _empty(rows, decoder.head_dim // 2, dtype=torch.float32)
+        yield why, partial(ops.rms_norm, keys, weight, decoder.rms_norm_eps)
+        yield why, partial(ops.apply_rope, k, k[:, :0], angles, angles)
+        for one in model.layer_map.shapes:
+            yield why, partial(ops.store_kv, _layer_kv(needs, one), _empty(rows), k, values)
+
+
 def _attend(
     needs: KernelNeeds,
     model: DraftConfig,
@@ -199,6 +248,8 @@ def _attend(
     qo_lens: tuple[int, ...],
     tree_rows: int,
     starts: Tensor | None,
+    *,
+    with_lse: bool = False,
 ) -> None:
     rows, batch = sum(qo_lens), len(qo_lens)
     q, k, v = _qkv(needs, model, shape, rows)
@@ -216,7 +267,8 @@ def _attend(
         )
         mask = _empty(batch, qo_lens[0], scratch_rows, dtype=torch.bool)[:, :, :tree_rows]
         tree_kv = TreeKV(tree_k, tree_v, mask if qo_lens[0] == 1 else mask.contiguous())
-    ops.attend(q, _layer_kv(needs, shape), metadata, tree_kv, params)
+    attend = ops.attend_with_lse if with_lse else ops.attend
+    attend(q, _layer_kv(needs, shape), metadata, tree_kv, params)
 
 
 def _sampling_params(batch: int, *, is_filtered: bool) -> SamplingParamsBatch:
@@ -247,15 +299,21 @@ def _sampling_calls(needs: KernelNeeds, ops: Backend) -> Iterator[OpCall]:
                     yield why, partial(ops.sample, logits, params, _empty(batch, nodes), None)
         draft = needs.models.get("draft")
         if draft is not None:
-            yield from _draft_sampling_calls(draft, batch, ops)
+            steps = {shape.num_steps for shape in needs.shapes if shape.num_steps}
+            for count in sorted(steps) if isinstance(draft, BlockConfig) else (1,):
+                yield from _draft_sampling_calls(draft, batch, count, ops)
 
 
-def _draft_sampling_calls(draft: DraftConfig, batch: int, ops: Backend) -> Iterator[OpCall]:
+def _draft_sampling_calls(
+    draft: DraftConfig, batch: int, count: int, ops: Backend
+) -> Iterator[OpCall]:
+    """Sampling of `count` tokens of each request at once."""
     ids, vocab = None, draft.vocab_size
     if isinstance(draft, HeadConfig) and draft.draft_vocab_size != vocab:
         vocab = draft.draft_vocab_size
         ids = _empty(vocab)
-    logits, positions = _empty(batch, vocab, dtype=torch.float32)[:, None], _empty(batch, 1)
+    logits = _empty(batch, count, vocab, dtype=torch.float32)
+    positions = _empty(batch, count)
     for params in (None, _sampling_params(batch, is_filtered=False)):
         yield "sampling of draft tokens", partial(ops.sample, logits, params, positions, ids)
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 from specdecode_api.report import TerminationReason
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.batch.shapes import ForwardKind
+from specdecode_engine.model.dflash_config import BlockConfig
 from specdecode_engine.model.kv_cache import kv_bytes
 from specdecode_engine.schedule.pages import WindowLimits
 from specdecode_engine.schedule.scheduler import Limits
@@ -206,9 +207,14 @@ def _fixed_bytes(config: EngineConfig, running: int) -> int:
     tables = (running + 1) * (config.context_length + 2 * width) * 8 * 2
     if config.draft is None:
         return logits + tables
-    scratch = running * kv_bytes(config.draft.layer_map, config.sizes.scratch_rows, config.dtype)
+    if isinstance(config.draft, BlockConfig):
+        # Logits of a block, and scores of its tokens.
+        scratch = running * config.block_rows * config.draft.draft_vocab_size * 4 * 2
+    else:
+        rows = config.sizes.scratch_rows
+        scratch = running * kv_bytes(config.draft.layer_map, rows, config.dtype)
     hidden = (running + 1) * HiddenStateRing.rows(config.sizes.max_path_length)
-    aux_width = config.widths[ForwardKind.CATCH_UP].hidden_in
+    aux_width = config.widths[ForwardKind.VERIFY].hidden_out
     return logits + tables + scratch + hidden * aux_width * config.dtype.itemsize
 
 

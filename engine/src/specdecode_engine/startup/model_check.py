@@ -16,7 +16,7 @@ from specdecode_engine.model.checkpoint import Shapes, TensorStore, has_tensors
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
-from specdecode_engine.model.draft_head import DraftHead
+from specdecode_engine.model.draft_head import HiddenStateHead
 from specdecode_engine.model.eagle_weights import ID_MAPS
 from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.model.kv_cache import kv_bytes
@@ -101,7 +101,7 @@ class CheckOptions:
 class _Head:
     """A kind of draft that reads hidden states of a target."""
 
-    kind: type[DraftHead[Any]]
+    kind: type[HiddenStateHead[Any]]
     target: LanguageModelConfig
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from specdecode_api.boot import SpeculationBoot, TableEntry
 from specdecode_api.metrics import table_hash
-from specdecode_api.speculation import Algorithm, Policy
+from specdecode_api.speculation import DRAFTS_BLOCKS, Algorithm, Policy
 from specdecode_engine.adaptive.cost import CostModel, CostPoint
 from specdecode_engine.adaptive.ema import EmaPolicy
 from specdecode_engine.adaptive.goodput import GoodputPolicy
@@ -34,7 +34,8 @@ def make_policy(
         case Policy.EMA:
             return EmaPolicy(table, num_steps, captured)
         case Policy.GOODPUT:
-            return GoodputPolicy(table, CostModel(costs), num_steps)
+            blocks = speculation.algorithm in DRAFTS_BLOCKS
+            return GoodputPolicy(table, CostModel(costs, drafts_blocks=blocks), num_steps)
 
 
 def table_without_entries(speculation: SpeculationBoot) -> RangeTable:

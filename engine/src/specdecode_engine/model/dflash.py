@@ -1,0 +1,167 @@
+"""DFlash: a draft that computes a block of tokens in one forward.
+
+Its keys and values of known positions are projected from hidden states of the target, without
+attention or MLP. The rows of a block are the bonus token and mask tokens; they see all known
+positions and one another, and row r predicts the token r positions after the bonus token.
+
+Source: Chen et al., "DFlash: Block Diffusion for Flash Speculative Decoding", 2026; layouts as read
+by vLLM's `qwen3_dflash` and transformers' `MuseGlimmerAssistantModel`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from specdecode_engine.batch.rotary_tables import RotaryLimits
+from specdecode_engine.model import dflash_weights
+from specdecode_engine.model.checkpoint import Shapes
+from specdecode_engine.model.dflash_config import BlockConfig, DFlashConfig
+from specdecode_engine.model.draft_head import HiddenStateHead
+from specdecode_engine.model.eagle_weights import EMBEDDING, HEAD, take_target_ids
+from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
+from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows
+from specdecode_engine.model.rope import build_angles
+from specdecode_engine.model.weights import Weights
+
+Config = TypeVar("Config", bound=BlockConfig)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class BlockHead(HiddenStateHead[Config]):
+    """A head that drafts a block in one forward, from context rows of its own."""
+
+    @abstractmethod
+    def write_context(
+        self, aux_hidden_states: Tensor, positions: Tensor, pool: KVCache, slot_mapping: Tensor
+    ) -> None:
+        """Compute the keys and values of known positions in all layers, and write them.
+
+        Args:
+            aux_hidden_states: [rows, width].
+            positions: [rows] i64, in the rotary tables.
+            slot_mapping: [rows] i64, rows of the pool.
+        """
+
+    @abstractmethod
+    def forward(self, ids: Tensor, positions: Tensor, kv: KVView) -> Tensor:
+        """Run the blocks after bonus tokens `ids` [B] i64.
+
+        Args:
+            positions: [B * block_size] i64, in the rotary tables.
+
+        Returns:
+            What `logits` takes, [B, block_size - 1, hidden]: of the rows after the bonus token's.
+        """
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class DFlashHead(BlockHead[DFlashConfig]):
+    """Qwen3's layers, and a projection of the target's hidden states to what they attend to."""
+
+    fc: Linear  # [hidden, width]
+    hidden_norm: Norm
+    layers: tuple[DecoderLayer, ...]
+    context_kv: Linear  # keys of all layers, then values of all: [2 * layers * kv_size, hidden]
+    norm: Norm
+    mask_embedding: Tensor  # [hidden]
+
+    @classmethod
+    def read_config(cls, folder: Path, target: LanguageModelConfig) -> DFlashConfig:
+        return DFlashConfig.load(folder, target)
+
+    @classmethod
+    def shapes(
+        cls, config: DFlashConfig, names: Collection[str], target: LanguageModelConfig
+    ) -> tuple[Shapes, Shapes]:
+        stored = dflash_weights.stored_names(names)
+        required, optional = dflash_weights.dflash_shapes(config, target.decoder.hidden_size)
+        return dflash_weights.renamed(required, stored), dflash_weights.renamed(optional, stored)
+
+    @classmethod
+    def _assemble(
+        cls,
+        config: DFlashConfig,
+        weights: Weights,
+        limits: RotaryLimits,
+        target: LanguageModel,
+        folder: Path,
+    ) -> Self:
+        weights = replace(weights, store=dflash_weights.RenamedStore.of(weights.store))
+        placement, decoder = weights.placement, config.decoder
+        embedding = weights.take_or_share(EMBEDDING, target.embedding)
+        names = [f"layers.{number}" for number in range(config.num_hidden_layers)]
+        projections = (f"{name}.self_attn.{part}_proj" for part in "kv" for name in names)
+        return cls(
+            config=config,
+            embedding=embedding,
+            head=_head(weights, config, embedding, target.head),
+            rotary_limits=limits,
+            angles=build_angles(
+                config.rope, decoder.head_dim, limits, placement.dtype, placement.device
+            ),
+            draft_to_target=take_target_ids(weights, config, target.device, folder),
+            fc=weights.linear("fc"),
+            hidden_norm=weights.norm("hidden_norm", decoder),
+            layers=tuple(
+                weights.decoder_layer(name, decoder, window)
+                for name, window in zip(names, config.sliding_windows, strict=True)
+            ),
+            context_kv=weights.linear(*projections),
+            norm=weights.norm("norm", decoder),
+            mask_embedding=_mask_embedding(weights, config, embedding),
+        )
+
+    def fuse(self, aux_hidden_states: Tensor) -> Tensor:
+        return self.hidden_norm(self.fc(aux_hidden_states.to(self.embedding.dtype)))
+
+    def write_context(
+        self, aux_hidden_states: Tensor, positions: Tensor, pool: KVCache, slot_mapping: Tensor
+    ) -> None:
+        rows, decoder = len(positions), self.config.decoder
+        projected = self.context_kv(self.fuse(aux_hidden_states))
+        shape = rows, 2, len(self.layers), decoder.num_key_value_heads, decoder.head_dim
+        keys, values = projected.view(shape).unbind(1)
+        cos, sin = rotary_rows(self.angles, positions)
+        for number, layer in enumerate(self.layers):
+            attention, k = layer.attention, keys[:, number]
+            if attention.qk_norm is not None:
+                k = attention.qk_norm.k(k)
+            k, _ = attention.ops.apply_rope(k, k[:, :0], cos, sin)
+            pool.store(number, slot_mapping, k, values[:, number])
+
+    def forward(self, ids: Tensor, positions: Tensor, kv: KVView) -> Tensor:
+        x = self.embed_block(ids)
+        rotary = rotary_rows(self.angles, positions)
+        for number, layer in enumerate(self.layers):
+            x = layer(x, rotary, number, kv)
+        blocks = x.view(len(ids), self.config.block_size, -1)
+        drafting = blocks[:, 1:].reshape(-1, x.shape[1])
+        return self.norm(drafting).view(len(ids), self.config.max_steps, -1)
+
+    def embed_block(self, ids: Tensor) -> Tensor:
+        """Return the inputs of blocks after bonus tokens ids [B] i64: [B * block_size, hidden]."""
+        bonus = functional.embedding(ids, self.embedding)[:, None]
+        masks = self.mask_embedding.expand(len(ids), self.config.max_steps, -1)
+        return torch.cat((bonus, masks), dim=1).flatten(0, 1)
+
+
+def _head(weights: Weights, config: BlockConfig, embedding: Tensor, shared: Linear) -> Linear:
+    """Return what scores tokens: the checkpoint's, its own embedding if tied, or the target's."""
+    is_own = HEAD not in weights and EMBEDDING in weights and config.tie_word_embeddings
+    if is_own and config.draft_vocab_size == config.vocab_size:
+        return weights.linears.make(embedding)
+    return weights.linear_or_share("lm_head", shared)
+
+
+def _mask_embedding(weights: Weights, config: BlockConfig, embedding: Tensor) -> Tensor:
+    if dflash_weights.MASK_EMBEDDING in weights:
+        return weights.take(dflash_weights.MASK_EMBEDDING)
+    return embedding[config.mask_token_id].clone()  # a draft that is exchanged has a tensor to copy

@@ -1,0 +1,245 @@
+"""The config.json of a DFlash draft, checked against the target that it was made for.
+
+Writers differ: z-lab keeps the keys of the method in `dflash_config`, Muse's assistants at the top
+level, and speculators has the keys of the layers in `transformer_layer_config` and numbers the
+boundaries after the target's layers. All three are read.
+
+Sources: vLLM's `qwen3_dflash` and transformers' `MuseGlimmerAssistantModel` for which layers are
+causal and how far their windows reach; vllm-project/speculators for its own form.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from specdecode_engine.model.config import AuxHiddenStates, parse_decoder
+from specdecode_engine.model.config_file import CheckpointError, ConfigFile, DraftMismatch
+from specdecode_engine.model.draft_config import HeadConfig
+from specdecode_engine.model.families import Family
+from specdecode_engine.model.language_model import LanguageModelConfig
+from specdecode_engine.model.layer_map import FULL, SLIDING
+from specdecode_engine.model.rope import parse_rope
+
+DFLASH_ARCHITECTURES: Final = (
+    "DFlashDraftModel",
+    "DFlashSpeculator",
+    "DFlashQwen3ForCausalLM",
+    "MuseGlimmerAssistantModel",
+)
+MUSE: Final = "MuseGlimmerAssistantModel"
+SPECULATORS_KIND: Final = "speculators_model_type"
+LAYER_IDS: Final = "target_layer_ids"
+BOUNDARY_IDS: Final = "aux_hidden_state_layer_ids"
+DEFAULT_THETA: Final = 1_000_000.0
+DEFAULT_BLOCK: Final = 16
+_LAYERS: Final = Family(qk_norm=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockConfig(HeadConfig):
+    """A draft that computes a block of tokens in one forward.
+
+    `sliding_windows` are the most positions that a row sees, its own included, counted back from
+    it; those after it in its block come on top where its layer is not causal.
+    """
+
+    block_size: int  # rows of a block: the bonus token and the tokens after it
+    mask_token_id: int
+    causal_layers: tuple[bool, ...]  # by layer: whether a row sees no later row of its block
+    tie_word_embeddings: bool
+
+    @property
+    def max_steps(self) -> int:
+        """Tokens that one block drafts."""
+        return self.block_size - 1
+
+    @property
+    def facts(self) -> dict[str, object]:
+        block = {
+            "block_size": self.block_size,
+            "mask_token_id": self.mask_token_id,
+            "target_layer_ids": list(self.aux_spec.layers),
+            "causal": list(self.causal_layers),
+            "sliding_windows": list(self.sliding_windows),
+        }
+        return {"block_draft": block}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DFlashConfig(BlockConfig):
+    """Qwen3's layers over projected hidden states of the target."""
+
+    @classmethod
+    def load(cls, folder: Path, target: LanguageModelConfig) -> "DFlashConfig":
+        """Read `folder`/config.json.
+
+        Raises:
+            ConfigError, DraftMismatch: a key is missing, not supported or not the target's.
+        """
+        config = _open(folder)
+        sinks = config.switch("add_swa_attention_sink_bias", False)
+        decoder = replace(
+            parse_decoder(config, _LAYERS), sinks=config.switch("attention_sink_bias", sinks)
+        )
+        count = config.integer("num_hidden_layers")
+        _check_target(config, target)
+        vocab_size, block_size = target.vocab_size, _block_size(config)
+        return cls(
+            decoder=decoder,
+            rope=parse_rope(config, decoder.head_dim, {"rope_theta": DEFAULT_THETA}),
+            num_hidden_layers=count,
+            vocab_size=vocab_size,
+            draft_vocab_size=_draft_vocabulary(config, vocab_size),
+            aux_spec=AuxHiddenStates(layers=_target_layers(config, target)),
+            proposed_draft_steps=block_size - 1,
+            block_size=block_size,
+            mask_token_id=_mask_token_id(config, vocab_size),
+            sliding_windows=_windows(config, count, block_size),
+            causal_layers=_causal_layers(config, count),
+            tie_word_embeddings=config.switch("tie_word_embeddings", False),
+        )
+
+
+def is_dflash(config: ConfigFile) -> bool:
+    """Whether config.json is that of a DFlash draft."""
+    return _architecture(config) in DFLASH_ARCHITECTURES
+
+
+def block_steps(config: ConfigFile) -> int | None:
+    """Return how many tokens a block drafts; None: config.json is of another kind of draft.
+
+    Raises:
+        ConfigError: the block has a row at most.
+    """
+    return _block_size(config) - 1 if is_dflash(config) else None
+
+
+def _architecture(config: ConfigFile) -> str:
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and len(names) == 1 else ""
+
+
+def _open(folder: Path) -> ConfigFile:
+    """Return the keys of the layers and those of the method, next to each other."""
+    config = ConfigFile.open(folder / "config.json")
+    if (folder / "mask_embedding.pt").exists():
+        raise CheckpointError(
+            f"{folder / 'mask_embedding.pt'}: is a pickle; store its embedding as tensor "
+            "mask_embedding in model.safetensors, and remove the file"
+        )
+    if not is_dflash(config):
+        knconfig = " or ".join(DFLASH_ARCHITECTURES)
+        raise config.error("architectures", f"a DFlash draft has {knconfig}")
+    config.refuse("quantization_config", {}, "convert the draft's weights to an unquantized type")
+    if config.get(SPECULATORS_KIND) is not None:
+        config = _flatten_speculators(config)
+    section = config.section("dflash_config")
+    if section is not None:
+        config = ConfigFile(config.file, {**config.keys, **section.keys})
+    config.refuse("is_neox_style", True, "only rotary positions of halves are supported")
+    return config
+
+
+def _flatten_speculators(config: ConfigFile) -> ConfigFile:
+    config.refuse(SPECULATORS_KIND, "dflash", "supported: dflash")
+    config.refuse("sample_from_anchor", False, "the first row of a DFlash block drafts nothing")
+    layers = config.section("transformer_layer_config")
+    if layers is None:
+        remedy = "it must be an object with the sizes of the draft's layers"
+        raise config.error("transformer_layer_config", remedy)
+    layers.refuse("model_type", "qwen3", "supported: qwen3")
+    stated = {key: value for key, value in config.keys.items() if value is not None}
+    return ConfigFile(config.file, {**layers.keys, **stated})
+
+
+def _check_target(config: ConfigFile, target: LanguageModelConfig) -> None:
+    """Compare sizes of the target that config.json states; Muse's assistants state none."""
+    sizes = {
+        "vocab_size": target.vocab_size,
+        "target_hidden_size": target.decoder.hidden_size,
+    }
+    for key, size in sizes.items():
+        if config.integer(key, size) != size:
+            remedy = f"the target's is {size}; use a draft made for this target"
+            raise config.mismatch(key, remedy)
+
+
+def _draft_vocabulary(config: ConfigFile, vocab_size: int) -> int:
+    count = config.integer("draft_vocab_size", vocab_size)
+    if count > vocab_size:
+        raise config.error("draft_vocab_size", f"vocab_size is only {vocab_size}")
+    return count
+
+
+def _block_size(config: ConfigFile) -> int:
+    size = config.integer("block_size", DEFAULT_BLOCK)
+    if size < 2:
+        raise config.error("block_size", "a block of one row drafts nothing; it must be at least 2")
+    return size
+
+
+def _mask_token_id(config: ConfigFile, vocab_size: int) -> int:
+    token = config.integer("mask_token_id", least=0)
+    if token >= vocab_size:
+        raise config.mismatch("mask_token_id", f"the target's vocabulary has {vocab_size} tokens")
+    return token
+
+
+def _target_layers(config: ConfigFile, target: LanguageModelConfig) -> tuple[int, ...]:
+    """List the layers whose output the draft reads; ids of boundaries are one higher."""
+    key, first = (LAYER_IDS, 0) if config.ids(LAYER_IDS) else (BOUNDARY_IDS, 1)
+    ids = config.ids(key)
+    count = target.num_hidden_layers
+    if not ids:
+        raise config.error(LAYER_IDS, f"it must list layers of the target, 0..{count - 2}")
+    chosen = tuple(number - first for number in ids)
+    if not all(low < high for low, high in pairwise(chosen)) or chosen[0] < 0:
+        raise config.error(key, f"it must be ascending and start at {first} or later")
+    if chosen[-1] >= count:
+        raise DraftMismatch(
+            f"{config.file}: {key} is {list(ids)}, and the target has {count} layers; use a draft "
+            "made for this target"
+        )
+    if chosen[-1] == count - 1:
+        raise config.error(
+            key,
+            f"it names the target's last layer, of {count}: whether its output is meant with or "
+            "without the final norm is not knconfig; use a draft that reads earlier layers",
+        )
+    return chosen
+
+
+def _layer_types(config: ConfigFile, count: int) -> list[str] | None:
+    types = config.get("layer_types")
+    if types is None:
+        return None
+    if not isinstance(types, list) or len(types) != count or {*map(str, types)} - {FULL, SLIDING}:
+        raise config.error("layer_types", f"it must name {FULL} or {SLIDING} for {count} layers")
+    return types
+
+
+def _windows(config: ConfigFile, count: int, block_size: int) -> tuple[int | None, ...]:
+    """Return the window of each layer; `use_swa` gives one to layers that have no types."""
+    types = _layer_types(config, count)
+    if types is None or SLIDING not in types:
+        types = [SLIDING if config.switch("use_swa", False) else FULL] * count
+    if SLIDING not in types:
+        return (None,) * count
+    key = "sliding_window" if config.get("swa_window_size") is None else "swa_window_size"
+    # Muse's masks hide what is further away than the window; others count the row itself.
+    width = config.integer(key) + (_architecture(config) == MUSE)
+    if width < block_size:
+        raise config.error(key, f"a window must hold a block of {block_size} tokens")
+    return tuple(width if kind == SLIDING else None for kind in types)
+
+
+def _causal_layers(config: ConfigFile, count: int) -> tuple[bool, ...]:
+    for key in ("is_causal", "causal"):
+        if config.get(key) is not None:
+            return (config.switch(key, False),) * count
+    types = _layer_types(config, count)
+    if types is None or _architecture(config) == MUSE:
+        return (False,) * count
+    is_causal = not config.switch("sliding_window_non_causal", False)
+    return tuple(is_causal and kind == SLIDING for kind in types)

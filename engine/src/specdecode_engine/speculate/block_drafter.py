@@ -1,0 +1,203 @@
+"""Drafting a block of tokens in one forward of the draft (DFlash).
+
+The draft keeps keys and values of known positions alone, one row per token that the target has
+computed; a row depends on no later token. They are computed from the target's hidden states: those
+of a prompt at once, later ones by the forward of the next draft. The block is always as wide as the
+draft was trained for, and the first `num_steps` drafted tokens are verified.
+"""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from specdecode_engine.batch.decode_inputs import DecodeInputs
+from specdecode_engine.batch.draft import Draft
+from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Rows, Span
+from specdecode_engine.batch.rotary_tables import RotaryOffsets
+from specdecode_engine.batch.shapes import DraftShape, ForwardKind
+from specdecode_engine.graphs.cache import GraphCache
+from specdecode_engine.model.block_view import BlockMasks, BlockView
+from specdecode_engine.model.dflash import BlockHead
+from specdecode_engine.model.forward import BestTokens, ForwardOutputs
+from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
+from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
+from specdecode_engine.speculate.pending_rows import PendingRows
+from specdecode_engine.speculate.tree import FirstLevel, TreeLevel, grow_tree
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockForward:
+    """Computes the latest context rows and a block after the bonus token, from tensors in place.
+
+    Attributes:
+        window: context rows that it computes; those computed before are left out.
+    """
+
+    head: BlockHead[Any]
+    pool: KVCache
+    table: RequestTable
+    progress: DraftKvProgress
+    ring: HiddenStateRing
+    rotary: RotaryOffsets
+    masks: BlockMasks
+    window: int
+
+    def __call__(self, inputs: DecodeInputs) -> ForwardOutputs:
+        """Return the logits of the first `inputs.rows` drafted positions of each request."""
+        batch = inputs.gather(self.table)
+        self.write_context(self.missing_rows(batch, self.window, self.window))
+        self.progress.write_first_missing(batch, batch.lengths)
+        hidden = self._run_block(batch)[:, : inputs.rows]
+        return ForwardOutputs(self.head.logits(hidden.flatten(0, 1)))
+
+    def missing_rows(self, batch: DecodeBatch, pending: int, count: int) -> Rows:
+        """Lay out the first `count` of the last `pending` rows, without those computed already."""
+        first_missing = self.progress.first_missing(batch)
+        return self.table.window_rows(batch, batch.lengths - pending, count, first_missing)
+
+    def write_context(self, rows: Rows, hidden: Tensor | None = None) -> None:
+        """Compute context rows.
+
+        Args:
+            hidden: the rows' aux hidden states [rows, width]; None: those in the ring.
+        """
+        if hidden is None:
+            hidden = self.ring.read(rows.req_indices, rows.positions)
+        positions = self.rotary.rows(rows.req_indices, rows.positions)
+        self.head.write_context(hidden, positions, self.pool, rows.slot_mapping)
+
+    def _run_block(self, batch: DecodeBatch) -> Tensor:
+        """Return the hidden states of the drafted positions [B, block_size - 1, hidden]."""
+        count, table = self.head.config.block_size, self.table
+        ids = table.tokens_at(batch.req_indices, batch.lengths)
+        places = (batch.lengths[:, None] + table.offsets(count)).flatten()
+        positions = self.rotary.rows(batch.req_indices.repeat_interleave(count), places)
+        layout = table.prefix_layout(batch, batch.lengths.repeat_interleave(count), count)
+        view = BlockView(self.pool, layout, self.masks, self.head.config.causal_layers)
+        return self.head.forward(ids, positions, view)
+
+
+class BlockDrafter:
+    """Drafts with a head whose forward predicts a block.
+
+    Args:
+        graphs: runs `forward`.
+        max_steps: drafted positions of the widest draft; the forward scores as many for each.
+        topk: of every draft shape that is a tree.
+    """
+
+    lookahead = 0
+    bonus_rows = 0
+
+    def __init__(
+        self, forward: BlockForward, sampler: Sampler, graphs: GraphCache, max_steps: int, topk: int
+    ) -> None:
+        self._forward = forward
+        self._pool = forward.pool
+        self._table = forward.table
+        self._progress = forward.progress
+        self._target_ids = forward.head.draft_to_target
+        self._sampler = sampler
+        self._graphs = graphs
+        self._max_steps = max_steps
+        self._first_level = FirstLevel.of(topk, forward.table.device)
+        self._pending = PendingRows(
+            forward.progress,
+            forward.ring,
+            self._pool,
+            forward.window,
+            forward.missing_rows,
+            forward.write_context,
+        )
+
+    def open(self, req_index: int, rows: int, length: int) -> None:
+        self._progress.open(req_index, rows)
+        self._forward.rotary.open(req_index, length)
+
+    def is_complete(self, req_index: int) -> bool:
+        return self._progress.is_complete(req_index)
+
+    def prefill(self, spans: Items[Span], aux_hidden_states: Tensor | None) -> None:
+        assert aux_hidden_states is not None
+        staged = self._table.stage_spans(spans)
+        self._table.staging.send()
+        self._forward.write_context(self._table.span_rows(staged), aux_hidden_states)
+        for req_index, _, end in spans:
+            self._progress.set_num_computed(req_index, end)
+
+    def skip_prefill(self, spans: Items[Span], aux_hidden_states: Tensor | None) -> None:
+        assert aux_hidden_states is not None
+        counts = [end - start for _, start, end in spans]
+        for span, own in zip(spans, aux_hidden_states.split_with_sizes(counts), strict=True):
+            self._forward.ring.write_span(span, own)
+
+    def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
+        self._pending.catch_up(batch, batch.host_lengths)
+        inputs = DecodeInputs(batch.req_indices, batch.longest, self._max_steps, batch=batch)
+        outputs = self._graphs.run(ForwardKind.BLOCK, inputs)
+        if shape.topk == 1:
+            return Draft(shape, self._to_target(self._chain(batch, sampling, shape, outputs)))
+        best = self._best_tokens(batch, sampling, shape, outputs)
+        tree = self._grow(best, shape)
+        return Draft(shape, self._to_target(tree.tokens), tree.tree)
+
+    def update_after_verify(
+        self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
+    ) -> None:
+        assert aux_hidden_states is not None
+        self._forward.ring.write_rows(batch, aux_hidden_states)
+        self._progress.add_pending(batch.host_req_indices, batch.host_lengths, most_rows)
+
+    def _chain(
+        self,
+        batch: DecodeBatch,
+        sampling: SamplingBatch,
+        shape: DraftShape,
+        outputs: ForwardOutputs,
+    ) -> Tensor:
+        """Sample every position on its own: [B, num_steps] i64, ids of the draft's vocabulary."""
+        steps = shape.num_steps
+        if outputs.best is not None and sampling.params is None:
+            return outputs.best.ids.view(batch.size, self._max_steps, -1)[:, :steps, 0]
+        logits = self._by_position(batch, outputs.logits, steps)
+        positions = self._table.next_positions(batch, steps)
+        return self._sampler.sample_block(logits, sampling, positions, self._target_ids)
+
+    def _best_tokens(
+        self,
+        batch: DecodeBatch,
+        sampling: SamplingBatch,
+        shape: DraftShape,
+        outputs: ForwardOutputs,
+    ) -> BestTokens:
+        """Return the best tokens of every position [B, num_steps, topk]."""
+        steps, k = shape.num_steps, shape.topk
+        if outputs.best is not None and sampling.params is None:
+            by_position = batch.size, self._max_steps, -1
+            columns = [part.view(by_position)[:, :steps, :k] for part in outputs.best]
+            return BestTokens(*columns)
+        logits = self._by_position(batch, outputs.logits, steps)
+        positions = self._table.next_positions(batch, steps)
+        scores = self._sampler.score_draft(logits, sampling, positions, self._target_ids)
+        return BestTokens.of(scores, k)
+
+    def _grow(self, best: BestTokens, shape: DraftShape) -> Draft:
+        """Grow a tree of marginals: all nodes of one depth have the same children."""
+
+        def advance(level: TreeLevel) -> BestTokens:
+            at = level.step + 1
+            columns = [part[:, at, None].expand(-1, shape.topk, -1) for part in best]
+            return BestTokens(*columns)
+
+        roots = BestTokens(*[part[:, 0] for part in best])
+        return grow_tree(self._sampler.ops, shape, self._first_level, roots, advance)
+
+    def _by_position(self, batch: DecodeBatch, logits: Tensor, steps: int) -> Tensor:
+        """Return the logits of the first positions [B, steps, vocab]."""
+        return logits.view(batch.size, self._max_steps, -1)[:, :steps].contiguous()
+
+    def _to_target(self, ids: Tensor) -> Tensor:
+        return ids if self._target_ids is None else self._target_ids[ids]

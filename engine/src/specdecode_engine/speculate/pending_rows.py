@@ -1,0 +1,64 @@
+"""Computes draft rows that steps without a draft left missing, before the next draft."""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+
+from specdecode_engine.batch.request_table import DecodeBatch, Rows
+from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
+
+
+class PendingRows:
+    """Catches up on rows that the forward of a draft does not compute itself.
+
+    Args:
+        window: the latest rows of each request, which that forward computes.
+        lay_out: (batch, pending, count): lays out the first `count` of the last `pending` rows of
+            each request, without those already computed.
+        compute: writes the keys and values of rows.
+    """
+
+    def __init__(
+        self,
+        progress: DraftKvProgress,
+        ring: HiddenStateRing | None,
+        pool: KVCache,
+        window: int,
+        lay_out: Callable[[DecodeBatch, int, int], Rows],
+        compute: Callable[[Rows], None],
+    ) -> None:
+        self._progress = progress
+        self._ring = ring
+        self._pool = pool
+        self._window = window
+        self._lay_out = lay_out
+        self._compute = compute
+
+    def catch_up(self, batch: DecodeBatch, required: Items[int]) -> int:
+        """Compute all pending rows but the last `window`, and record that none is missing.
+
+        Args:
+            required: rows that the draft needs, per request.
+
+        Returns:
+            The most rows of a request that are left for the draft's forward, at least 1.
+        """
+        pending = self._progress.max_pending(batch.host_req_indices, required)
+        for row, count in enumerate(pending):
+            if count > self._window:
+                self._catch_up_one(batch.only(row), count)
+        self._progress.complete(batch.host_req_indices)
+        return min(max(pending), self._window)
+
+    def _catch_up_one(self, one: DecodeBatch, pending: int) -> None:
+        """Compute all but the last `window` of one request's pending rows.
+
+        Rows that are older than the ring are zeroed: attending to them is harmless and costs
+        acceptance only.
+        """
+        if self._ring is not None and pending > self._ring.kept:
+            self._progress.invalidate(one.host_req_indices[0])
+            rows = self._lay_out(one, pending, pending - self._ring.kept)
+            self._pool.clear(rows.slot_mapping)
+            pending = self._ring.kept
+        self._compute(self._lay_out(one, pending, pending - self._window))
