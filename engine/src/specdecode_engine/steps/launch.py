@@ -57,8 +57,7 @@ class Launcher:
                 chosen = tuple([min(n, 1 + own) for n, own in zip(chosen, counts, strict=True)])
             plan = SchedulerOutput(plan.chunks, plan.decoding, decision, plan.kv_tokens, chosen)
             context.graphs.activate(shape.num_steps, len(plan.decoding))
-            # Decode rows can share a forward if they form chains and run in no CUDA graph.
-            if plan.chunks and (context.graphs.uses_graphs or shape.topk > 1):
+            if plan.chunks and not self._can_mix(context, shape):
                 prompts = plan._replace(decoding=(), decision=None, num_verify_rows=())
                 decoding = plan._replace(chunks=())
                 return (
@@ -67,6 +66,10 @@ class Launcher:
                 )
             return self._launch(context, plan, table, shape, proposals)
         return self._launch(context, plan, table, _PLAIN)
+
+    def _can_mix(self, context: ModelContext, shape: DraftShape) -> bool:
+        """Whether decode rows can share a forward: they form chains and run in no CUDA graph."""
+        return not context.graphs.uses_graphs and shape.topk == 1
 
     def _launch(
         self,
