@@ -55,6 +55,7 @@ def engine_registry():
     metrics.count_error(500)
     metrics.count_call(3, 4, unfinished=1)
     metrics.count_table("applied")
+    metrics.count_draft("applied")
     metrics.count_failure("DeviceFailed")
     watch = RequestLatency(metrics, 0.0)
     for second in (1.0, 2.0):
