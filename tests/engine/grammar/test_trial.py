@@ -47,7 +47,9 @@ def start() -> Iterator[Callable[..., TrialProcess]]:
     started: list[TrialProcess] = []
 
     def begin(**limits: float) -> TrialProcess:
-        started.append(TrialProcess(TOKENS, TrialLimits(**limits)))  # type: ignore[arg-type]
+        # A process with a low priority gets few seconds of a busy machine.
+        patient = {"seconds": 300.0, "start_seconds": 300.0} | limits
+        started.append(TrialProcess(TOKENS, TrialLimits(**patient)))  # type: ignore[arg-type]
         return started[-1]
 
     yield begin

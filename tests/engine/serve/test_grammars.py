@@ -32,7 +32,9 @@ def make() -> Iterator[Callable[..., Grammars]]:
     made: list[Grammars] = []
 
     def start(wait_seconds: float = 5.0, **limits: float) -> Grammars:
-        made.append(Grammars(TrialLimits(**limits), wait_seconds))  # type: ignore[arg-type]
+        # A process with a low priority gets few seconds of a busy machine.
+        patient = {"seconds": 300.0, "start_seconds": 300.0} | limits
+        made.append(Grammars(TrialLimits(**patient), wait_seconds))  # type: ignore[arg-type]
         made[-1].prepare(TOKENS)
         return made[-1]
 
