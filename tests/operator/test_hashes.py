@@ -26,6 +26,7 @@ BASE = {
         "adaptive": {"policy": "Ema", "batchSizes": [{"from": 1, "candidateSteps": [1, 3]}]},
     },
 }
+WITHOUT_MODEL = BASE | {"speculation": {"algorithm": "NGRAM", "ngram": {"source": "Suffix"}}}
 _ENTRY = ("speculation", "adaptive", "batchSizes", 0)
 
 # One other value for every field of the spec, by path.
@@ -46,6 +47,17 @@ OTHERS = {
     ("speculation", "topk"): 3,
     ("speculation", "numSteps"): 1,
     ("speculation", "numDraftTokens"): 5,
+    ("speculation", "ngram"): {"source": "Prompt"},
+    ("speculation", "ngram", "source"): "Trie",
+    ("speculation", "ngram", "scope"): "Model",
+    ("speculation", "ngram", "maxDepth"): 12,
+    ("speculation", "ngram", "minMatch"): 2,
+    ("speculation", "ngram", "minBreadth"): 2,
+    ("speculation", "ngram", "maxBreadth"): 4,
+    ("speculation", "ngram", "match"): "PROB",
+    ("speculation", "ngram", "capacity"): 1000,
+    ("speculation", "ngram", "minTokenProbability"): 0.2,
+    ("speculation", "ngram", "maxSpecFactor"): 2,
     ("speculation", "adaptive", "policy"): "Static",
     ("speculation", "adaptive", "batchSizes"): [{"from": 2, "candidateSteps": [1, 3]}],
     (*_ENTRY, "from"): 3,
@@ -146,8 +158,9 @@ def without_items(path):
 @pytest.mark.parametrize("path", sorted(OTHERS, key=str), ids=lambda it: ".".join(map(str, it)))
 def test_pods_are_replaced_exactly_for_fields_that_need_it(path, example, config_hash):
     manifest = example()
-    before = config_hash({**manifest, "spec": BASE})
-    after = config_hash({**manifest, "spec": edited(BASE, path, OTHERS[path])})
+    base = WITHOUT_MODEL if "ngram" in path else BASE
+    before = config_hash({**manifest, "spec": base})
+    after = config_hash({**manifest, "spec": edited(base, path, OTHERS[path])})
     assert (before != after) == (CHANGES[without_items(path)] == Change.RESTART)
 
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,10 +18,20 @@ With 64 rows of 6144 x 768 float32 weights this takes half the time of whole wei
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Map x [rows, inputs] by weight [outputs, inputs]; on a CPU with one BLAS call per row.
 
-    How the weight is cut depends on the weight alone, so every row makes the same calls.
+    How the weight is cut depends on the weight alone, so every row makes the same calls. They use
+    one thread: on some processors a BLAS divides each sum among its threads.
     """
     if not computes_by_row(x):
         return functional.linear(x, weight, bias)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _linear_by_row(x, weight, bias)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _linear_by_row(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     out = x.new_empty(x.shape[0], weight.shape[0])
     step = max(1, BLOCK_BYTES // max(1, weight.shape[1] * weight.element_size()))
     for first in range(0, weight.shape[0], step):
