@@ -97,7 +97,7 @@ def test_r1_an_engine_that_does_not_fit_says_the_smallest_change_that_would(
     checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specdecode_engine.startup.build.available_bytes", lambda device: 700_000)
-    with pytest.raises(NotEnoughMemory, match=r"max_running_requests 8 would fit"):
+    with pytest.raises(NotEnoughMemory, match=r"max_running_requests 4 would fit"):
         make_core(checkpoints, "EAGLE3")
     monkeypatch.setattr("specdecode_engine.startup.build.available_bytes", lambda device: 1_000)
     with pytest.raises(NotEnoughMemory, match=r"give the engine more memory"):
