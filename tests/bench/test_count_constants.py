@@ -40,7 +40,7 @@ def test_plain_numbers_and_unit_factors_are_no_constants(
 def test_the_adaptive_policies_have_at_most_half_of_their_former_constants() -> None:
     files = count()["files"]
     assert isinstance(files, dict)
-    # Detecting a draft that does not fit is no part of a policy.
+    # A policy does not detect drafts that do not fit.
     policies = {name: constants for name, constants in files.items() if "draft_" not in name}
     assert len(policies) >= 5
     assert sum(policies.values()) <= BEFORE / 2
