@@ -7,17 +7,17 @@ from typing import Any
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import DRAFT_IN_TARGET, Algorithm
 from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
-from specdecode_engine.model.dflash import DFlashHead
+from specdecode_engine.model.dflash import BlockHead, DFlashHead
 from specdecode_engine.model.dflash_config import is_dflash
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
-from specdecode_engine.model.draft_head import HiddenStateHead
+from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.mtp import MtpHead
 from specdecode_engine.model.mtp_config import has_modules, is_export
 
-DRAFT_HEADS: Mapping[Algorithm, type[HiddenStateHead[Any]]] = {
+DRAFT_HEADS: Mapping[Algorithm, type[DraftHead[Any]] | type[BlockHead[Any]]] = {
     Algorithm.EAGLE: Eagle1Head,
     Algorithm.EAGLE3: Eagle3Head,
     Algorithm.MTP: MtpHead,

@@ -12,7 +12,6 @@ from specdecode_engine.graphs.cache import GraphCache
 from specdecode_engine.model.block_view import BlockMasks
 from specdecode_engine.model.dflash import BlockHead
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
-from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.draft_scratch import DraftScratch
 from specdecode_engine.model.forward import (
     DecodeForward,
@@ -64,9 +63,7 @@ def load_draft(
     if not isinstance(config.draft, HeadConfig):
         return load_model(folder, config.draft)
     kind = DRAFT_HEADS[config.boot.speculation.algorithm]
-    head = kind.load(folder, target, config=config.draft, progress=progress, linears=linears)
-    assert isinstance(head, DraftHead | BlockHead)
-    return head
+    return kind.load(folder, target, config=config.draft, progress=progress, linears=linears)
 
 
 def wire_drafter(

@@ -189,12 +189,13 @@ class Tables:
         self._timer = loop.call_at(self._deadline_s, self._expire)
 
     def _expire(self) -> None:
-        self._returning = asyncio.create_task(self._return_if_due())
+        self._returning = asyncio.create_task(self._return_unless_renewed(self._timer))
 
-    async def _return_if_due(self) -> None:
+    async def _return_unless_renewed(self, timer: asyncio.TimerHandle | None) -> None:
         async with self._changing:
-            if self._deadline_s is None or asyncio.get_running_loop().time() < self._deadline_s:
-                return  # another table came meanwhile
+            # The clock does not decide: a loop calls a timer up to a millisecond before its time.
+            if self._timer is not timer:
+                return
             log.warning(
                 "the table of %s has expired; the engine returns to the table of: %s",
                 self._in_force.source,
