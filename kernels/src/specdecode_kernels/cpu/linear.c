@@ -10,8 +10,9 @@ threads, and however the inputs are cut: a row's bits depend on the row alone. *
 #endif
 
 #define SLAB 96     /* rows that share a block while it is in the cache */
-#ifndef CUT         /* library.py chooses it for some processors */
 #define CUT 512     /* most steps over the inputs before the next rows take their turn */
+#ifndef SLAB_CUT    /* library.py chooses it for some processors */
+#define SLAB_CUT CUT /* the same where all rows are one slab */
 #endif
 #define AHEAD 4096  /* bytes: how far to ask for weights that only one turn needs */
 #define LINE 64     /* bytes that memory hands out at once */
@@ -134,7 +135,8 @@ static void add_slab(const entry *block, const entry *x, long stride, float *sum
 void map_block(const entry *block, const entry *x, long stride, const entry *bias, entry *out, long rows,
                long outputs, long inputs, long width) {
     __attribute__((aligned(64))) float sums[SLAB * BLOCK];
-    long steps = (inputs + STEP - 1) / STEP, cuts = (steps + CUT - 1) / CUT;
+    long most = rows > SLAB ? CUT : SLAB_CUT;
+    long steps = (inputs + STEP - 1) / STEP, cuts = (steps + most - 1) / most;
     long cut = (steps + cuts - 1) / cuts * STEP;
     for (long top = 0; top < rows; top += SLAB) {
         long height = rows - top < SLAB ? rows - top : SLAB;
