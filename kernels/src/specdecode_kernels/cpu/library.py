@@ -37,8 +37,8 @@ FLAGS = (
     *_FUSE_ALWAYS,
 )
 # Steps of a linear map after which the next rows take their turn with the same weights. On an Intel
-# Xeon, 16 to 64 rows take 6 to 15 % less time with weights that stay in its first cache; 768 rows of
-# 2,048 inputs would take 21 % more.
+# Xeon, 16 to 64 rows take 6 to 15 % less time with weights that stay in its first cache; 768 rows
+# of 2,048 inputs would take 21 % more.
 _INTEL = ("-DSLAB_CUT=64",)
 COMPILE_TIMEOUT_S = 120
 
