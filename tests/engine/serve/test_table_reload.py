@@ -383,7 +383,7 @@ async def test_an_engine_without_a_table_returns_to_its_steps_at_start():
 
 
 def test_every_table_expires_though_the_loop_of_the_server_may_call_timers_early():
-    """uvloop rounds times to milliseconds: without care, one table in some hundred stayed."""
+    """The timers of uvloop count whole milliseconds: without care, one table in 500 stayed."""
     speculation = SpeculationBoot(
         algorithm=Algorithm.STANDALONE, draft_path="/d", num_steps=2, policy=Policy.STATIC
     )
