@@ -51,7 +51,7 @@ def _run(cluster: Cluster, console: Console) -> dict[str, object]:
         console.note(cluster.kubectl("apply", "-f", str(RESOURCE)).strip())
         wait_until(lambda: resource_state(cluster), console.note, seconds=900)
     with console.step("inside", f"Ask from inside the cluster: {QUESTION}"):
-        inside = ask_inside(cluster, OPERATOR_IMAGE)
+        inside = ask_inside(cluster, OPERATOR_IMAGE, console.note)
         console.note(inside.text.replace("\n", "\n    "))
     with (
         console.step("streamed", "Ask again through a port-forward, streamed"),

@@ -1,13 +1,14 @@
 """Sends requests to the endpoint: from a pod in the cluster, and from here by a port-forward."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
 from demo.console import Console, DemoFailed
-from demo.kubernetes import Cluster
+from demo.kubernetes import Cluster, wait_until
 
 QUESTION = "What is speculative decoding?"
 MODEL = "chat"
@@ -33,41 +34,54 @@ class Answer:
     tokens: int
 
 
-def ask_inside(cluster: Cluster, image: str, model: str = MODEL) -> Answer:
-    """Ask through the Service, from a pod that is made for it and removed."""
+def ask_inside(
+    cluster: Cluster, image: str, note: Callable[[str], None], model: str = MODEL
+) -> Answer:
+    """Ask through the Service, from a pod that is made for it and removed.
+
+    The answer is read from the pod's log: `kubectl run --rm -i` prints nothing if the container
+    ends while kubectl attaches to it.
+    """
     url = cluster.get("sdd", MODEL)["status"]["address"]["url"]
     cluster.kubectl("delete", "pod", "ask", "--ignore-not-found", "--wait")
-    printed = cluster.kubectl(
+    cluster.kubectl(
         "run", "ask", f"--image={image}", "--image-pull-policy=IfNotPresent", "--restart=Never",
-        "--rm", "-i", "--quiet", "--command", "--",
-        "python3", "-c", _ASK_INSIDE, url, model, QUESTION,
+        "--command", "--", "python3", "-c", _ASK_INSIDE, url, model, QUESTION,
     )  # fmt: skip
+    wait_until(lambda: _unfinished(cluster), note, seconds=180)
+    printed = cluster.kubectl("logs", "ask")
     lines = [line for line in printed.splitlines() if line.startswith("{")]
     if not lines:
         raise DemoFailed(f"the pod inside the cluster printed no answer:\n{printed}")
+    cluster.kubectl("delete", "pod", "ask")
     answer = json.loads(lines[0])
     return Answer(answer["text"], answer["usage"]["completion_tokens"])
 
 
+def _unfinished(cluster: Cluster) -> str | None:
+    phase = cluster.get("pod", "ask")["status"].get("phase")
+    return None if phase in ("Succeeded", "Failed") else f"the pod is {phase}"
+
+
 def ask_streaming(url: str, console: Console) -> Answer:
     """Ask with the openai client and print the answer as it comes."""
-    client = OpenAI(base_url=f"{url}/v1", api_key="none")
-    stream = client.chat.completions.create(
-        model=MODEL,
-        messages=[{"role": "user", "content": QUESTION}],
-        temperature=0,
-        max_tokens=96,
-        stream=True,
-        stream_options={"include_usage": True},
-    )
     pieces, tokens = [], 0
     console.stream("    ")
-    for chunk in stream:
-        for choice in chunk.choices:
-            pieces.append(choice.delta.content or "")
-            console.stream(pieces[-1].replace("\n", "\n    "))
-        if chunk.usage is not None:
-            tokens = chunk.usage.completion_tokens
+    with OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        stream = client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": QUESTION}],
+            temperature=0,
+            max_tokens=96,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        for chunk in stream:
+            for choice in chunk.choices:
+                pieces.append(choice.delta.content or "")
+                console.stream(pieces[-1].replace("\n", "\n    "))
+            if chunk.usage is not None:
+                tokens = chunk.usage.completion_tokens
     console.stream("\n")
     return Answer("".join(pieces), tokens)
 

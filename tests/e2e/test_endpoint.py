@@ -23,7 +23,7 @@ def test_a_resource_answers_through_its_service_and_speculates(cluster, apply) -
     cluster.kubectl("wait", "--for=condition=Ready", "sdd/chat", "--timeout=10s")
     resource = cluster.get("sdd", "chat")
     assert resource["status"]["readyReplicas"] == 1
-    answer = ask_inside(cluster, image_of_operator(cluster), model="tiny")
+    answer = ask_inside(cluster, image_of_operator(cluster), print, model="tiny")
     assert answer.tokens > 10
     with cluster.port_forward("deployment/chat", names.MANAGEMENT_PORT) as url:
         metrics = httpx.get(f"{url}/metrics", timeout=10).text
