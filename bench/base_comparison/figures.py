@@ -10,10 +10,13 @@ RENAMED: Mapping[str, str] = {}
 """Names of figures in older commits, and today's."""
 
 _NOT_COMPARED = frozenset(
-    {"best_depths", "best_num_steps", "unavailable", "mismatches", "floors", "versions", "machine"}
+    {
+        *("best_depths", "best_num_steps", "unavailable", "mismatches", "floors", "versions"),
+        *("machine", "nproc", "load"),
+    }
 )
 _PEERS = re.compile(r"\b(?:transformers|openvino) ")  # their own rates are not ours to change
-_LOWER_IS_BETTER = re.compile(r"_[um]s\b|_ms_per_|verify8_over_1\b|step_to_native")
+_LOWER_IS_BETTER = re.compile(r"_[um]s\b|_ms_per_|verify8_over_1\b|step_to_native|calls_per_step")
 
 Figures = Mapping[str, float]
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -18,28 +17,34 @@ from engine.crossing import measure_crossing
 from engine.implementations import FULL as FULL_TURNS
 from engine.implementations import QUICK as QUICK_TURNS
 from engine.implementations import measure_implementations
+from engine.limits import extent, measure_limits
 from peers.host_step import measure_host_steps
+from peers.idle import MachineBusy, wait_until_idle
 from peers.report import RESULTS, Report, write_results
 from peers.versus import FULL, QUICK, measure_versus
 from radix.timing import measure as measure_radix
 
 HEADLINE, OTHER = "float32", "bfloat16"
 PAGE_SIZE = 16
-SECTIONS = ("host", "versus", "adaptive", "algorithms", "crossing", "implementations")
-QUICK_SECTIONS = ("host", "versus", "adaptive")
+SECTIONS = ("host", "limits", "versus", "adaptive", "algorithms", "crossing", "implementations")
+QUICK_SECTIONS = ("host", "limits", "versus", "adaptive")
 
 
 def main() -> int:
-    """Measure, print the tables, write the results of a full run."""
+    """Measure, print the tables, write the results of a full run; 1 on a busy machine."""
     options = _options()
     torch.set_num_threads(1)
+    try:
+        report = Report(load=wait_until_idle())
+    except MachineBusy as error:
+        print(error, file=sys.stderr)
+        return 1
     began_s = time.monotonic()
-    report = Report()
     folder = options.results or (None if options.quick else RESULTS)
     for section in options.only:
         for part in _measure(section, options, report):
             report.figures |= part
-            report.add_machine(time.monotonic() - began_s, os.getloadavg()[0])
+            report.add_machine(time.monotonic() - began_s)
             if folder is not None:  # after every part: what comes later may fail
                 write_results(report, folder)
     print(report.text())
@@ -61,6 +66,8 @@ def _measure(
         prefix = measure_radix(PAGE_SIZE, 0, 0, repeats=100)
         rounds = measure_host_steps(100 if quick else 400)
         yield {"prefix_match_us": prefix["match_us"], "scheduler_us": rounds}
+    elif section == "limits":
+        yield measure_limits(extent(is_quick=quick))
     elif section == "adaptive":
         yield {"adaptive": measure_adaptive(QUICK_ADAPTIVE if quick else FULL_ADAPTIVE)}
     elif section == "implementations":

@@ -1,9 +1,9 @@
 """Compares the experts op in C with what the machine can do at most; the last line is JSON.
 
-The limit of one product is the longer of reading its weights once and of as many multiplications
-in oneDNN's square product, at the rates of the same repeat; that of the op is the sum over the
-products of all experts that have rows. Each repeat also times the linear op for each of those
-products, one by one, and the choice of experts from a router's logits. All are CPU times.
+The limit of one product is the longer of reading its weights once and of its multiply-adds, at the
+rates of the same repeat (`peers.floors`); that of the op is the sum over the products of all
+experts that have rows. Each repeat also times the linear op for each of those products, one by
+one, and the choice of experts from a router's logits. All are CPU times.
 """
 
 import argparse
@@ -99,12 +99,12 @@ class MixtureLayer:
 
     def limit_ms(self, rows_by_expert: Sequence[int], rates: Floors) -> float:
         """Return the least time of the products of experts with these rows."""
-        sizes, name = self.sizes, str(self.dtype).removeprefix("torch.")
+        sizes = self.sizes
         total_ms = 0.0
         for rows in rows_by_expert:
             for weights in (2 * sizes.inner * sizes.hidden, sizes.inner * sizes.hidden):
                 read_ms = weights * self.dtype.itemsize / rates.read_gb_s / 1e6
-                product_ms = 2 * rows * weights / rates.gemm_gflop_s[name] / 1e6
+                product_ms = 2 * rows * weights / rates.product_gflop_s / 1e6
                 total_ms += max(read_ms, product_ms)
         return total_ms
 

@@ -18,20 +18,24 @@ _ADAPTIVE = ("to_best_fixed", "to_no_speculation")
 
 @dataclass(slots=True)
 class Report:
-    """What was measured so far."""
+    """What was measured so far.
 
+    `load` is that of the minute before the measurement.
+    """
+
+    load: float = 0.0
     figures: dict[str, object] = field(default_factory=dict)
     contests: dict[str, Versus] = field(default_factory=dict)  # by number type
     machine: dict[str, object] = field(default_factory=dict)
 
-    def add_machine(self, wall_s: float, load_average: float) -> None:
+    def add_machine(self, wall_s: float) -> None:
         """Note where and when this was: the processor's model, nothing that names the machine."""
         self.machine = {
             "date": datetime.date.today().isoformat(),
             "processor": processor_model(),
             "cores": os.cpu_count(),
             "python": platform.python_version(),
-            "load_average": round(load_average, 1),
+            "load_average": round(self.load, 2),
             "wall_s": round(wall_s, 1),
         }
 
@@ -46,6 +50,9 @@ class Report:
         contests = self.contests
         return {
             **brief,
+            "processor": processor_model(),
+            "nproc": os.cpu_count(),
+            "load": round(self.load, 2),
             "rates": {dtype: one.rates for dtype, one in contests.items()},
             "best_depths": {dtype: one.depths for dtype, one in contests.items()},
             "unavailable": {dtype: one.unavailable for dtype, one in contests.items()},
@@ -97,10 +104,9 @@ class Report:
                 lines.append("float32: everybody answered with the same tokens")
             if versus.floors:
                 floor = versus.floors[len(versus.floors) // 2]
-                gemm = ", ".join(f"{k} {v:.0f}" for k, v in floor.gemm_gflop_s.items())
                 lines.append(
                     f"limits ({dtype} run): read {floor.read_gb_s:.1f} GB/s, copy "
-                    f"{floor.copy_gb_s:.1f} GB/s, matrix product GFLOP/s: {gemm}"
+                    f"{floor.copy_gb_s:.1f} GB/s, products {floor.product_gflop_s:.0f} GFLOP/s"
                 )
         return "\n" + "\n".join(lines)
 

@@ -55,6 +55,18 @@ TARGETS = (
     Target("implementations gemma3_step_to_native_b8", "the same, batch 8"),
     Target("implementations gemma3_to_generate_b1", "Gemma 3 natively to `generate`"),
     Target("implementations gemma3_to_generate_b8", "the same, batch 8"),
+    *(
+        Target(f"linear{rows}_of_limit {dtype}", f"linear layers, {rows} rows, {dtype}", least)
+        for rows, least in ((1, 0.9), (8, 0.8), (64, 0.8))
+        for dtype in ("float32", "bfloat16")
+    ),
+    Target("step_b1_of_read float32", "decode step, batch 1, of reading the weights", 0.8),
+    Target("step_b1_of_read bfloat16", "the same, bfloat16", 0.7),
+    Target("step_b8_of_read float32", "decode step, batch 8, of reading the weights", 0.65),
+    Target("step_b8_of_read bfloat16", "the same, bfloat16", 0.65),
+    Target("prefill_of_flops 512", "prefill of 512 tokens, of its multiply-adds", 0.7),
+    Target("prefill_of_flops 2048", "the same, 2,048 tokens", 0.7),
+    Target("calls_per_step", "calls of Python functions in a step, batch 1", at_most=250),
     Target("prefix_match_us", "prefix match, 4096 tokens, pages of 16, µs", at_most=150),
     Target("scheduler_us 1", "host part of a step, batch 1, µs", at_most=50),
     Target("scheduler_us 16", "the same, batch 16", at_most=100),

@@ -29,11 +29,11 @@ def test_every_figure_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_the_limit_is_what_takes_longer_of_every_product() -> None:
     layer = MixtureLayer(backend_of("cpu", torch.device("cpu")), SMALL, torch.float32)
-    rates = Floors(read_gb_s=4e-6, copy_gb_s=1.0, gemm_gflop_s={"float32": 2e-6})  # per ms
+    rates = Floors(read_gb_s=4e-6, copy_gb_s=1.0, product_gflop_s=2e-6)  # per ms
     weights = 3 * SMALL.inner * SMALL.hidden
     assert layer.limit_ms([1], rates) == pytest.approx(weights)  # reads 4 bytes, multiplies once
     assert layer.limit_ms([1, 5], rates) == pytest.approx((1 + 5) * weights)
-    slow = Floors(read_gb_s=1e-6, copy_gb_s=1.0, gemm_gflop_s={"float32": 2e-6})
+    slow = Floors(read_gb_s=1e-6, copy_gb_s=1.0, product_gflop_s=2e-6)
     assert layer.limit_ms([1, 5], slow) == pytest.approx((4 + 5) * weights)
 
 

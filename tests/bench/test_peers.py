@@ -114,7 +114,7 @@ def test_figures_are_medians_of_ratios_within_a_repeat() -> None:
     samples = Samples(
         {entry: {n: _answer(rate) for n, rate in enumerate(row)} for entry, row in rates.items()}
     )
-    floors = [Floors(0.02, 0.02, {})] * 3  # 20 MB/s over 100 kB a token: at most 200 tokens/s
+    floors = [Floors(0.02, 0.02, 1.0)] * 3  # 20 MB/s over 100 kB a token: at most 200 tokens/s
     widths = [{"one_row_ms": 2.0, "eight_rows_ms": 3.0}]
     figures = contest_figures(samples, widths, floors, Model(100_000))
     assert set(ASKED) <= set(figures)
@@ -153,12 +153,12 @@ def test_a_target_is_met_missed_or_not_measured() -> None:
 
 
 def test_results_are_json_a_page_and_a_plot_without_paths(tmp_path: Path) -> None:
-    report = Report({"plain_b1_vs_transformers": 1.5, "adaptive": {}})
+    report = Report(figures={"plain_b1_vs_transformers": 1.5, "adaptive": {}})
     row = {"tokens_per_cpu_s": 10.0, "least_cpu_ms_per_token": 90.0}
     report.contests["float32"] = Versus(
         rates={"own plain single": row}, unavailable={OPENVINO: "no wheel"}
     )
-    report.add_machine(1.0, 0.5)
+    report.add_machine(1.0)
     paths = write_results(report, tmp_path)
     assert [path.suffix for path in paths] == [".json", ".md", ".png"]
     summary = json.loads(paths[0].read_text())
@@ -197,7 +197,7 @@ def test_the_machines_limits_are_positive_and_reading_beats_nothing() -> None:
     floors = Limits().measure()
     assert floors.read_gb_s > 1
     assert floors.copy_gb_s > 1
-    assert floors.gemm_gflop_s.keys() == {"float32", "bfloat16"}
+    assert floors.product_gflop_s > 1
 
 
 def test_the_hosts_part_of_a_round_is_timed_for_every_batch() -> None:
