@@ -1,7 +1,7 @@
 """What the machine can do at most in the same minute: memory's rate, and multiply-adds of float32.
 
 All rates are of all threads together, by the processor time of each. Products count in float32
-whatever the type of the weights: no kernel uses instructions for bfloat16, which round otherwise.
+whatever the type of the weights: no kernel uses instructions for bfloat16, whose results differ.
 """
 
 import ctypes
