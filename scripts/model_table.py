@@ -103,7 +103,7 @@ def _differences(family: Family) -> str:
         found.append("`attention_bias` by default")
     if family.sinks:
         found.append("a sink for every query head")
-    if family.rope:
+    if "rope_type" in family.rope:
         found.append(f"{family.rope['rope_type']} angles by default")
     if family.experts is not None:
         found.append(EXPERTS[family.experts])

@@ -19,7 +19,6 @@ from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.weights import tensor_bytes
 from tests.zoo.conftest import MakeModel
 from zoo.logits import TOLERANCE, worst_differences
-from zoo.models import ZooModel
 
 CPU = torch.device("cpu")
 NAME = "model.layers.1.mlp.down_proj.weight"
@@ -157,33 +156,6 @@ def write_float8(folder: Path, shards: Path) -> None:
         tensors[name] = tensors[name].to(torch.float8_e4m3fn)
         tensors[f"{name}_scale_inv"] = torch.ones(1)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def test_the_text_model_of_a_wrapper_loads_without_its_vision_tensors(
-    tmp_path: Path, make_model: MakeModel, models: dict[str, ZooModel]
-) -> None:
-    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
-
-    text = make_model("gemma3_text")[1]
-    vision = {
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "image_size": 16,
-        "patch_size": 8,
-    }
-    keys = {**models["gemma3_text"].keys, "model_type": "gemma3_text"}
-    whole = Gemma3ForConditionalGeneration(
-        Gemma3Config(text_config=keys, vision_config=vision, mm_tokens_per_image=1)
-    )
-    whole.model.language_model.load_state_dict(text.model.state_dict())
-    whole.save_pretrained(tmp_path)
-    model = load(tmp_path)
-    assert model.config.model_type == "gemma3_text"
-    assert model.skipped_tensors
-    assert not any("language_model" in name for name in model.skipped_tensors)
-    assert max(worst_differences(text, model).values()) <= TOLERANCE
 
 
 def pickled(folder: Path, **options: bool) -> dict[str, torch.Tensor]:

@@ -30,6 +30,8 @@ SERVED = {
     "mistral-7b-v0.1": "native",
     "qwen2.5-3b": "native",
     "qwen2.5-7b": "native",
+    "qwen2.5-vl-7b": "native",
+    "qwen3-vl-4b": "native",
     "qwen3-4b": "native",
     "qwen3-4b-int8": "native",
     "qwen3-8b": "native",
@@ -86,12 +88,17 @@ def only_target(target: Path, options: CheckOptions | None = None) -> PairCheck:
 
 
 def meta_bytes(target: Path) -> int:
-    """Bytes of the parameters of transformers' model, each counted once."""
+    """Bytes of the parameters of transformers' model for text, each counted once."""
     config: Any = transformers.AutoConfig.from_pretrained(target)
     with torch.device("meta"):
-        text = config.get_text_config(decoder=True)
-        model = transformers.AutoModelForCausalLM.from_config(text, dtype=torch.bfloat16)
-    return sum(one.numel() * one.element_size() for one in model.parameters())
+        if "_vl" in config.model_type:  # which transformers has as a whole only
+            whole = transformers.AutoModelForImageTextToText
+            model = whole.from_config(config, dtype=torch.bfloat16)
+        else:
+            text = config.get_text_config(decoder=True)
+            model = transformers.AutoModelForCausalLM.from_config(text, dtype=torch.bfloat16)
+    parts = model.named_parameters()
+    return sum(one.numel() * one.element_size() for name, one in parts if "visual" not in name)
 
 
 @pytest.mark.parametrize("name", SERVED)

@@ -6,7 +6,7 @@ error, found from the file headers before the first byte of weights is read.
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -133,8 +133,7 @@ class Checkpoint:
 
     def _raise_if(self, fault: str, names: list[str], remedy: str) -> None:
         if names:
-            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            raise TensorError(self.folder, f"{fault} {', '.join(names[:NAMED])}{more}", remedy)
+            raise TensorError(self.folder, f"{fault} {list_names(names)}", remedy)
 
     def read(self, name: str, into: Tensor) -> None:
         # The file is mapped; what is read of it goes to `into` without a copy in between.
@@ -145,6 +144,12 @@ class Checkpoint:
         with safe_open(self.tensors[name].file, framework="pt") as opened:
             stored: Tensor = opened.get_tensor(name)
             return stored
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Write names for an error: the first of them, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"
 
 
 def has_tensors(folder: Path) -> bool:

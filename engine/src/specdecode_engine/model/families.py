@@ -16,6 +16,7 @@ GPT_OSS_ROPE: Mapping[str, object] = {
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
+TIE = "tie_word_embeddings"
 GEMMA2_DEFAULTS: Mapping[str, object] = {
     "vocab_size": 256_000,
     "hidden_size": 2304,
@@ -71,17 +72,20 @@ class Family:
     # gelu; embeddings times sqrt(hidden_size); softcaps; the scale by query_pre_attn_scalar
     has_local_rope: bool = False  # layers with a window have angles of their own
     text_section: str | None = None  # of config.json, with the keys of the text model
+    may_be_flat: bool = False  # those keys are outside of a section in older files
     defaults: Mapping[str, object] = field(default_factory=dict)  # of keys of config.json
 
     def keys_of(self, file: ConfigFile) -> ConfigFile:
         """Return the keys of the text model, with the family's defaults of those left out."""
-        text = file
+        text, tie = file, {}
         if self.text_section is not None:
             section = file.section(self.text_section)
-            if section is None:
+            if section is None and not self.may_be_flat:
                 raise file.error(self.text_section, "it must describe the text model")
-            text = section
-        return ConfigFile(file.file, {**self.defaults, **text.keys}, text.prefix)
+            text = section or file
+            if file.get(TIE) is True:
+                tie = {TIE: True}
+        return ConfigFile(file.file, {**self.defaults, **text.keys, **tie}, text.prefix)
 
 
 LLAMA = Family()
@@ -93,12 +97,17 @@ GEMMA3 = Family(
     has_local_rope=True,
     defaults=GEMMA3_DEFAULTS,
 )
+QWEN2 = Family(always_qkv_bias=True, windows=Windows.SWITCH)
+QWEN3 = Family(qk_norm=True, windows=Windows.SWITCH, head_dim=128)
+QWEN2_VL = replace(
+    QWEN2, text_section="text_config", may_be_flat=True, rope={"rope_theta": 1_000_000.0}
+)
 FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": Family(windows=Windows.ALL),
-    "Qwen2ForCausalLM": Family(always_qkv_bias=True, windows=Windows.SWITCH),
-    "MiMoForCausalLM": Family(always_qkv_bias=True, windows=Windows.SWITCH),
-    "Qwen3ForCausalLM": Family(qk_norm=True, windows=Windows.SWITCH, head_dim=128),
+    "Qwen2ForCausalLM": QWEN2,
+    "MiMoForCausalLM": QWEN2,
+    "Qwen3ForCausalLM": QWEN3,
     "Qwen3MoeForCausalLM": Family(qk_norm=True, experts=ExpertTensors.SEPARATE),
     "GptOssForCausalLM": Family(
         attention_bias=True,
@@ -111,5 +120,10 @@ FAMILIES: Mapping[str, Family] = {
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "Gemma3ForConditionalGeneration": replace(GEMMA3, text_section="text_config"),
+    "Qwen2VLForConditionalGeneration": QWEN2_VL,
+    "Qwen2_5_VLForConditionalGeneration": QWEN2_VL,
+    "Qwen3VLForConditionalGeneration": replace(
+        QWEN3, text_section="text_config", rope={"rope_theta": 500_000.0}
+    ),
 }
 """By the name under `architectures`."""

@@ -21,6 +21,8 @@ from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.layer_map import FULL, SLIDING
 
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
+MROPE = "mrope"
+"""Each position is three, of time, height and width, which are equal for text."""
 STRETCHING = ("linear", "dynamic", "yarn")
 DEFAULT_THETA = 10_000.0
 ORIGINAL = "original_max_position_embeddings"
@@ -94,6 +96,8 @@ def parse_rope(
     section.refuse("partial_rotary_factor", 1.0, "rotating a part of each head is not supported")
     key = "rope_type" if section.get("rope_type") is not None else "type"
     kind = section.get(key) or "default"
+    if kind == MROPE and section.get("mrope_section") is not None:
+        kind = "default"
     if kind not in KINDS:
         raise section.error(key, f"supported kinds are {', '.join(KINDS)}")
     theta = section.real("rope_theta", top_theta)

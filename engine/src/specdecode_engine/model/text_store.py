@@ -9,33 +9,43 @@ from specdecode_engine.model.checkpoint import Shape, StoredTensor, TensorStore
 
 TEXT = "language_model."
 MODEL = "model."
-OTHER_INPUTS = ("vision_tower.", "multi_modal_projector.")
-"""Parts for images, whose tensors are left out."""
+OTHER_INPUTS = (
+    *("vision_tower.", "vision_model.", "visual.", "audio_tower."),
+    *("multi_modal_projector.", "embed_vision.", "embed_audio.", "image_newline"),
+)
+"""Parts for images and sounds, whose tensors are left out; any other is an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextModelStore:
-    """Tensors under the names that the text model has alone; those of images are skipped.
+    """Tensors under the names that the text model has alone; those of other inputs are skipped.
 
-    Two layouts are published: the whole text model under `language_model.`, and its layers under
-    `model.language_model.` with the head outside.
+    Three layouts are published: the whole text model under `language_model.`, its layers under
+    `model.language_model.` with the head outside, and all under their own names (Qwen2.5-VL).
     """
 
     source: TensorStore
-    is_whole: bool  # the first layout
+    model_prefix: str  # in place of `model.`
+    head_prefix: str  # of all other tensors of the text model
     tensors: Mapping[str, StoredTensor]
     skipped: tuple[str, ...]
 
     @classmethod
     def of(cls, source: TensorStore) -> "TextModelStore":
-        is_whole = any(name.startswith(TEXT) for name in source.tensors)
+        model, head = next(
+            layout
+            for layout in ((TEXT + MODEL, TEXT), (MODEL + TEXT, ""), (MODEL, ""))
+            if layout[0] == MODEL or any(name.startswith(layout[0]) for name in source.tensors)
+        )
         skipped = tuple(sorted(filter(_is_of_other_inputs, source.tensors)))
         tensors = {
-            _short_name(name, is_whole): stored
+            MODEL + name.removeprefix(model)
+            if name.startswith(model)
+            else name.removeprefix(head): stored
             for name, stored in source.tensors.items()
             if not _is_of_other_inputs(name)
         }
-        return cls(source, is_whole, tensors, skipped)
+        return cls(source, model, head, tensors, skipped)
 
     def check(self, expected: Mapping[str, Shape], optional: Mapping[str, Shape]) -> None:
         skipped = {name: self.source.tensors[name].shape for name in self.skipped}
@@ -48,16 +58,9 @@ class TextModelStore:
         return {self._stored_name(name): shape for name, shape in shapes.items()}
 
     def _stored_name(self, name: str) -> str:
-        if self.is_whole:
-            return TEXT + name
-        return MODEL + TEXT + name.removeprefix(MODEL) if name.startswith(MODEL) else name
-
-
-def _short_name(name: str, is_whole: bool) -> str:
-    """Return the name of a stored tensor in the text model."""
-    if is_whole:
-        return name.removeprefix(TEXT)
-    return MODEL + name.removeprefix(MODEL + TEXT) if name.startswith(MODEL + TEXT) else name
+        if name.startswith(MODEL):
+            return self.model_prefix + name.removeprefix(MODEL)
+        return self.head_prefix + name
 
 
 def _is_of_other_inputs(name: str) -> bool:

@@ -30,7 +30,11 @@ from specdecode_engine.model.quantized.weight import UNQUANTIZED_DTYPE
 from specdecode_engine.model.routed_experts import RoutedShape
 from specdecode_engine.model.text_store import TextModelStore
 from specdecode_engine.model.transformers.config import TransformersConfig
-from specdecode_engine.model.transformers.loading import make_network
+from specdecode_engine.model.transformers.loading import (
+    check_tensors,
+    make_network,
+    text_tensors,
+)
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.unsupported import refuse_unsupported
 from specdecode_engine.startup.draft_models import (
@@ -60,8 +64,7 @@ class ModelCheck:
     kv_dtype: torch.dtype | None = None
     routed_bytes_per_token: int | None = None  # of the ids of experts; None without experts
     context_length: int | None = None
-    has_tensors: bool = False  # whether names and shapes of tensors were compared with config.json,
-    # which is done for the native implementation only
+    has_tensors: bool = False  # whether names and shapes of tensors were compared with config.json
     reason: str | None = None  # why it cannot be served
     warning: str | None = None  # why a draft seems to be made for another target
 
@@ -167,6 +170,8 @@ def _check_model(
     kv_dtype = options.kv_dtype or dtype
     if isinstance(config, TransformersConfig):
         network = make_network(config, dtype)
+        if checkpoint is not None:
+            check_tensors(network, text_tensors(config, checkpoint)[0])
         parameters = sum(parameter.numel() for parameter in network.parameters())
         routed = RoutedShape.of(TransformersModel.of_network(config, network, AUDITED_POSITIONS))
     else:
@@ -185,7 +190,7 @@ def _check_model(
         kv_dtype=kv_dtype,
         routed_bytes_per_token=None if routed is None else routed.token_bytes,
         context_length=config.rope.trained_positions,
-        has_tensors=checkpoint is not None and not isinstance(config, TransformersConfig),
+        has_tensors=checkpoint is not None,
     )
 
 

@@ -121,6 +121,8 @@ def _read_text_config(file: ConfigFile) -> Any:
             f"{file.file}: model_type is {text.model_type!r}, for which transformers has no causal "
             "language model; use a decoder-only model"
         )
+    if text is not whole and getattr(whole, "tie_word_embeddings", False):
+        text.tie_word_embeddings = True
     if hasattr(text, "quantization_config"):  # transformers would look for kernels of the format
         del text.quantization_config
     return text

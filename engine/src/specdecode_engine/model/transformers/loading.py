@@ -6,32 +6,25 @@ stay mapped, and count as memory, as long as one tensor of them is in use.) No c
 ever runs, and pickles are read as weights only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from specdecode_engine.model.checkpoint import NAMED, TensorError, TensorStore
+from specdecode_engine.model.checkpoint import TensorError, TensorStore, list_names
 from specdecode_engine.model.mtp_layout import without_modules
-from specdecode_engine.model.quantized.store import DequantizingStore, open_tensors
-from specdecode_engine.model.store_part import StorePart
+from specdecode_engine.model.quantized.store import open_tensors
+from specdecode_engine.model.text_store import TextModelStore
 from specdecode_engine.model.transformers.attention import (
     IMPLEMENTATION,
     UnsupportedModel,
     register,
 )
 from specdecode_engine.model.transformers.config import TransformersConfig
-
-WRAPPED = {
-    r"^model\.language_model\.": "model.",
-    r"^language_model\.model\.": "model.",
-    r"^language_model\.lm_head\.": "lm_head.",
-}
-"""Names of a text model's tensors within a model for several kinds of input."""
+from specdecode_engine.model.transformers.parameter_sources import expected_tensors
 
 
 def load_network(
@@ -45,36 +38,66 @@ def load_network(
     from transformers.models.auto import auto_factory
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    register()
+    opened = open_tensors(config.folder, config.quantization)
+    store, skipped = text_tensors(config, opened)
+    used = check_tensors(make_network(config, dtype), store)
     text = config.copy_text()
     # AutoModelForCausalLM, which chooses the class so, demands a folder.
     choose: Any = auto_factory._get_model_class
     loader: Any = choose(text, MODEL_FOR_CAUSAL_LM_MAPPING)
-    tensors = _read_later(config, dtype, _kept_wide(loader))
+    tensors = _read_later(store, dtype, _kept_wide(loader))
+    _refuse_values(config, tensors, store.tensors.keys() - used)
     try:
         network, report = loader.from_pretrained(
             None,
-            state_dict=tensors,
+            state_dict={name: tensors[name] for name in used},
             config=text,
             dtype=dtype,
             attn_implementation=IMPLEMENTATION,
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, with all their names
-            **({"key_mapping": WRAPPED} if config.is_wrapped else {}),
         )
     except (OSError, SafetensorError) as error:
         raise TensorError(
             config.folder, f"unreadable ({error})", "download the checkpoint again"
         ) from error
-    except (AttributeError, KeyError, ValueError, TypeError, ImportError) as error:
+    except (RuntimeError, AttributeError, KeyError, ValueError, TypeError, ImportError) as error:
         raise _cannot_build(config, error) from error
-    report["unexpected_keys"] -= _zero_biases(tensors, report["unexpected_keys"])
-    left_out = _check(config, report)
+    _refuse_incomplete(config, report)
     network.eval()
     _place(network, device)
-    return network, left_out
+    return network, skipped
+
+
+def text_tensors(
+    config: TransformersConfig, store: TensorStore
+) -> tuple[TensorStore, tuple[str, ...]]:
+    """Return the tensors of the text model alone, and the names of those for other inputs.
+
+    Those of MTP modules are left to drafts.
+    """
+    skipped: tuple[str, ...] = ()
+    if config.is_wrapped:
+        store = text = TextModelStore.of(store)
+        skipped = text.skipped
+    return without_modules(store), skipped
+
+
+def check_tensors(network: Any, store: TensorStore) -> frozenset[str]:
+    """Compare the stored tensors with those that a network's parameters are made of.
+
+    Returns:
+        The names of the tensors that are used. Others have no effect, or are zeros that a format
+        adds.
+
+    Raises:
+        TensorError: tensors are missing, unknown, or of another shape than config.json describes.
+    """
+    stored = {name: tensor.shape for name, tensor in store.tensors.items()}
+    required, optional = expected_tensors(network, stored)
+    store.check(required, optional)
+    return frozenset(required)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +117,19 @@ class _LaterTensor:
 
 
 def _read_later(
-    config: TransformersConfig, dtype: torch.dtype, kept_wide: tuple[str, ...]
+    store: TensorStore, dtype: torch.dtype, kept_wide: tuple[str, ...]
 ) -> dict[str, _LaterTensor]:
-    """Return the tensors of a checkpoint by name.
+    """Return the tensors of a store by name.
 
     What transformers would cast is cast while it is read, and quantized weights are made in
     `dtype`: a tensor never exists twice.
     """
-    store = without_modules(open_tensors(config.folder, config.quantization))
-    source = store.source if isinstance(store, StorePart) else store
-    quantized = source.weights if isinstance(source, DequantizingStore) else {}
 
     def dtype_of(name: str) -> torch.dtype:
         stored = store.tensors[name].dtype
-        if name not in quantized and any(part in name for part in kept_wide):
+        if any(part in name for part in kept_wide):
             return stored
-        return dtype if stored.is_floating_point or name in quantized else stored
+        return dtype if stored.is_floating_point else stored
 
     return {name: _LaterTensor(store, name, dtype_of(name)) for name in store.tensors}
 
@@ -118,20 +138,6 @@ def _kept_wide(model_class: Any) -> tuple[str, ...]:
     """Parts of the names of tensors that a class of transformers keeps in float32."""
     kept = (model_class._keep_in_fp32_modules, model_class._keep_in_fp32_modules_strict)
     return tuple(part for parts in kept for part in parts or ())
-
-
-def _zero_biases(tensors: Mapping[str, _LaterTensor], unexpected: set[str]) -> set[str]:
-    """Name the biases that a format adds to maps without one; of other values they would count."""
-    return {
-        name
-        for name in unexpected & tensors.keys()
-        if _is_extra_bias(tensors[name]) and not tensors[name][...].any()
-    }
-
-
-def _is_extra_bias(tensor: _LaterTensor) -> bool:
-    store = tensor.store.source if isinstance(tensor.store, StorePart) else tensor.store
-    return isinstance(store, DequantizingStore) and tensor.name in store.extra_biases
 
 
 def _place(network: nn.Module, device: torch.device) -> None:
@@ -173,23 +179,25 @@ def _cannot_build(config: TransformersConfig, error: Exception) -> UnsupportedMo
     )
 
 
-def _check(config: TransformersConfig, report: dict[str, Any]) -> tuple[str, ...]:
-    unexpected = sorted(report["unexpected_keys"])
-    missing = sorted(report["missing_keys"])
-    mismatched = [
-        f"{name} is {list(stored)} instead of {list(wanted)}"
-        for name, stored, wanted in sorted(report["mismatched_keys"])
-    ]
-    folder = config.folder
-    _raise_if(folder, "lacks", missing, "the files are incomplete, download them again")
-    _raise_if(folder, "does not fit config.json:", mismatched, "take both from the same checkpoint")
-    if config.is_wrapped:  # tensors of images and sounds
-        return tuple(unexpected)
-    _raise_if(folder, "holds, unused,", unexpected, "this is a checkpoint of another kind of model")
-    return ()
+def _refuse_values(
+    config: TransformersConfig, tensors: Mapping[str, _LaterTensor], unused: Collection[str]
+) -> None:
+    """Raise if an unused bias has values: AutoGPTQ adds biases of zeros to maps without one."""
+    biases = (name for name in sorted(unused) if name.endswith(".bias"))
+    faulty = [name for name in biases if tensors[name][...].any()]
+    if faulty:
+        raise TensorError(
+            config.folder,
+            f"holds, unused, {list_names(faulty)}",
+            "this is a checkpoint of another kind of model",
+        )
 
 
-def _raise_if(folder: Path, fault: str, names: list[str], remedy: str) -> None:
-    if names:
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        raise TensorError(folder, f"{fault} {', '.join(names[:NAMED])}{more}", remedy)
+def _refuse_incomplete(config: TransformersConfig, report: Mapping[str, Any]) -> None:
+    """Raise if transformers would compute with numbers of its own, whatever the reason."""
+    left_out = sorted({*report["missing_keys"], *report["unexpected_keys"]})
+    if left_out:
+        raise UnsupportedModel(
+            f"{config.folder}: transformers cannot load {list_names(left_out)} of model type "
+            f"{config.model_type}; it is not supported"
+        )
