@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from transformers import AutoTokenizer
 
@@ -14,8 +15,10 @@ from specdecode_api.speculation import Algorithm
 from specdecode_engine.adaptive.draft_health import DraftReport
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.startup import draft_models
+from specdecode_engine.model.eagle import Eagle3Head
 from specdecode_engine.startup.build import build_core
+from specdecode_engine.startup.draft_methods.registry import METHODS
+from specdecode_engine.startup.draft_methods.token_by_token import TokenByToken
 
 EXAMPLES = Path(__file__).parents[2] / "examples/models"
 SOUND = "none"
@@ -40,13 +43,9 @@ def served_with(damage: str, folder: Path, **speculation: Any) -> Iterator[Engin
             "threads": 1,
         }
     )
-    heads: dict[Algorithm, Any] = draft_models.DRAFT_HEADS  # type: ignore[assignment]
-    before = heads[Algorithm.EAGLE3]
-    heads[Algorithm.EAGLE3] = HEAD_DAMAGE.get(damage, before)
-    try:
+    damaged = {Algorithm.EAGLE3: TokenByToken(HEAD_DAMAGE.get(damage, Eagle3Head))}
+    with mock.patch.dict(METHODS, damaged):
         yield build_core(boot)
-    finally:
-        heads[Algorithm.EAGLE3] = before
 
 
 def draft_of(core: EngineCore) -> DraftReport:

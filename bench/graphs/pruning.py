@@ -5,12 +5,19 @@ graphs of its own, the way it is done elsewhere.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from graphs.tables import NamedTable
 from specdecode_engine.adaptive.ema import EmaPolicy
-from specdecode_engine.batch.shapes import DraftShape, ForwardKind, ForwardWidths, forwards_of
+from specdecode_engine.batch.shapes import (
+    DraftShape,
+    ForwardKind,
+    ForwardWidths,
+    forwards_of,
+    token_forwards,
+)
 from specdecode_engine.graphs.buffers import BufferSpec
 from specdecode_engine.graphs.plan import GraphSpace, batch_sizes
 
@@ -51,9 +58,10 @@ def measure(named: NamedTable, topk: int = 1, spec: BufferSpec = LLAMA_8B) -> Sa
     shapes = {steps: DraftShape.of(steps, topk) for steps in table.candidates()}
     sizes = batch_sizes(named.max_running)
     window = max(shape.path_length for shape in shapes.values())
-    space = GraphSpace(shapes, sizes, named.max_running, window)
+    drafting = partial(token_forwards, window=window)
+    space = GraphSpace(shapes, sizes, named.max_running, drafting)
     plan = space.plan(EmaPolicy(table, table.candidates()[0], sizes))
-    everything = [forwards_of(shape, size, window) for shape in shapes.values() for size in sizes]
+    everything = [forwards_of(shape, size, drafting) for shape in shapes.values() for size in sizes]
     flat = [one for forwards in everything for one in forwards]
     return Saving(
         name=named.name,

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_api.speculation import DEFAULT_STEPS, MAX_CANDIDATES, Policy
+from specdecode_api.speculation import DEFAULT_STEPS, MAX_CANDIDATES, Algorithm, Policy
 from specdecode_api.table import (
-    OWN_DEFAULT_TABLE,
     SpeculationTable,
     TableEntry,
     TableError,
@@ -337,14 +336,32 @@ def test_the_default_of_ema_has_the_doubts_of_its_source():
     assert table_warnings(default_table(Policy.GOODPUT), Policy.GOODPUT) == ()
 
 
-@pytest.mark.parametrize("algorithm", [None, *sorted(OWN_DEFAULT_TABLE)])
+@pytest.mark.parametrize("algorithm", Algorithm)
 @pytest.mark.parametrize("policy", [Policy.EMA, Policy.GOODPUT])
 def test_a_default_table_is_one_that_can_be_read(policy, algorithm):
-    table = default_table(policy, algorithm)
+    table = default_table(policy, algorithm.most_default_steps)
     assert DEFAULT_STEPS in candidates(table), "the rules of the resource count on it"
     written = {key: entry.model_dump(mode="json") for key, entry in table.items()}
     assert read_table(json.loads(json.dumps(written)), policy).entries == table
     assert default_table(Policy.STATIC) == {}
+
+
+@pytest.mark.parametrize(
+    ("most", "goodput", "ema"),
+    [
+        (1, (0, 1), (1,)),
+        (3, (0, 1, 2, 3), (1, 3)),
+        (7, (0, 1, 2, 3, 5, 7), (1, 3, 5, 7)),
+        (9, (0, 1, 2, 3, 5, 7, 9), (1, 3, 5, 7, 9)),
+        (15, (0, 1, 2, 3, 5, 7, 11, 15), (1, 3, 5, 7, 11, 15)),
+    ],
+)
+def test_a_default_table_ends_at_the_most_draft_steps(most, goodput, ema):
+    assert default_table(Policy.GOODPUT, most)["1"].candidate_steps == goodput
+    assert default_table(Policy.EMA, most)["1"].candidate_steps == ema
+    assert all(
+        max(entry.candidate_steps) <= most for entry in default_table(Policy.EMA, most).values()
+    )
 
 
 NAMES = [

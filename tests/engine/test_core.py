@@ -148,17 +148,6 @@ def test_a_draft_of_another_vocabulary_is_refused_with_the_numbers(checkpoints, 
         build_core(boot)
 
 
-def test_what_this_release_cannot_do_is_refused_by_name(checkpoints) -> None:
-    boot = make_boot(
-        checkpoints.target,
-        algorithm="FROZEN_KV_MTP",
-        draft_path=str(checkpoints.draft),
-        num_steps=3,
-    )
-    with pytest.raises(CannotServe, match="algorithm FROZEN_KV_MTP is not available"):
-        build_core(boot)
-
-
 def test_a_cache_that_is_too_small_is_refused_with_the_numbers(checkpoints) -> None:
     document = make_boot(checkpoints.target).model_dump()
     document["memory"]["kv_cache_bytes"] = 3000

@@ -1,7 +1,7 @@
 """Definitions shared by custom resource and boot file: algorithms, policies, tree bounds."""
 
 from collections.abc import Collection
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Final
 
 MAX_TOPK: Final = 16
@@ -14,6 +14,9 @@ MAX_CANDIDATES: Final = MAX_STEPS + 1
 DEFAULT_STEPS: Final = 3
 """Draft steps at start where numSteps is not set."""
 
+MOST_DEFAULT_STEPS: Final = 7
+"""Most draft steps of the default tables of most algorithms."""
+
 MAX_BATCH_SIZE: Final = 999_999
 """Largest lower bound of a range of batch sizes."""
 
@@ -21,17 +24,54 @@ BATCH_SIZE_PATTERN: Final = "[1-9][0-9]{0,5}"
 """A batch size as the key of a table: a string, as every key is in JSON."""
 
 
+class DraftCheckpoint(Enum):
+    """Whether an algorithm drafts with a checkpoint besides the target's."""
+
+    NEVER = "never"
+    ALWAYS = "always"
+    ELSE_TARGET = "else_target"  # without one, the draft is in the target's checkpoint
+
+
 class Algorithm(StrEnum):
     """Where draft tokens come from."""
 
-    NONE = "NONE"
+    checkpoint: DraftCheckpoint
+    most_default_steps: int  # of its default tables
+
+    def __new__(
+        cls,
+        value: str,
+        checkpoint: DraftCheckpoint = DraftCheckpoint.ALWAYS,
+        most_default_steps: int = MOST_DEFAULT_STEPS,
+    ) -> "Algorithm":
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.checkpoint, member.most_default_steps = checkpoint, most_default_steps
+        return member
+
+    NONE = "NONE", DraftCheckpoint.NEVER
+    STANDALONE = "STANDALONE"
     EAGLE = "EAGLE"
     EAGLE3 = "EAGLE3"
     DFLASH = "DFLASH"
-    MTP = "MTP"
-    FROZEN_KV_MTP = "FROZEN_KV_MTP"
-    STANDALONE = "STANDALONE"
-    NGRAM = "NGRAM"
+    # A module is trained for one draft step, and its acceptance falls fast after that.
+    MTP = "MTP", DraftCheckpoint.ELSE_TARGET, 3
+    NGRAM = "NGRAM", DraftCheckpoint.NEVER
+
+    @property
+    def needs_draft(self) -> bool:
+        """Whether it drafts with a checkpoint of its own."""
+        return self.checkpoint is DraftCheckpoint.ALWAYS
+
+    @property
+    def takes_draft(self) -> bool:
+        """Whether it may have one."""
+        return self.checkpoint is not DraftCheckpoint.NEVER
+
+    @property
+    def may_draft_with_target(self) -> bool:
+        """Whether its draft is in the target's checkpoint where no other is named."""
+        return self.checkpoint is DraftCheckpoint.ELSE_TARGET
 
 
 class NgramSource(StrEnum):
@@ -80,40 +120,6 @@ class Policy(StrEnum):
     GOODPUT = "goodput"
 
 
-NEEDS_DRAFT: Final = frozenset(
-    {
-        Algorithm.EAGLE,
-        Algorithm.EAGLE3,
-        Algorithm.DFLASH,
-        Algorithm.FROZEN_KV_MTP,
-        Algorithm.STANDALONE,
-    }
-)
-"""Algorithms with a draft checkpoint of their own."""
-
-DRAFT_IN_TARGET: Final = frozenset({Algorithm.MTP})
-"""Algorithms whose draft is in the target's checkpoint where no other is named."""
-
-TAKES_DRAFT: Final = NEEDS_DRAFT | DRAFT_IN_TARGET
-"""Algorithms that may name a draft checkpoint; the others must not."""
-
-DRAFTS_BLOCKS: Final = frozenset({Algorithm.DFLASH})
-"""Algorithms whose draft computes all of its tokens in one forward."""
-
-AVAILABLE_ALGORITHMS: Final = frozenset(
-    {
-        Algorithm.NONE,
-        Algorithm.STANDALONE,
-        Algorithm.EAGLE,
-        Algorithm.EAGLE3,
-        Algorithm.DFLASH,
-        Algorithm.MTP,
-        Algorithm.NGRAM,
-    }
-)
-AVAILABLE_POLICIES: Final = frozenset({Policy.STATIC, Policy.EMA, Policy.GOODPUT})
-
-
 def max_tree_tokens(topk: int, num_steps: int) -> int:
     """Largest number of nodes, root included, of a tree `topk` wide and `num_steps` deep."""
     if num_steps == 0:
@@ -141,17 +147,3 @@ def effective_num_steps(
         return DEFAULT_STEPS
     ascending = sorted(set(candidates))
     return ascending[len(ascending) // 2]
-
-
-def not_yet_available(algorithm: Algorithm, policy: Policy, topk: int) -> tuple[str, ...]:
-    """Why the engine of this release cannot run a speculation that the contract allows."""
-    reasons = []
-    if algorithm not in AVAILABLE_ALGORITHMS:
-        names = ", ".join(sorted(AVAILABLE_ALGORITHMS))
-        reasons.append(
-            f"algorithm {algorithm} is not available in this release; use one of {names}"
-        )
-    if policy not in AVAILABLE_POLICIES:
-        names = ", ".join(sorted(AVAILABLE_POLICIES))
-        reasons.append(f"policy {policy} is not available in this release; use one of {names}")
-    return tuple(reasons)

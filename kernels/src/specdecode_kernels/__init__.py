@@ -7,7 +7,7 @@ with, because text must not depend on the batch, on how a prompt is cut or on sp
 kernels in C sum in one order, and `torch.by_row` describes how the reference does it.
 """
 
-from specdecode_kernels.backend import TORCH, Backend, GraphSupport
+from specdecode_kernels.backend import META, TORCH, Backend, GraphSupport, OpCall
 from specdecode_kernels.choice import Choice, choose_backend
 from specdecode_kernels.metadata import (
     DEFAULT_ATTENTION,
@@ -28,6 +28,7 @@ from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActiva
 __all__ = [
     "DEFAULT_ATTENTION",
     "FLOAT8",
+    "META",
     "TORCH",
     "AttentionMetadata",
     "AttentionParams",
@@ -41,6 +42,7 @@ __all__ = [
     "GraphSupport",
     "KvScale",
     "LayerKV",
+    "OpCall",
     "PackedWeight",
     "PenaltyParamsBatch",
     "SamplingParamsBatch",

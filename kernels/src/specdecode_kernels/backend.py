@@ -49,6 +49,10 @@ from specdecode_kernels.torch.trees import (
     verify_tree,
 )
 
+META = torch.device("meta")
+OpCall = tuple[str, Callable[[], object]]
+"""What an engine needs a call for, and the call of an op on tensors of `META`."""
+
 
 class GraphSupport(NamedTuple):
     """Whether a CUDA graph may hold a backend's attention, and what limits it, if anything.

@@ -185,7 +185,8 @@ def _strategy(resource: Manifest) -> str:
 
 def _has_draft(resource: Manifest) -> bool:
     speculation = (resource.get("spec") or {}).get("speculation") or {}
-    return speculation.get("algorithm") not in (None, Algorithm.NONE.value, Algorithm.NGRAM.value)
+    name = speculation.get("algorithm") or Algorithm.NONE
+    return next((one.takes_draft for one in Algorithm if one == name), True)
 
 
 def _pods_in_force(seen: Observed, plan: Plan) -> list[Manifest]:

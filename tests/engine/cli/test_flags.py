@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specdecode_api.boot import SpeculationBoot
-from specdecode_api.speculation import AVAILABLE_ALGORITHMS, Policy
+from specdecode_api.speculation import Algorithm, Policy
 from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.process import ConfigurationError
 
@@ -209,7 +209,7 @@ def test_help_names_every_algorithm_there_is(capsys) -> None:
         .partition("(one of ")[2]
         .partition("; boot")
     )
-    assert set(shown[0].split(", ")) == AVAILABLE_ALGORITHMS
+    assert set(shown[0].split(", ")) == set(Algorithm)
 
 
 def test_help_describes_each_flag_by_its_field_of_the_boot_file(capsys) -> None:

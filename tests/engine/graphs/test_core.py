@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from lossless.poison import build_poisoned
-from specdecode_api import speculation
 from specdecode_api.boot import EngineBoot
-from specdecode_api.speculation import Policy
 from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 from specdecode_engine.batch.request import Request, SamplingParams
@@ -27,11 +25,6 @@ TABLE = {"1": (1, 3, 6), "3": (0, 2), "6": (0,)}
 SIZES = (1, 2, 4, 7)
 MAX_RUNNING = 7
 DRAFTS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3", "DFLASH": "dflash"}
-
-
-@pytest.fixture(autouse=True)
-def _any_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speculation, "AVAILABLE_POLICIES", frozenset(Policy))
 
 
 def make_core(

@@ -1,6 +1,7 @@
 """Which pairs fit the bytes of a budget, and how many graphs pruning saves."""
 
 from collections.abc import Iterable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -10,12 +11,13 @@ from graphs.pruning import LLAMA_8B, measure
 from graphs.tables import TABLES, NamedTable
 from specdecode_engine.adaptive.ema import EmaPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
-from specdecode_engine.batch.shapes import DraftShape, ForwardShape, forwards_of
+from specdecode_engine.batch.shapes import DraftShape, ForwardShape, forwards_of, token_forwards
 from specdecode_engine.graphs.plan import GraphKey, GraphPlan, GraphSpace
 
 STEPS, SIZES = (0, 1, 3, 7), (1, 2, 4, 8)
 TABLE = RangeTable([BatchRange(1, STEPS)])
-SPACE = GraphSpace({steps: DraftShape.chain(steps) for steps in STEPS}, SIZES, 8, 8)
+DRAFTING = partial(token_forwards, window=8)
+SPACE = GraphSpace({steps: DraftShape.chain(steps) for steps in STEPS}, SIZES, 8, DRAFTING)
 PLAN = SPACE.plan(EmaPolicy(TABLE, 0, SIZES))
 
 
@@ -70,7 +72,7 @@ def test_shared_forwards_are_counted_once() -> None:
 
 def test_buffers_are_those_of_the_largest_forward_of_each_kind() -> None:
     """Bytes of an 8B model with an EAGLE-3 head at batch size 64 and 8 nodes."""
-    shapes = forwards_of(DraftShape.chain(7), 64, 8)
+    shapes = forwards_of(DraftShape.chain(7), 64, DRAFTING)
     verify = shapes[0]
     logits = 64 * 8 * 128_256 * 4
     hidden_out = 64 * 8 * 3 * 4096 * 2

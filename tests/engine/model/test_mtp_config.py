@@ -14,7 +14,7 @@ from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.mtp import MtpHead
 from specdecode_engine.model.mtp_config import MtpConfig, has_modules
 from specdecode_engine.model.mtp_layout import DEEPSEEK, MIMO, QWEN3_NEXT
-from specdecode_engine.startup.draft_models import algorithm_of
+from specdecode_engine.startup.draft_methods.registry import algorithm_of
 from tests.engine.mtp_checkpoints import export_module, with_modules
 
 CPU = torch.device("cpu")

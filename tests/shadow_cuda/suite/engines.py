@@ -10,9 +10,7 @@ from unittest import mock
 
 from lossless.poison import build_poisoned
 from lossless.verify_rows import RandomVerifyRows
-from specdecode_api import speculation
 from specdecode_api.boot import EngineBoot
-from specdecode_api.speculation import Policy
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.sequence import SchedulerOutput
 from specdecode_engine.engine import EngineCore
@@ -107,8 +105,7 @@ def build(
         "return_routed_experts": case.returns_experts,
     }
     document["speculation"] |= case.speculation
-    with mock.patch.object(speculation, "AVAILABLE_POLICIES", frozenset(Policy)):
-        core = build_poisoned(EngineBoot.model_validate(document))
+    core = build_poisoned(EngineBoot.model_validate(document))
     if case.draws_verify_rows:
         core.choose_rows = RandomVerifyRows(len(case.name))
     return core

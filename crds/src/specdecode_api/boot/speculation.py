@@ -11,8 +11,6 @@ from specdecode_api.speculation import (
     MAX_STEPS,
     MAX_TABLE_ENTRIES,
     MAX_TOPK,
-    NEEDS_DRAFT,
-    TAKES_DRAFT,
     Algorithm,
     Policy,
     max_tree_tokens,
@@ -87,7 +85,7 @@ class SpeculationBoot(FileRecord):
         assert self.table_path is None, "the file is read first, see `with_table`"
         if self.algorithm is Algorithm.NONE:
             return {}
-        return self.table or default_table(self.policy, self.algorithm)
+        return self.table or default_table(self.policy, self.algorithm.most_default_steps)
 
     @property
     def tuned_error(self) -> str | None:
@@ -113,9 +111,9 @@ class SpeculationBoot(FileRecord):
         return self
 
     def _errors(self) -> Iterator[str]:
-        if self.algorithm in NEEDS_DRAFT and self.draft_path is None:
+        if self.algorithm.needs_draft and self.draft_path is None:
             yield f"algorithm {self.algorithm} needs draft_path: add it"
-        if self.algorithm not in TAKES_DRAFT and self.draft_path is not None:
+        if not self.algorithm.takes_draft and self.draft_path is not None:
             yield f"algorithm {self.algorithm} takes no draft_path: remove it"
         if self.algorithm is not Algorithm.NGRAM and self.ngram != NgramBoot():
             yield f"algorithm {self.algorithm} does not read ngram: remove it, or use NGRAM"

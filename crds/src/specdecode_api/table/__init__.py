@@ -4,7 +4,6 @@ Pure: a document goes in, entries and messages come out. The engine reads the fi
 """
 
 from specdecode_api.table.entry import (
-    OWN_DEFAULT_TABLE,
     BatchSizeKey,
     SpeculationTable,
     TableEntry,
@@ -22,7 +21,6 @@ from specdecode_api.table.thresholds import (
 )
 
 __all__ = [
-    "OWN_DEFAULT_TABLE",
     "BatchSizeKey",
     "SpeculationTable",
     "TableEntry",

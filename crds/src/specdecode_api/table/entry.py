@@ -13,7 +13,7 @@ from specdecode_api.speculation import (
     BATCH_SIZE_PATTERN,
     MAX_CANDIDATES,
     MAX_STEPS,
-    Algorithm,
+    MOST_DEFAULT_STEPS,
     Policy,
 )
 
@@ -76,47 +76,31 @@ class TableEntry(FileRecord):
     )
 
 
-# SGLang's default, so that its launch commands behave the same here.
+# SGLang's default up to 7 draft steps, so that its launch commands behave the same here.
 _EMA: Final = {
-    "1": TableEntry(candidate_steps=(1, 3, 5, 7), down_hysteresis=-0.25),
+    "1": TableEntry(candidate_steps=(1, 3, 5, 7, 11, 15), down_hysteresis=-0.25),
     "8": TableEntry(candidate_steps=(0, 1, 3), down_hysteresis=0.0),
     "32": TableEntry(candidate_steps=(0, 1), down_hysteresis=0.0),
     "64": TableEntry(candidate_steps=(0,), down_hysteresis=0.0),
 }
 # One range: the measured costs decide which draft steps are too expensive at a batch size.
-_GOODPUT: Final = {"1": TableEntry(candidate_steps=(0, 1, 2, 3, 5, 7))}
-
-
-# A module is trained for one draft step, and its acceptance falls fast after that.
-_MTP_STEPS: Final = 3
-_MTP_EMA: Final = {
-    bound: entry.model_copy(
-        update={"candidate_steps": tuple(n for n in entry.candidate_steps if n <= _MTP_STEPS)}
-    )
-    for bound, entry in _EMA.items()
-}
-_MTP_GOODPUT: Final = {"1": TableEntry(candidate_steps=tuple(range(_MTP_STEPS + 1)))}
-
+_GOODPUT: Final = {"1": TableEntry(candidate_steps=(0, 1, 2, 3, 5, 7, 11, 15))}
 _TABLES: Final[Mapping[Policy, Mapping[str, TableEntry]]] = {
     Policy.STATIC: {},
     Policy.EMA: _EMA,
     Policy.GOODPUT: _GOODPUT,
 }
-_TABLES_BY_ALGORITHM: Final[Mapping[Algorithm, Mapping[Policy, Mapping[str, TableEntry]]]] = {
-    Algorithm.MTP: {Policy.STATIC: {}, Policy.EMA: _MTP_EMA, Policy.GOODPUT: _MTP_GOODPUT},
-}
-OWN_DEFAULT_TABLE: Final = frozenset(_TABLES_BY_ALGORITHM)
-"""Algorithms whose default tables differ from those of the others."""
 
 
-def default_table(policy: Policy, algorithm: Algorithm | None = None) -> Mapping[str, TableEntry]:
-    """The table where none is given; empty for `static`.
-
-    Args:
-        algorithm: one of `OWN_DEFAULT_TABLE` has a table of its own.
-    """
-    tables = _TABLES if algorithm is None else _TABLES_BY_ALGORITHM.get(algorithm, _TABLES)
-    return MappingProxyType(tables[policy])
+def default_table(policy: Policy, most_steps: int = MOST_DEFAULT_STEPS) -> Mapping[str, TableEntry]:
+    """The table where none is given, up to `most_steps` draft steps; empty for `static`."""
+    table = {}
+    for bound, entry in _TABLES[policy].items():
+        steps = tuple(steps for steps in entry.candidate_steps if steps <= most_steps)
+        if max(entry.candidate_steps) > most_steps > max(steps, default=0):
+            steps = (*steps, most_steps)
+        table[bound] = entry.model_copy(update={"candidate_steps": steps})
+    return MappingProxyType(table)
 
 
 @dataclass(frozen=True, slots=True)

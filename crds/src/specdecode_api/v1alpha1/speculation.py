@@ -1,10 +1,10 @@
 """How tokens are drafted: the fields, the rules between them, and their defaults."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, get_args
+from typing import Annotated, ClassVar, Final
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from specdecode_api.base import RESTART, ResourceRecord
 from specdecode_api.rules import Rule
@@ -13,15 +13,14 @@ from specdecode_api.speculation import (
     MAX_DRAFT_TOKENS,
     MAX_STEPS,
     MAX_TOPK,
-    NEEDS_DRAFT,
-    TAKES_DRAFT,
+    MOST_DEFAULT_STEPS,
     Algorithm,
     Policy,
     default_draft_tokens,
     effective_num_steps,
     max_tree_tokens,
 )
-from specdecode_api.table import OWN_DEFAULT_TABLE, candidates, default_table
+from specdecode_api.table import candidates, default_table
 from specdecode_api.v1alpha1.model import DraftSpec
 from specdecode_api.v1alpha1.ngram import NgramSpec
 from specdecode_api.v1alpha1.scalars import Int
@@ -34,14 +33,14 @@ _HAS_WIDTH: Final = (
     f"has(self.numDraftTokens) && {_STEPS} > 0 && (has(self.numSteps) || {_NO_TABLE})"
 )
 
-AlgorithmName = Literal["NONE", "STANDALONE", "EAGLE", "EAGLE3", "DFLASH", "MTP", "NGRAM"]
-"""What this release implements; adding a value later is compatible."""
+AlgorithmName = Annotated[
+    Algorithm, WithJsonSchema({"enum": list(map(str, Algorithm)), "type": "string"})
+]
 
 
-def _is_one_of(algorithms: Collection[Algorithm]) -> str:
+def _is_one_of(algorithms: Iterable[Algorithm]) -> str:
     """Return the CEL condition that the algorithm is one of these."""
-    named = [name for name in get_args(AlgorithmName) if name in algorithms]
-    return f"self.algorithm in {named}"
+    return f"self.algorithm in {list(map(str, algorithms))}"
 
 
 def _unused_by_none(
@@ -50,25 +49,25 @@ def _unused_by_none(
     """Refuse what plain decoding has no use for."""
     return Rule(
         cel=f"self.algorithm != 'NONE' || {cel}",
-        holds=lambda speculation: speculation.algorithm != "NONE" or holds(speculation),
+        holds=lambda speculation: speculation.algorithm is not Algorithm.NONE or holds(speculation),
         message=f"algorithm NONE does not draft: remove {field}, or choose an algorithm",
         field=field,
         reason="FieldValueForbidden",
     )
 
 
-def _in_default_table(policy: Policy, algorithm: Algorithm | None = None) -> "Rule[Speculation]":
+def _in_default_table(policy: Policy, most_steps: int) -> "Rule[Speculation]":
     """Hold numSteps to the table that an adaptive policy has where none is written.
 
     Args:
-        algorithm: the rule is for this one; None: for all without a default table of their own.
+        most_steps: the rule is for algorithms whose default tables have so many.
     """
-    depths = list(candidates(default_table(policy, algorithm)))
+    depths = list(candidates(default_table(policy, most_steps)))
     name = policy.value.capitalize()
     shown = ", ".join(map(str, depths))
-    others = frozenset(Algorithm) - OWN_DEFAULT_TABLE - {Algorithm.NONE}
-    algorithms = others if algorithm is None else frozenset({algorithm})
-    whose = "" if algorithm is None else f" of {algorithm}"
+    drafting = [one for one in Algorithm if one is not Algorithm.NONE]
+    algorithms = [one for one in drafting if one.most_default_steps == most_steps]
+    whose = "" if most_steps == MOST_DEFAULT_STEPS else f" of {', '.join(algorithms)}"
     return Rule(
         cel=f"!({_is_one_of(algorithms)}) || !has(self.numSteps) || !({_NO_TABLE}) || "
         f"self.adaptive.policy != '{name}' || self.numSteps in {depths}",
@@ -100,7 +99,7 @@ class Speculation(ResourceRecord):
     """How tokens are drafted."""
 
     algorithm: AlgorithmName = Field(
-        default="NONE",
+        default=Algorithm.NONE,
         description="Source of draft tokens; NONE decodes without a draft.",
     )
     draft: DraftSpec | None = Field(
@@ -141,16 +140,16 @@ class Speculation(ResourceRecord):
 
     rules: ClassVar[tuple["Rule[Speculation]", ...]] = (
         Rule(
-            cel=f"!({_is_one_of(NEEDS_DRAFT)}) || has(self.draft)",
-            holds=lambda it: it.algorithm not in NEEDS_DRAFT or it.draft is not None,
+            cel=f"!({_is_one_of(one for one in Algorithm if one.needs_draft)}) || has(self.draft)",
+            holds=lambda it: not it.algorithm.needs_draft or it.draft is not None,
             message="this algorithm drafts with a checkpoint of its own: add draft.uri",
             shows="algorithm",
             field="draft",
             reason="FieldValueRequired",
         ),
         Rule(
-            cel=f"!has(self.draft) || {_is_one_of(TAKES_DRAFT)}",
-            holds=lambda it: it.draft is None or it.algorithm in TAKES_DRAFT,
+            cel=f"!has(self.draft) || {_is_one_of(one for one in Algorithm if one.takes_draft)}",
+            holds=lambda it: it.draft is None or it.algorithm.takes_draft,
             message="this algorithm drafts without a checkpoint: remove draft, "
             "or choose an algorithm that uses one",
             shows="algorithm",
@@ -159,7 +158,7 @@ class Speculation(ResourceRecord):
         ),
         Rule(
             cel="!has(self.ngram) || self.algorithm == 'NGRAM'",
-            holds=lambda it: it.ngram is None or it.algorithm == "NGRAM",
+            holds=lambda it: it.ngram is None or it.algorithm is Algorithm.NGRAM,
             message="this algorithm does not read ngram: remove it, or use NGRAM",
             shows="algorithm",
             field="ngram",
@@ -181,17 +180,15 @@ class Speculation(ResourceRecord):
             holds=lambda it: (
                 it.num_steps is None
                 or not it.adaptive.batch_sizes
-                or it.num_steps in it.adaptive.candidates(Algorithm(it.algorithm))
+                or it.num_steps in it.adaptive.candidates(it.algorithm)
             ),
             message="numSteps must be a candidate of adaptive.batchSizes: "
             "use one of them or leave numSteps out",
             field="numSteps",
         ),
-        _in_default_table(Policy.EMA),
-        _in_default_table(Policy.GOODPUT),
         *(
-            _in_default_table(policy, algorithm)
-            for algorithm in sorted(OWN_DEFAULT_TABLE)
+            _in_default_table(policy, most_steps)
+            for most_steps in sorted({one.most_default_steps for one in Algorithm})
             for policy in (Policy.EMA, Policy.GOODPUT)
         ),
         Rule(
@@ -246,9 +243,8 @@ class ResolvedSpeculation:
 
 def resolve(speculation: Speculation) -> ResolvedSpeculation:
     """Fill in the numbers that the user left out."""
-    algorithm = Algorithm(speculation.algorithm)
-    candidates = speculation.adaptive.candidates(algorithm)
-    num_steps = effective_num_steps(algorithm, speculation.num_steps, candidates)
+    candidates = speculation.adaptive.candidates(speculation.algorithm)
+    num_steps = effective_num_steps(speculation.algorithm, speculation.num_steps, candidates)
     num_draft_tokens = speculation.num_draft_tokens
     is_one_depth = not candidates and num_steps > 0
     if num_draft_tokens is None and is_one_depth:

@@ -127,4 +127,6 @@ class Adaptive(ResourceRecord):
 
     def candidates(self, algorithm: Algorithm) -> tuple[int, ...]:
         """List the draft steps of the table, else of the default one, ascending."""
-        return candidates(self.table or default_table(self.engine_policy, algorithm))
+        return candidates(
+            self.table or default_table(self.engine_policy, algorithm.most_default_steps)
+        )

@@ -1,12 +1,11 @@
 """Shapes of a decode step, without tensors: of its draft, and of its forwards.
 
-A step with num_steps S on B requests is one forward of the target (verify), one of the draft over
-the committed tokens that it lacks (catch up) and S - 1 over drafted tokens (draft step). A draft
-of blocks has one forward in place of both, the same at every num_steps but 0. Forwards
-of one shape are the same at every num_steps: the first draft step of three and of seven is one.
-Each shape is one CUDA graph.
+A step is one forward of the target (verify) and those of its draft, which the algorithm determines.
+Forwards of one shape are the same at every num_steps: the first draft step of three and of seven is
+one. Each shape is one CUDA graph.
 """
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -96,36 +95,73 @@ class ForwardWidths:
     hidden_out: int = 0  # aux hidden states or hidden state returned besides the logits
 
 
-def forwards_of(
-    shape: DraftShape, batch_size: int, window: int | None, block_rows: int = 0
-) -> tuple[ForwardShape, ...]:
-    """List the forwards of a step, the largest first; none depends on the step before.
+DraftForwards = Callable[[DraftShape, int], Iterable[ForwardShape]]
+"""The forwards of a draft model, for a shape with draft steps and a batch size."""
 
-    Args:
-        block_rows: drafted positions of a block, whatever `shape` verifies of them; 0: the draft
-            drafts token by token.
-        window: the most rows that a draft catches up on in one forward; None without a draft model.
-            After a step of the same num_steps the draft lacks at most a path's length of rows;
-            after one of more draft steps, or of none, up to the whole window.
-    """
+
+def forwards_of(
+    shape: DraftShape, batch_size: int, draft_forwards: DraftForwards
+) -> tuple[ForwardShape, ...]:
+    """List the forwards of a step, the largest first; none depends on the step before."""
     is_tree = shape.topk > 1 and shape.num_steps > 0
     nodes = shape.num_tokens
-    verify = ForwardShape(ForwardKind.VERIFY, batch_size, nodes, seen=nodes if is_tree else 0)
-    if shape.num_steps == 0 or window is None:
-        return (verify,)
-    if block_rows:
-        return _largest_first(verify, ForwardShape(ForwardKind.BLOCK, batch_size, block_rows))
-    widths = {shape.path_length, window}
-    catch_ups = [ForwardShape(ForwardKind.CATCH_UP, batch_size, width) for width in widths]
-    starts = range(0, shape.topk * (shape.num_steps - 1), shape.topk)
-    draft_steps = [
-        ForwardShape(
-            ForwardKind.DRAFT_STEP, batch_size, shape.topk, at, at + shape.topk if is_tree else 0
-        )
-        for at in starts
-    ]
-    return _largest_first(verify, *catch_ups, *draft_steps)
-
-
-def _largest_first(*forwards: ForwardShape) -> tuple[ForwardShape, ...]:
+    forwards = [ForwardShape(ForwardKind.VERIFY, batch_size, nodes, seen=nodes if is_tree else 0)]
+    if shape.num_steps:
+        forwards += draft_forwards(shape, batch_size)
     return tuple(sorted(forwards, key=lambda one: (one.total_rows, one), reverse=True))
+
+
+def token_forwards(shape: DraftShape, batch_size: int, window: int) -> Iterator[ForwardShape]:
+    """Yield the forwards of a draft that drafts token by token.
+
+    With num_steps S that is one over the committed tokens that it lacks, and S - 1 over drafted
+    tokens.
+
+    Args:
+        window: the most rows that a draft catches up on in one forward. After a step of the same
+            num_steps the draft lacks at most a path's length of rows; after one of more draft
+            steps, or of none, up to the whole window.
+    """
+    for width in {shape.path_length, window}:
+        yield ForwardShape(ForwardKind.CATCH_UP, batch_size, width)
+    topk = shape.topk
+    for at in range(0, topk * (shape.num_steps - 1), topk):
+        seen = at + topk if topk > 1 else 0
+        yield ForwardShape(ForwardKind.DRAFT_STEP, batch_size, topk, at, seen)
+
+
+@dataclass(frozen=True, slots=True)
+class StepSizes:
+    """The draft shapes that a step can use, and the largest sizes over all of them."""
+
+    shapes: Mapping[int, DraftShape]  # by num_steps, ascending
+    max_draft_tokens: int  # rows of the widest verify, bonus token included
+    max_path_length: int  # tokens that one step can commit
+    scratch_rows: int  # of a draft, per request
+    lag_tokens: int  # tokens that a step in flight may add unseen by the host; 0 without overlap
+
+    @classmethod
+    def over(cls, shapes: Mapping[int, DraftShape], *, is_overlapped: bool) -> "StepSizes":
+        path_length = max(shape.path_length for shape in shapes.values())
+        return cls(
+            shapes=shapes,
+            max_draft_tokens=max(shape.num_tokens for shape in shapes.values()),
+            max_path_length=path_length,
+            scratch_rows=max(shape.scratch_rows for shape in shapes.values()),
+            lag_tokens=path_length if is_overlapped else 0,
+        )
+
+    @property
+    def reserve_tokens(self) -> int:
+        """Maximum rows of a sequence beyond its known tokens."""
+        return self.max_draft_tokens + self.lag_tokens
+
+    @property
+    def max_steps(self) -> int:
+        """Most draft steps."""
+        return max(self.shapes)
+
+    @property
+    def topk(self) -> int:
+        """Children of a node, the same in every shape that is a tree."""
+        return max(shape.topk for shape in self.shapes.values())

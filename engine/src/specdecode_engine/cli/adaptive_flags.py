@@ -142,7 +142,7 @@ def _read(
     algorithm: Algorithm = Algorithm.NONE,
 ) -> SpeculationTable:
     if not document and not isinstance(document, list):
-        entries = default_table(policy, algorithm)
+        entries = default_table(policy, algorithm.most_default_steps)
         return SpeculationTable(entries, table_warnings(entries, policy))
     return read_table(document, policy, num_steps)
 

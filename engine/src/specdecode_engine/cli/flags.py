@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import ValidationError
 
 from specdecode_api.boot import EngineBoot
-from specdecode_api.speculation import AVAILABLE_ALGORITHMS, Algorithm
+from specdecode_api.speculation import Algorithm
 from specdecode_api.validation_errors import validation_errors
 from specdecode_engine.cli.adaptive_flags import ResolvedTable, resolve_table
 from specdecode_engine.process import ConfigurationError
@@ -167,8 +167,7 @@ def _help(place: str) -> str:
     text = str(field.description).removesuffix(".").replace("%", "%%")
     values = get_args(kind) if get_origin(kind) is Literal else ()
     if isinstance(kind, type) and issubclass(kind, StrEnum):
-        is_available = AVAILABLE_ALGORITHMS.__contains__ if kind is Algorithm else bool
-        values = tuple(filter(is_available, kind))
+        values = tuple(kind)
     choices = f"one of {', '.join(values)}; " if values else ""
     return f"{text} ({choices}boot file: {place})."
 

@@ -68,7 +68,7 @@ def _model_flags(options: argparse.Namespace) -> list[str]:
     """Return the flags of the models; the draft's config.json decides the algorithm."""
     flags = ["--model-path", options.model]
     if options.draft is not None:
-        from specdecode_engine.startup.draft_models import algorithm_of
+        from specdecode_engine.startup.draft_methods.registry import algorithm_of
 
         flags += ["--speculative-draft-model-path", options.draft]
         flags += ["--speculative-algorithm", algorithm_of(Path(options.draft))]
@@ -76,13 +76,15 @@ def _model_flags(options: argparse.Namespace) -> list[str]:
 
 
 def _print(options: argparse.Namespace, flags: list[str]) -> None:
+    from specdecode_engine.startup.draft_methods.registry import METHODS
     from specdecode_engine.startup.kernel_calls import op_calls
-    from specdecode_engine.startup.kernel_needs import KernelNeeds
+    from specdecode_engine.startup.kernels import needs_of_boot
     from specdecode_kernels.triton.variants import list_variants
 
-    needs = KernelNeeds.of_boot(parse_flags(flags))
+    boot = parse_flags(flags)
+    calls = op_calls(needs_of_boot(boot), options.capability, METHODS[boot.speculation.algorithm])
     variants = sorted(
-        list_variants(op_calls(needs, options.capability), options.capability),
+        list_variants(calls, options.capability),
         key=lambda one: (one.kernel, one.signature),
     )
     counts = Counter(one.kernel for one in variants)

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from specdecode_engine.adaptive.policy import AdaptivePolicy, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable, Routing, padded_size
-from specdecode_engine.batch.shapes import DraftShape, ForwardShape, forwards_of
+from specdecode_engine.batch.shapes import DraftForwards, DraftShape, ForwardShape, forwards_of
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -84,16 +84,14 @@ class GraphPlan:
 class GraphSpace:
     """The part of a plan that does not depend on the table.
 
-    `window` is None without a draft model; see `forwards_of` for it and for `block_rows`.
     `has_plain` adds steps without a draft at every size, for a proposer that may find nothing.
     """
 
     shapes: Mapping[int, DraftShape]  # by num_steps
     sizes: tuple[int, ...]  # ascending
     max_running: int
-    window: int | None
+    draft_forwards: DraftForwards
     has_plain: bool = False
-    block_rows: int = 0
 
     def plan(self, policy: AdaptivePolicy, *, with_plain: bool = False) -> GraphPlan:
         """Compute the pairs that a policy can reach in its table.
@@ -104,15 +102,13 @@ class GraphSpace:
         reach = reachable(_choosable(policy), policy.routing, self.sizes, self.max_running)
         if with_plain:
             reach[0] = self.sizes[::-1]
-        drafting = self.window, self.block_rows
-        pairs = {
-            GraphKey(num_steps, size): forwards_of(self.shapes[num_steps], size, *drafting)
-            for num_steps, reached in reach.items()
-            for size in reached
-        }
+        reached = {GraphKey(steps, size) for steps, sizes in reach.items() for size in sizes}
         if self.has_plain:
-            for size in {key.batch_size for key in pairs}:
-                pairs[GraphKey(0, size)] = forwards_of(self.shapes[0], size, self.window)
+            reached |= {GraphKey(0, key.batch_size) for key in reached}
+        pairs = {
+            key: forwards_of(self.shapes[key.num_steps], key.batch_size, self.draft_forwards)
+            for key in reached
+        }
         keys = sorted(pairs, key=lambda key: (pairs[key][0].total_rows, key), reverse=True)
         return GraphPlan(self.sizes, {key: pairs[key] for key in keys})
 

@@ -57,7 +57,70 @@ class DecoderConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class LlamaConfig:
+class AuxHiddenStates:
+    """Which hidden states of the target a draft reads, per row.
+
+    `layers` names layers, ascending, whose outputs are read, concatenated and not normed; `final`
+    selects the last hidden state instead, after the final norm. With neither the draft reads none.
+    """
+
+    layers: tuple[int, ...] = ()
+    final: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the draft reads no hidden state of the target."""
+        return not self.layers and not self.final
+
+    def width(self, hidden_size: int) -> int:
+        """Values per row of a target of that hidden size."""
+        return hidden_size * (1 if self.final else len(self.layers))
+
+
+NO_HIDDEN_STATES = AuxHiddenStates()
+
+
+class TokenDraft:
+    """What a language model declares as a draft: it reads no hidden states of a target."""
+
+    __slots__ = ()
+
+    vocab_size: int
+
+    @property
+    def draft_vocab_size(self) -> int:
+        """Tokens that it scores."""
+        return self.vocab_size
+
+    @property
+    def aux_spec(self) -> AuxHiddenStates:
+        return NO_HIDDEN_STATES
+
+    @property
+    def recurrent_width(self) -> int:
+        """Values of its own output that the row after a drafted token reads."""
+        return 0
+
+    @property
+    def sparse_mlp(self) -> SparseMlpConfig | None:
+        """The layers' experts; None also where the implementation finds them by itself."""
+        return None
+
+    @property
+    def verifier(self) -> None:
+        return None
+
+    @property
+    def proposed_draft_steps(self) -> None:
+        return None
+
+    @property
+    def facts(self) -> dict[str, object]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaConfig(TokenDraft):
     """A decoder-only model of Llama's shape; names as in config.json where it has them."""
 
     vocab_size: int
@@ -108,7 +171,7 @@ class LlamaConfig:
             embedding_scale=decoder.hidden_size**0.5 if family.is_gemma else None,
             logit_softcap=_softcap(config, "final_logit_softcapping") if family.is_gemma else None,
             is_wrapped=family.text_section is not None,
-            architecture=read_architecture(file),
+            architecture=file.architecture,
         )
 
     def sparse_mlp_of(self, layer: int) -> SparseMlpConfig | None:
@@ -136,30 +199,6 @@ class LlamaConfig:
     def max_position_embeddings(self) -> int:
         """Longest text config.json names, before any stretching of positions."""
         return self.rope.max_position_embeddings
-
-
-@dataclass(frozen=True, slots=True)
-class AuxHiddenStates:
-    """Which hidden states of the target a draft reads, per row.
-
-    `layers` names layers, ascending, whose outputs are read, concatenated and not normed; `final`
-    selects the last hidden state instead, after the final norm. With neither the draft reads none.
-    """
-
-    layers: tuple[int, ...] = ()
-    final: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the draft reads no hidden state of the target."""
-        return not self.layers and not self.final
-
-    def width(self, hidden_size: int) -> int:
-        """Values per row of a target of that hidden size."""
-        return hidden_size * (1 if self.final else len(self.layers))
-
-
-NO_HIDDEN_STATES = AuxHiddenStates()
 
 
 def parse_decoder(config: ConfigFile, family: Family = LLAMA) -> DecoderConfig:
@@ -288,12 +327,6 @@ def _family(config: ConfigFile) -> Family:
     if not isinstance(names, list) or len(names) != 1 or names[0] not in FAMILIES:
         raise config.error("architectures", f"supported: one of {', '.join(FAMILIES)}")
     return FAMILIES[names[0]]
-
-
-def read_architecture(config: ConfigFile) -> str:
-    """Read the class of the model, which config.json of a model served here has one of."""
-    names = config.get("architectures")
-    return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def read_eos_token_ids(config: ConfigFile, *parts: ConfigFile) -> tuple[int, ...]:

@@ -76,6 +76,12 @@ class ConfigFile:
         """Return the unchecked value of `key`, None if absent."""
         return self.keys.get(key)
 
+    @property
+    def architecture(self) -> str:
+        """The first name under `architectures`; empty if there is none."""
+        names = self.keys.get("architectures")
+        return str(names[0]) if isinstance(names, list) and names else ""
+
     def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         """Return an integer of at least `least`; it must be there if there is no default."""
         value = self.keys.get(key)

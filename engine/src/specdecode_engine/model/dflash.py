@@ -21,7 +21,8 @@ from torch.nn import functional
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model import dflash_weights
 from specdecode_engine.model.checkpoint import Shapes
-from specdecode_engine.model.dflash_config import BlockConfig, DFlashConfig
+from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.dflash_config import BlockConfig, DFlashConfig, is_dflash
 from specdecode_engine.model.draft_head import HiddenStateHead
 from specdecode_engine.model.eagle_weights import EMBEDDING, HEAD, take_target_ids
 from specdecode_engine.model.kv_cache import KVCache
@@ -72,6 +73,10 @@ class DFlashHead(BlockHead[DFlashConfig]):
     context_kv: Linear  # keys of all layers, then values of all: [2 * layers * kv_size, hidden]
     norm: Norm
     mask_embedding: Tensor  # [hidden]
+
+    @classmethod
+    def recognizes(cls, config: ConfigFile) -> bool:
+        return is_dflash(config)
 
     @classmethod
     def read_config(cls, folder: Path, target: LanguageModelConfig) -> DFlashConfig:

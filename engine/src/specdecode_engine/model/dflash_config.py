@@ -103,7 +103,7 @@ class DFlashConfig(BlockConfig):
 
 def is_dflash(config: ConfigFile) -> bool:
     """Whether config.json is that of a DFlash draft."""
-    return _architecture(config) in DFLASH_ARCHITECTURES
+    return config.architecture in DFLASH_ARCHITECTURES
 
 
 def block_steps(config: ConfigFile) -> int | None:
@@ -115,11 +115,6 @@ def block_steps(config: ConfigFile) -> int | None:
     return _block_size(config) - 1 if is_dflash(config) else None
 
 
-def _architecture(config: ConfigFile) -> str:
-    names = config.get("architectures")
-    return str(names[0]) if isinstance(names, list) and len(names) == 1 else ""
-
-
 def _open(folder: Path) -> ConfigFile:
     """Return the keys of the layers and those of the method, next to each other."""
     config = ConfigFile.open(folder / "config.json")
@@ -129,8 +124,8 @@ def _open(folder: Path) -> ConfigFile:
             "mask_embedding in model.safetensors, and remove the file"
         )
     if not is_dflash(config):
-        knconfig = " or ".join(DFLASH_ARCHITECTURES)
-        raise config.error("architectures", f"a DFlash draft has {knconfig}")
+        names = " or ".join(DFLASH_ARCHITECTURES)
+        raise config.error("architectures", f"a DFlash draft has {names}")
     config.refuse("quantization_config", {}, "convert the draft's weights to an unquantized type")
     if config.get(SPECULATORS_KIND) is not None:
         config = _flatten_speculators(config)
@@ -205,7 +200,7 @@ def _target_layers(config: ConfigFile, target: LanguageModelConfig) -> tuple[int
         raise config.error(
             key,
             f"it names the target's last layer, of {count}: whether its output is meant with or "
-            "without the final norm is not knconfig; use a draft that reads earlier layers",
+            "without the final norm is not known; use a draft that reads earlier layers",
         )
     return chosen
 
@@ -228,7 +223,7 @@ def _windows(config: ConfigFile, count: int, block_size: int) -> tuple[int | Non
         return (None,) * count
     key = "sliding_window" if config.get("swa_window_size") is None else "swa_window_size"
     # Muse's masks hide what is further away than the window; others count the row itself.
-    width = config.integer(key) + (_architecture(config) == MUSE)
+    width = config.integer(key) + (config.architecture == MUSE)
     if width < block_size:
         raise config.error(key, f"a window must hold a block of {block_size} tokens")
     return tuple(width if kind == SLIDING else None for kind in types)
@@ -239,7 +234,7 @@ def _causal_layers(config: ConfigFile, count: int) -> tuple[bool, ...]:
         if config.get(key) is not None:
             return (config.switch(key, False),) * count
     types = _layer_types(config, count)
-    if types is None or _architecture(config) == MUSE:
+    if types is None or config.architecture == MUSE:
         return (False,) * count
     is_causal = not config.switch("sliding_window_non_causal", False)
     return tuple(is_causal and kind == SLIDING for kind in types)

@@ -6,6 +6,7 @@ from specdecode_engine.model.config import AuxHiddenStates, DecoderConfig
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layer_map import LayerMap
 from specdecode_engine.model.rope import RopeConfig
+from specdecode_engine.model.sparse_mlp import SparseMlpConfig
 from specdecode_engine.model.speculators import Verifier
 
 
@@ -26,11 +27,26 @@ class HeadConfig:
     sliding_windows: tuple[int | None, ...] = ()  # by layer, as in a target; empty: none has one
     verifier: Verifier | None = None  # the target that config.json names
     proposed_draft_steps: int | None = None  # by the authors
+    sparse_mlp: SparseMlpConfig | None = None  # the layers' experts; None: their MLPs are dense
 
     @property
     def layer_map(self) -> LayerMap:
         """Where each layer keeps its keys and values."""
         return self.decoder.layer_map(self.num_hidden_layers, self.sliding_windows)
+
+    @property
+    def recurrent_width(self) -> int:
+        """Values of its own output that the row after a drafted token reads."""
+        return self.decoder.hidden_size
+
+    @property
+    def dtype(self) -> None:
+        """Heads are computed in the target's type."""
+        return None
+
+    @property
+    def quantization(self) -> None:
+        return None
 
     @property
     def facts(self) -> dict[str, object]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.checkpoint import Shapes, TensorStore
+from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.draft_config import HeadConfig
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
@@ -65,6 +66,11 @@ class HiddenStateHead(ABC, Generic[Config]):
             progress=progress,
         ) as weights:
             return cls._assemble(config, weights, limits, target, folder)
+
+    @classmethod
+    @abstractmethod
+    def recognizes(cls, config: ConfigFile) -> bool:
+        """Whether a config.json, with the tensors next to it, is of this kind of head."""
 
     @classmethod
     @abstractmethod

@@ -15,6 +15,7 @@ from torch.nn import functional
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model import eagle_weights
 from specdecode_engine.model.checkpoint import Shapes, TensorStore
+from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.draft_config import HeadConfig
 from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config
@@ -35,6 +36,11 @@ class Eagle1Head(DraftHead[Eagle1Config]):
 
     pair: Linear  # [hidden, 2 * hidden]: the token's embedding first, then the hidden state
     layers: tuple[DecoderLayer, ...]  # the first has no norm before attention
+
+    @classmethod
+    def recognizes(cls, config: ConfigFile) -> bool:
+        name = config.architecture
+        return "eagle" in name.lower() and "Eagle3" not in name
 
     @classmethod
     def read_config(cls, folder: Path, target: LanguageModelConfig) -> Eagle1Config:
@@ -109,6 +115,10 @@ class Eagle3Head(DraftHead[Eagle3Config]):
     hidden_norm: Norm
     layers: tuple[DecoderLayer, ...]  # attention of the first reads token and hidden state
     norm: Norm
+
+    @classmethod
+    def recognizes(cls, config: ConfigFile) -> bool:
+        return "Eagle3" in config.architecture
 
     @classmethod
     def read_config(cls, folder: Path, target: LanguageModelConfig) -> Eagle3Config:

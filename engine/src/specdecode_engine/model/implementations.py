@@ -8,6 +8,7 @@ from specdecode_api.boot import ModelImplementation
 from specdecode_engine.model.checkpoint import OpenStore
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.families import FAMILIES
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import Linears
@@ -32,9 +33,9 @@ def read_config(folder: Path, implementation: ModelImplementation = "auto") -> L
     return TransformersConfig.load(folder)
 
 
-def implementation_of(config: LanguageModelConfig) -> ModelImplementation:
+def implementation_of(config: DraftConfig) -> ModelImplementation:
     """Return which implementation a config was read for."""
-    return "native" if isinstance(config, LlamaConfig) else "transformers"
+    return "transformers" if isinstance(config, TransformersConfig) else "native"
 
 
 def load_model(

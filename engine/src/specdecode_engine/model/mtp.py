@@ -19,12 +19,13 @@ from torch import Tensor
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.checkpoint import Shapes, TensorStore
+from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.head_order import pad_angles
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows
-from specdecode_engine.model.mtp_config import MtpConfig
+from specdecode_engine.model.mtp_config import MtpConfig, has_modules, is_export
 from specdecode_engine.model.mtp_layout import MtpLayout, MtpModules
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.model.rope import build_angles
@@ -78,6 +79,10 @@ class MtpHead(DraftHead[MtpConfig]):
     score: Callable[[Tensor], Tensor]
     # [rows of the rotary tables, 1]: 0 at position 0, else 1; None: no embedding is zeroed
     token_factors: Tensor | None
+
+    @classmethod
+    def recognizes(cls, config: ConfigFile) -> bool:
+        return is_export(config) or has_modules(config.file.parent)
 
     @classmethod
     def read_config(cls, folder: Path, target: LanguageModelConfig) -> MtpConfig:

@@ -58,7 +58,6 @@ class MtpConfig(HeadConfig):
 
     layout: MtpLayout
     numbers: tuple[int, ...]  # of the modules, in the names of their tensors
-    sparse_mlp: SparseMlpConfig | None  # None: the layer's MLP is dense
 
     @property
     def facts(self) -> dict[str, object]:
@@ -99,8 +98,7 @@ class MtpConfig(HeadConfig):
 
 def architecture_of(file: ConfigFile) -> str:
     """Return the architecture of a config.json, without what exports of a module add to it."""
-    names = file.get("architectures")
-    name = str(names[0]) if isinstance(names, list) and len(names) == 1 else ""
+    name = file.architecture
     for suffix in EXPORT_SUFFIXES:
         name = name.removesuffix(suffix)
     return name
@@ -108,8 +106,7 @@ def architecture_of(file: ConfigFile) -> str:
 
 def is_export(file: ConfigFile) -> bool:
     """Whether a config.json is of modules alone, as its architecture declares."""
-    names = file.get("architectures")
-    return isinstance(names, list) and any(str(one).endswith(EXPORT_SUFFIXES) for one in names)
+    return file.architecture.endswith(EXPORT_SUFFIXES)
 
 
 def has_modules(folder: Path) -> bool:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Policy
+from specdecode_engine.adaptive.cost import CostPoint
 from specdecode_engine.adaptive.draft_health import DraftHealth
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.request_table import RequestTable
@@ -21,7 +22,7 @@ from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.model.checkpoint import OpenStore
-from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
+from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.forward import (
     DecodeForward,
     DecodeFunction,
@@ -52,14 +53,9 @@ from specdecode_engine.startup.device import (
     device_name,
     keep_to,
 )
-from specdecode_engine.startup.draft_models import draft_facts
+from specdecode_engine.startup.draft_methods.method import LoadedDraft
+from specdecode_engine.startup.draft_methods.registry import draft_facts, load_draft
 from specdecode_engine.startup.draft_staging import DraftStaging
-from specdecode_engine.startup.drafters import (
-    LoadedDraft,
-    load_draft,
-    make_proposer,
-    wire_drafter,
-)
 from specdecode_engine.startup.graph_config import (
     GraphConfig,
     capture_all,
@@ -123,7 +119,7 @@ def build(
     models = _load(config, progress, open_store)
     on_weights()
     free = available_bytes(config.device)
-    policy = make_policy(boot.speculation, config.table, config.graph_batch_sizes)
+    policy = _policy(config)
     graph_config = plan_graphs(config, policy, free)
     routed = _routed_shape(config, models.target)
     limits = plan_limits(
@@ -215,14 +211,14 @@ def _log_choices(config: EngineConfig) -> None:
 
 def _quantization(model: DraftConfig | None) -> Quantization | None:
     """Return how the weights of a checkpoint are stored; None: they are plain."""
-    return None if model is None or isinstance(model, HeadConfig) else model.quantization
+    return None if model is None else model.quantization
 
 
 def _load(config: EngineConfig, progress: bool, open_store: OpenStore | None) -> _Models:
     linears = Linears.of(config.kernels["target"])
     load = _model_loader(config, progress, open_store, linears)
     target = load(Path(config.boot.model.path), config.target)
-    draft = load_draft(config, target, load, progress, linears)
+    draft = load_draft(config.boot, config.draft, target, load, linears, progress=progress)
     facts = linears.facts()
     log.info("linear maps: %s (%s)", facts["linears"], facts["linears_reason"])
     return _Models(target, draft, linears)
@@ -282,8 +278,9 @@ def _wire(
     functions: dict[ForwardKind, DecodeFunction] = {
         ForwardKind.VERIFY: DecodeForward(VerifyLayout(table, rotary), verify)
     }
-    wiring = wire_drafter(config, models.draft, limits, table)
-    if wiring is not None:
+    wiring = None
+    if config.draft_plan is not None and models.draft is not None:
+        wiring = config.method.wire(config.draft_plan, models.draft, limits, table)
         functions |= wiring.functions
     graphs = make_graphs(graph_config, functions, limits.pages_per_sequence, config.device, clock)
     drafter = None if wiring is None else wiring.make(sampler, graphs)
@@ -297,7 +294,7 @@ def _wire(
         graphs,
         drafter,
         config.aux_spec,
-        make_proposer(config),
+        config.method.make_proposer(config.boot),
         routed,
     )
 
@@ -313,6 +310,16 @@ def _routed_shape(config: EngineConfig, target: LanguageModel) -> RoutedShape | 
             "experts; set it to false, or leave out --enable-return-routed-experts"
         )
     return shape
+
+
+def _policy(config: EngineConfig, costs: Iterable[CostPoint] = ()) -> AdaptivePolicy:
+    return make_policy(
+        config.boot.speculation,
+        config.table,
+        config.graph_batch_sizes,
+        costs,
+        drafts_blocks=config.method.drafts_blocks,
+    )
 
 
 def _with_measured_costs(
@@ -333,7 +340,7 @@ def _with_measured_costs(
     seconds = speculation.profile_seconds
     costs = profile_steps(context, limits, config.sizes.shapes, policy, seconds, clock, progress)
     context.graphs.reset_counts()
-    return make_policy(speculation, policy.table, config.graph_batch_sizes, costs)
+    return _policy(config, costs)
 
 
 def _facts(

@@ -12,26 +12,29 @@ import torch
 
 from specdecode_api.boot import EngineBoot, ModelBoot, SpeculationBoot
 from specdecode_api.report import TerminationReason
-from specdecode_api.speculation import Algorithm, not_yet_available
+from specdecode_api.speculation import Algorithm
 from specdecode_api.table import candidates
 from specdecode_engine.adaptive.table import RangeTable
-from specdecode_engine.batch.shapes import DraftShape, ForwardKind, ForwardWidths
+from specdecode_engine.batch.shapes import (
+    DraftShape,
+    ForwardKind,
+    ForwardShape,
+    ForwardWidths,
+    StepSizes,
+)
 from specdecode_engine.graphs.plan import batch_sizes
 from specdecode_engine.model.checkpoint import OpenStore
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
 from specdecode_engine.model.config_file import DTYPES
-from specdecode_engine.model.dflash_config import BlockConfig
-from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
+from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.llama import stored_dtype
 from specdecode_engine.model.quantized.store import open_checkpoint
-from specdecode_engine.speculate.ngram.library import (
-    unsupported_reason as ngram_unsupported_reason,
-)
 from specdecode_engine.startup.attention import AttentionHeads
 from specdecode_engine.startup.device import choose_device, device_name
-from specdecode_engine.startup.draft_models import read_checked_draft
+from specdecode_engine.startup.draft_methods.method import DraftMethod, DraftPlan
+from specdecode_engine.startup.draft_methods.registry import METHODS, read_checked_draft
 from specdecode_engine.startup.policies import range_table
 from specdecode_kernels import Backend, Choice, choose_backend
 from specdecode_kernels.choice import AMPERE
@@ -61,39 +64,13 @@ class GraphMode(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StepSizes:
-    """The draft shapes that a step can use, and the largest sizes over all of them."""
-
-    shapes: Mapping[int, DraftShape]  # by num_steps, ascending
-    max_draft_tokens: int  # rows of the widest verify, bonus token included
-    max_path_length: int  # tokens that one step can commit
-    scratch_rows: int  # of a draft, per request
-    lag_tokens: int  # tokens that a step in flight may add unseen by the host; 0 without overlap
-
-    @classmethod
-    def over(cls, shapes: Mapping[int, DraftShape], *, is_overlapped: bool) -> "StepSizes":
-        path_length = max(shape.path_length for shape in shapes.values())
-        return cls(
-            shapes=shapes,
-            max_draft_tokens=max(shape.num_tokens for shape in shapes.values()),
-            max_path_length=path_length,
-            scratch_rows=max(shape.scratch_rows for shape in shapes.values()),
-            lag_tokens=path_length if is_overlapped else 0,
-        )
-
-    @property
-    def reserve_tokens(self) -> int:
-        """Maximum rows of a sequence beyond its known tokens."""
-        return self.max_draft_tokens + self.lag_tokens
-
-
-@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Everything that is decided before weights are read; sizes of the KV cache come later."""
 
     boot: EngineBoot
     target: LanguageModelConfig
     draft: DraftConfig | None
+    method: DraftMethod
     context_length: int
     device: torch.device
     dtype: torch.dtype
@@ -107,9 +84,24 @@ class EngineConfig:
     widths: Mapping[ForwardKind, ForwardWidths]
 
     @property
-    def block_rows(self) -> int:
-        """Positions that a draft of blocks scores; 0 if the draft is none."""
-        return max(self.sizes.shapes) if isinstance(self.draft, BlockConfig) else 0
+    def draft_plan(self) -> DraftPlan | None:
+        """With what and in which sizes the draft is computed; None without a draft model."""
+        if self.draft is None:
+            return None
+        return DraftPlan(
+            config=self.draft,
+            sizes=self.sizes,
+            aux_width=self.widths[ForwardKind.VERIFY].hidden_out,
+            max_running=self.boot.scheduling.max_running_requests,
+            dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+            device=self.device,
+            ops=self.kernels["draft"].backend,
+        )
+
+    def draft_forwards(self, shape: DraftShape, batch_size: int) -> Iterable[ForwardShape]:
+        """List the forwards of the draft in a step with draft steps."""
+        return self.method.forwards(self.sizes, shape, batch_size)
 
 
 def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConfig:
@@ -122,12 +114,14 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
         CannotServe, CheckpointError, CudaUnavailable, GraphsUnavailable: the message contains the
             remedy. A draft that does not fit the target is found here, not minutes later.
     """
-    _refuse_unavailable(boot.speculation)
+    method = METHODS[boot.speculation.algorithm]
+    if (reason := method.unsupported_reason()) is not None:
+        raise CannotServe(reason)
     device = choose_device(boot.device)
     target = read_config(Path(boot.model.path), boot.model.implementation)
     draft = read_checked_draft(boot, target)
     shapes = draft_shapes(boot.speculation)
-    _check_block(boot.speculation, draft, shapes)
+    _check_steps(boot.speculation, draft, method, shapes)
     dtype = _dtype(boot.model, target, device, open_store or open_checkpoint)
     kv_dtype = torch.float8_e4m3fn if boot.memory.kv_cache_dtype == "fp8_e4m3" else dtype
     kernels = _choose_kernels(boot, target, draft, device, dtype, kv_dtype)
@@ -139,11 +133,16 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
         graph_sizes = batch_sizes(boot.scheduling.max_running_requests, boot.graphs.batch_sizes)
     overlap = boot.scheduling.overlap
     is_overlapped = device.type == "cuda" if overlap is None else overlap
-    aux_spec = draft.aux_spec if isinstance(draft, HeadConfig) else NO_HIDDEN_STATES
+    aux_spec = NO_HIDDEN_STATES if draft is None else draft.aux_spec
+    aux_width = aux_spec.width(target.decoder.hidden_size)
+    widths = {ForwardKind.VERIFY: ForwardWidths(target.vocab_size, hidden_out=aux_width)}
+    if draft is not None:
+        widths |= method.widths(draft, aux_width)
     return EngineConfig(
         boot=boot,
         target=target,
         draft=draft,
+        method=method,
         context_length=_context_length(boot.model, target),
         device=device,
         dtype=dtype,
@@ -154,7 +153,7 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
         sizes=StepSizes.over(shapes, is_overlapped=is_overlapped),
         table=range_table(boot.speculation.entries, boot.speculation.policy),
         aux_spec=aux_spec,
-        widths=_widths(target, draft, aux_spec),
+        widths=widths,
     )
 
 
@@ -173,23 +172,19 @@ def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
     }
 
 
-def _check_block(
-    speculation: SpeculationBoot, draft: DraftConfig | None, shapes: Mapping[int, DraftShape]
+def _check_steps(
+    speculation: SpeculationBoot,
+    draft: DraftConfig | None,
+    method: DraftMethod,
+    shapes: Mapping[int, DraftShape],
 ) -> None:
-    if isinstance(draft, BlockConfig) and max(shapes) > draft.max_steps:
+    most = None if draft is None else method.max_steps(draft)
+    if most is not None and max(shapes) > most:
         raise CannotServe(
-            f"speculation: {max(shapes)} draft steps are more than the {draft.max_steps} tokens "
-            f"that a block of {draft.block_size} drafts ({speculation.draft_path}); lower "
-            "num_steps and the candidate_steps of the table"
+            f"speculation: {max(shapes)} draft steps are more than the {most} tokens that "
+            f"{speculation.draft_path} can draft; lower num_steps and the candidate_steps of the "
+            "table"
         )
-
-
-def _refuse_unavailable(speculation: SpeculationBoot) -> None:
-    reasons = not_yet_available(speculation.algorithm, speculation.policy, speculation.topk)
-    if reasons:
-        raise CannotServe("speculation: " + "; ".join(reasons))
-    if speculation.algorithm is Algorithm.NGRAM and (reason := ngram_unsupported_reason()):
-        raise CannotServe(f"algorithm NGRAM is in C, compiled at the first start: {reason}")
 
 
 def _dtype(
@@ -280,22 +275,3 @@ def _context_length(model: ModelBoot, target: LanguageModelConfig) -> int:
             "was trained for; lower it"
         )
     return length
-
-
-def _widths(
-    target: LanguageModelConfig, draft: DraftConfig | None, aux_spec: AuxHiddenStates
-) -> dict[ForwardKind, ForwardWidths]:
-    """Return the columns that each forward of a decode step reads and returns."""
-    aux = aux_spec.width(target.decoder.hidden_size)
-    widths = {ForwardKind.VERIFY: ForwardWidths(target.vocab_size, hidden_out=aux)}
-    if draft is None:
-        return widths
-    vocab, hidden = draft.vocab_size, 0
-    if isinstance(draft, HeadConfig):
-        vocab, hidden = draft.draft_vocab_size, draft.decoder.hidden_size
-    if isinstance(draft, BlockConfig):
-        return widths | {ForwardKind.BLOCK: ForwardWidths(vocab, aux)}
-    return widths | {
-        ForwardKind.CATCH_UP: ForwardWidths(vocab, aux, hidden),
-        ForwardKind.DRAFT_STEP: ForwardWidths(vocab, hidden, hidden),
-    }

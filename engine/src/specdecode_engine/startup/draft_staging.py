@@ -1,19 +1,21 @@
 """Reads a draft that is to replace the running one, next to it, while the engine serves."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from specdecode_engine.adaptive.policy import DraftRefused
 from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.draft_exchange import StagedDraft, check_same_config
-from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
+from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.startup.config import EngineConfig
-from specdecode_engine.startup.draft_models import read_checked_draft
-from specdecode_engine.startup.drafters import LoadedDraft, load_draft
-
-LoadModel = Callable[[Path, LanguageModelConfig], LanguageModel]
+from specdecode_engine.startup.draft_methods.method import LoadedDraft
+from specdecode_engine.startup.draft_methods.registry import (
+    LoadModel,
+    load_draft,
+    read_checked_draft,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,9 +55,7 @@ class DraftStaging:
             assert draft is not None, "the algorithm has a draft"
             check_same_config(config.draft, draft, folder)
             linears = Linears.of(config.kernels["target"])
-            new = load_draft(
-                replace(config, boot=boot), self.target, self.load_with(linears), False, linears
-            )
+            new = load_draft(boot, draft, self.target, self.load_with(linears), linears)
         except (CheckpointError, OSError) as error:
             raise DraftRefused(f"{error}; the running draft stays") from error
         return StagedDraft.compare(network, new, self.target, folder)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from specdecode_api.speculation import Algorithm
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
@@ -51,20 +50,18 @@ def plan_graphs(config: EngineConfig, policy: AdaptivePolicy, available_bytes: i
         available_bytes: free memory after the weights.
     """
     boot, sizes = config.boot, config.sizes
-    window = None if config.draft is None else sizes.max_path_length
     running = boot.scheduling.max_running_requests
     space = GraphSpace(
         sizes.shapes,
         config.graph_batch_sizes,
         running,
-        window,
-        has_plain=boot.speculation.algorithm is Algorithm.NGRAM,
-        block_rows=config.block_rows,
+        config.draft_forwards,
+        has_plain=config.method.may_find_nothing,
     )
     reachable = space.plan(policy) if space.sizes else NO_PLAN
     pages = -(-(config.context_length + sizes.reserve_tokens) // boot.memory.page_size)
-    topk = max(shape.topk for shape in sizes.shapes.values())
-    spec = BufferSpec(config.widths, pages, boot.memory.page_size, config.dtype, topk)
+    page_size = boot.memory.page_size
+    spec = BufferSpec(config.widths, pages, page_size, config.dtype, sizes.topk)
     max_bytes = boot.graphs.max_bytes
     if max_bytes is None:
         max_bytes = available_bytes // _DEFAULT_SHARE

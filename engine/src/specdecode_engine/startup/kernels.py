@@ -3,11 +3,18 @@
 import logging
 import os
 import time
+from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
-from specdecode_engine.startup.config import EngineConfig
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.batch.shapes import StepSizes
+from specdecode_engine.model.config_file import DTYPES
+from specdecode_engine.model.draft_config import DraftConfig
+from specdecode_engine.model.implementations import read_config
+from specdecode_engine.startup.config import EngineConfig, draft_shapes
+from specdecode_engine.startup.draft_methods.registry import draft_folder, read_draft
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_engine.stats.kernel_compiles import AFTER_READY
 
@@ -34,7 +41,8 @@ def compile_kernels(config: EngineConfig, *, progress: bool) -> None:
     started_s = time.monotonic()
     major, minor = torch.cuda.get_device_capability(config.device)
     capability = 10 * major + minor
-    variants = list_variants(op_calls(KernelNeeds.of_config(config), capability), capability)
+    calls = op_calls(needs_of_config(config), capability, config.method)
+    variants = list_variants(calls, capability)
     threads = len(os.sched_getaffinity(0))
     done = compile_variants(variants, threads)
     for _ in tqdm(done, "compiling kernels", len(variants), disable=not progress):
@@ -46,3 +54,25 @@ def watch_compiles(config: EngineConfig) -> None:
     """Count and log what is compiled from now on."""
     if has_compiled_kernels(config):
         AFTER_READY.watch()
+
+
+def needs_of_config(config: EngineConfig) -> KernelNeeds:
+    models: dict[str, DraftConfig] = {"target": config.target}
+    if config.draft is not None:
+        models["draft"] = config.draft
+    return KernelNeeds.of(config.boot, models, config.sizes, config.dtype, config.kv_dtype)
+
+
+def needs_of_boot(boot: EngineBoot) -> KernelNeeds:
+    """Read config.json of the models only; a type that it leaves open is bfloat16."""
+    target = read_config(Path(boot.model.path), boot.model.implementation)
+    models: dict[str, DraftConfig] = {"target": target}
+    folder = draft_folder(boot)
+    if folder is not None:
+        models["draft"] = read_draft(boot.speculation.algorithm, folder, target)
+    dtype = target.dtype or torch.bfloat16
+    if boot.model.dtype != "auto":
+        dtype = DTYPES[boot.model.dtype]
+    kv_dtype = torch.float8_e4m3fn if boot.memory.kv_cache_dtype == "fp8_e4m3" else dtype
+    sizes = StepSizes.over(draft_shapes(boot.speculation), is_overlapped=True)
+    return KernelNeeds.of(boot, models, sizes, dtype, kv_dtype)

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from specdecode_api.report import TerminationReason
-from specdecode_api.speculation import Algorithm
-from specdecode_engine.batch.shapes import ForwardKind
-from specdecode_engine.model.dflash_config import BlockConfig
 from specdecode_engine.model.kv_cache import kv_bytes
 from specdecode_engine.schedule.pages import WindowLimits
 from specdecode_engine.schedule.scheduler import Limits
 from specdecode_engine.speculate.draft_state import HiddenStateRing
-from specdecode_engine.speculate.ngram.texts import ngram_bytes
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.steps.logprobs import PIECE_ROWS
 
@@ -125,17 +121,18 @@ def plan_limits(
     boot, sizes, limit = config.boot, config.sizes, config.boot.memory.max_total_tokens
     layer_map = config.target.layer_map
     in_windows = layer_map.windowed_entries_per_token * config.kv_dtype.itemsize
-    windows = _window_limits(config)
+    windows, is_cpu = _window_limits(config), config.device.type == "cpu"
 
     def plan(running: int) -> MemoryPlan:
         most_rows = (config.context_length + sizes.reserve_tokens) * running
+        host_bytes = config.method.host_bytes(boot, running, config.context_length)
         demand = MemoryDemand(
             available_bytes=available_bytes,
             weight_bytes=weight_bytes,
             draft_weight_bytes=draft_weight_bytes,
-            fixed_bytes=_fixed_bytes(config, running)
-            + (_host_bytes(config, running) if config.device.type == "cpu" else 0),
-            host_bytes=_host_bytes(config, running),
+            # On a CPU the KV cache shares its memory with what drafts on the host.
+            fixed_bytes=_fixed_bytes(config, running) + (host_bytes if is_cpu else 0),
+            host_bytes=host_bytes,
             graph_bytes=graph_bytes,
             page_bytes=(_token_bytes(config) - in_windows) * boot.memory.page_size,
             page_size=boot.memory.page_size,
@@ -144,7 +141,7 @@ def plan_limits(
             fewest_window_pages=0 if windows is None else windows.suffice_for(1),
             most_rows=most_rows if limit is None else min(most_rows, limit),
             routed_page_bytes=routed_token_bytes * boot.memory.page_size,
-            exchange_bytes=draft_weight_bytes if config.device.type == "cpu" else 0,
+            exchange_bytes=draft_weight_bytes if is_cpu else 0,
             fewest_rows=min(config.context_length, SHORTEST_TOKENS) + sizes.reserve_tokens,
         )
         return plan_memory(demand, boot.memory.kv_cache_bytes, boot.memory.kv_cache_fraction)
@@ -205,24 +202,12 @@ def _fixed_bytes(config: EngineConfig, running: int) -> int:
     rows = max(running * width, PIECE_ROWS)
     logits = rows * config.target.vocab_size * 4 * 3
     tables = (running + 1) * (config.context_length + 2 * width) * 8 * 2
-    if config.draft is None:
+    draft = config.draft_plan
+    if draft is None:
         return logits + tables
-    if isinstance(config.draft, BlockConfig):
-        # Logits of a block, and scores of its tokens.
-        scratch = running * config.block_rows * config.draft.draft_vocab_size * 4 * 2
-    else:
-        rows = config.sizes.scratch_rows
-        scratch = running * kv_bytes(config.draft.layer_map, rows, config.dtype)
     hidden = (running + 1) * HiddenStateRing.rows(config.sizes.max_path_length)
-    aux_width = config.widths[ForwardKind.VERIFY].hidden_out
-    return logits + tables + scratch + hidden * aux_width * config.dtype.itemsize
-
-
-def _host_bytes(config: EngineConfig, running: int) -> int:
-    """Bytes of texts, tries and suffix trees; on a CPU the KV cache shares its memory with them."""
-    if config.boot.speculation.algorithm is not Algorithm.NGRAM:
-        return 0
-    return ngram_bytes(config.boot.speculation.ngram, running, config.context_length)
+    ring = hidden * draft.aux_width * config.dtype.itemsize
+    return logits + tables + ring + config.method.scratch_bytes(draft, running)
 
 
 def plan_memory(

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from specdecode_api.speculation import DRAFT_IN_TARGET, Algorithm
+from specdecode_api.speculation import Algorithm
 from specdecode_engine.model.checkpoint import Shapes, TensorStore, has_tensors
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
@@ -37,14 +37,13 @@ from specdecode_engine.model.transformers.loading import (
 )
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.unsupported import refuse_unsupported
-from specdecode_engine.startup.draft_models import (
-    DRAFT_HEADS,
+from specdecode_engine.startup.draft_methods.registry import (
+    METHODS,
     algorithm_of,
     draft_warning,
     read_draft,
 )
 
-NATIVE = "native"
 AUDITED_POSITIONS = 256  # of rotary tables, which are not kept
 
 
@@ -133,11 +132,11 @@ def check_pair(target: Path, draft: Path | None, options: CheckOptions) -> PairC
 def _check_draft(
     folder: Path, algorithm: Algorithm, target: LanguageModelConfig, options: CheckOptions
 ) -> ModelCheck:
-    if algorithm not in DRAFT_IN_TARGET:  # of which a part alone is computed
+    if not algorithm.may_draft_with_target:  # of which a part alone is computed
         refuse_unsupported(ConfigFile.open(folder / "config.json"))
     read = read_draft(algorithm, folder, target)
-    head = _Head(DRAFT_HEADS[algorithm], target) if isinstance(read, HeadConfig) else None
-    return _check_model(folder, read, options, head)
+    kind = METHODS[algorithm].head
+    return _check_model(folder, read, options, None if kind is None else _Head(kind, target))
 
 
 def _check_own_modules(
@@ -165,7 +164,7 @@ def _check_model(
 ) -> ModelCheck:
     file = ConfigFile.open(folder / "config.json")
     checkpoint = _open_tensors(folder, head)
-    dtype = options.dtype or _declared_dtype(config, file)
+    dtype = options.dtype or config.dtype or file.dtype()
     dtype = dtype or _stored_dtype(checkpoint) or _dtype_without_tensors(config)
     kv_dtype = options.kv_dtype or dtype
     if isinstance(config, TransformersConfig):
@@ -180,11 +179,11 @@ def _check_model(
     return ModelCheck(
         path=folder,
         model_type=_text(file.get("model_type")),
-        architecture=_architecture(file),
-        implementation=NATIVE if isinstance(config, HeadConfig) else implementation_of(config),
+        architecture=file.architecture or None,
+        implementation=implementation_of(config),
         parameters=parameters,
         weight_bytes=parameters * dtype.itemsize,
-        quantization=_quantization(config),
+        quantization=None if config.quantization is None else config.quantization.description,
         dtype=dtype,
         kv_bytes_per_token=kv_bytes(config.layer_map, 1, kv_dtype),
         kv_dtype=kv_dtype,
@@ -199,11 +198,6 @@ def _open_tensors(folder: Path, head: _Head | None) -> TensorStore | None:
     if not has_tensors(folder) and not has_pickles(folder):
         return None
     return open_checkpoint(folder) if head is None else head.kind.open_tensors(folder)
-
-
-def _quantization(config: DraftConfig) -> str | None:
-    quantization = None if isinstance(config, HeadConfig) else config.quantization
-    return None if quantization is None else quantization.description
 
 
 def _count(
@@ -238,10 +232,6 @@ def _shapes(
     return head.kind.shapes(config, () if checkpoint is None else checkpoint.tensors, head.target)
 
 
-def _declared_dtype(config: DraftConfig, file: ConfigFile) -> torch.dtype | None:
-    return file.dtype() if isinstance(config, HeadConfig) else config.dtype
-
-
 def _stored_dtype(checkpoint: TensorStore | None) -> torch.dtype | None:
     if checkpoint is None:
         return None
@@ -250,8 +240,7 @@ def _stored_dtype(checkpoint: TensorStore | None) -> torch.dtype | None:
 
 
 def _dtype_without_tensors(config: DraftConfig) -> torch.dtype:
-    is_quantized = _quantization(config) is not None
-    return UNQUANTIZED_DTYPE if is_quantized else torch.float32
+    return torch.float32 if config.quantization is None else UNQUANTIZED_DTYPE
 
 
 def _refused(folder: Path, error: CheckpointError) -> ModelCheck:
@@ -262,14 +251,9 @@ def _refused(folder: Path, error: CheckpointError) -> ModelCheck:
     return ModelCheck(
         path=folder,
         model_type=_text(file.get("model_type")),
-        architecture=_architecture(file),
+        architecture=file.architecture or None,
         reason=str(error),
     )
-
-
-def _architecture(file: ConfigFile) -> str | None:
-    names: Any = file.get("architectures")
-    return _text(names[0]) if isinstance(names, list) and names else None
 
 
 def _text(value: object) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from specdecode_api.boot import SpeculationBoot, TableEntry
 from specdecode_api.metrics import table_hash
-from specdecode_api.speculation import DRAFTS_BLOCKS, Algorithm, Policy
+from specdecode_api.speculation import Algorithm, Policy
 from specdecode_engine.adaptive.cost import CostModel, CostPoint
 from specdecode_engine.adaptive.ema import EmaPolicy
 from specdecode_engine.adaptive.goodput import GoodputPolicy
@@ -17,6 +17,8 @@ def make_policy(
     table: RangeTable | None,
     captured: tuple[int, ...] = (),
     costs: Iterable[CostPoint] = (),
+    *,
+    drafts_blocks: bool = False,
 ) -> AdaptivePolicy:
     """Return the policy that chooses the draft steps of each engine step.
 
@@ -24,6 +26,7 @@ def make_policy(
         table: see `range_table`.
         captured: batch sizes that steps are padded to.
         costs: measured step times, for policy goodput.
+        drafts_blocks: see `CostModel`.
     """
     num_steps = speculation.num_steps
     if table is None or speculation.algorithm is Algorithm.NONE:
@@ -34,8 +37,8 @@ def make_policy(
         case Policy.EMA:
             return EmaPolicy(table, num_steps, captured)
         case Policy.GOODPUT:
-            blocks = speculation.algorithm in DRAFTS_BLOCKS
-            return GoodputPolicy(table, CostModel(costs, drafts_blocks=blocks), num_steps)
+            cost = CostModel(costs, drafts_blocks=drafts_blocks)
+            return GoodputPolicy(table, cost, num_steps)
 
 
 def table_without_entries(speculation: SpeculationBoot) -> RangeTable:

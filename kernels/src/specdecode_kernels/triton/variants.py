@@ -12,18 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import triton
-from torch import device
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
-from specdecode_kernels.backend import TORCH, Backend
+from specdecode_kernels.backend import META, TORCH, Backend, OpCall
 from specdecode_kernels.triton.backend import with_triton_attention, with_triton_ops
 from specdecode_kernels.triton.float8 import HOPPER
-
-META = device("meta")
-OpCall = tuple[str, Callable[[], object]]
-"""What an engine needs a call for, and the call of an op on tensors of `META`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,6 @@ from specdecode_api.boot import (
 )
 from specdecode_api.duration import duration_s
 from specdecode_api.quantity import amount, whole_amount
-from specdecode_api.speculation import Algorithm
 from specdecode_api.v1alpha1 import Spec, resolve
 from specdecode_api.v1alpha1.ngram import NgramSpec
 from specdecode_operator.children import api_keys
@@ -118,7 +117,7 @@ def _speculation(spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry]) ->
     wanted = spec.speculation
     resolved = resolve(wanted)
     return SpeculationBoot(
-        algorithm=Algorithm(wanted.algorithm),
+        algorithm=wanted.algorithm,
         draft_path=mounts.draft_path,
         topk=wanted.topk,
         num_steps=resolved.num_steps,

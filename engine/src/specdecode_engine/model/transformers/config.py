@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from specdecode_engine.model.config import DecoderConfig, read_architecture, read_eos_token_ids
+from specdecode_engine.model.config import DecoderConfig, TokenDraft, read_eos_token_ids
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.layer_config import read_layer_map
 from specdecode_engine.model.layer_map import LayerMap, LayerMapError
@@ -17,7 +17,7 @@ from specdecode_engine.model.transformers.attention import UnsupportedModel
 
 
 @dataclass(frozen=True, slots=True)
-class TransformersConfig:
+class TransformersConfig(TokenDraft):
     """A decoder-only model; names as in config.json where it has them."""
 
     folder: Path
@@ -72,7 +72,7 @@ class TransformersConfig:
             is_wrapped=file.get("model_type") != text.model_type,
             text=text,
             quantization=read_quantization(file),
-            architecture=read_architecture(file),
+            architecture=file.architecture,
         )
 
     def copy_text(self) -> Any:

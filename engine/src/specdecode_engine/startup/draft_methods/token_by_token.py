@@ -1,0 +1,109 @@
+"""Drafting one token after the other, with a language model or a head over hidden states."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specdecode_engine.batch.request_table import RequestTable
+from specdecode_engine.batch.shapes import (
+    DraftShape,
+    ForwardKind,
+    ForwardShape,
+    ForwardWidths,
+    StepSizes,
+    token_forwards,
+)
+from specdecode_engine.graphs.cache import GraphCache
+from specdecode_engine.model.draft_config import DraftConfig
+from specdecode_engine.model.draft_head import DraftHead
+from specdecode_engine.model.draft_scratch import DraftScratch
+from specdecode_engine.model.forward import DecodeForward, draft_forwards
+from specdecode_engine.model.kv_cache import kv_bytes
+from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.sampling.sampler import Sampler
+from specdecode_engine.schedule.scheduler import Limits
+from specdecode_engine.speculate.draft_layout import DraftLayout
+from specdecode_engine.speculate.draft_state import DraftKvProgress
+from specdecode_engine.speculate.drafter import Drafter
+from specdecode_engine.speculate.model_drafter import ModelDrafter
+from specdecode_engine.startup.draft_methods.method import (
+    DrafterWiring,
+    DraftMethod,
+    DraftPlan,
+    LoadedDraft,
+)
+from specdecode_engine.startup.kernel_needs import KernelNeeds
+from specdecode_engine.startup.op_inputs import (
+    AttentionRows,
+    OpsIn,
+    attention_calls,
+    draft_sampling_calls,
+    prefill_rows,
+)
+from specdecode_kernels import OpCall
+
+
+@dataclass(frozen=True, slots=True)
+class TokenByToken(DraftMethod):
+    """STANDALONE, EAGLE, EAGLE-3, MTP: a forward over missing rows, then one for each level."""
+
+    head: type[DraftHead[Any]] | None = None
+
+    def forwards(
+        self, sizes: StepSizes, shape: DraftShape, batch_size: int
+    ) -> Iterator[ForwardShape]:
+        return token_forwards(shape, batch_size, sizes.max_path_length)
+
+    def widths(self, draft: DraftConfig, aux_width: int) -> Mapping[ForwardKind, ForwardWidths]:
+        vocab, recurrent = draft.draft_vocab_size, draft.recurrent_width
+        return {
+            ForwardKind.CATCH_UP: ForwardWidths(vocab, aux_width, recurrent),
+            ForwardKind.DRAFT_STEP: ForwardWidths(vocab, recurrent, recurrent),
+        }
+
+    def scratch_bytes(self, plan: DraftPlan, running: int) -> int:
+        return running * kv_bytes(plan.config.layer_map, plan.sizes.scratch_rows, plan.dtype)
+
+    def op_calls(self, needs: KernelNeeds, draft: DraftConfig, ops_in: OpsIn) -> Iterator[OpCall]:
+        yield from attention_calls(needs, "draft", draft, ops_in, tuple(_attention_rows(needs)))
+        for batch in needs.batch_sizes:
+            yield from draft_sampling_calls(draft, batch, 1, ops_in(None))
+
+    def wire(
+        self, plan: DraftPlan, network: LoadedDraft, limits: Limits, table: RequestTable
+    ) -> DrafterWiring:
+        assert isinstance(network, LanguageModel | DraftHead)
+        pool, sizes = plan.make_cache(limits), plan.sizes
+        scratch = DraftScratch(
+            plan.config.layer_map,
+            batch=plan.max_running,
+            rows=sizes.scratch_rows,
+            dtype=plan.dtype,
+            device=plan.device,
+        )
+        progress = DraftKvProgress(table.num_rows, plan.device)
+        layout = DraftLayout(network, table, progress, plan.make_ring())
+        catch_up, draft_step = draft_forwards(network, pool, scratch)
+
+        def make(sampler: Sampler, graphs: GraphCache) -> Drafter:
+            window = sizes.max_path_length
+            return ModelDrafter(network, pool, layout, sampler, graphs, window, sizes.topk)
+
+        functions = {
+            ForwardKind.CATCH_UP: DecodeForward(layout.catch_up, catch_up),
+            ForwardKind.DRAFT_STEP: DecodeForward(layout.draft_step, draft_step),
+        }
+        return DrafterWiring(functions, make)
+
+
+def _attention_rows(needs: KernelNeeds) -> Iterator[AttentionRows]:
+    yield from prefill_rows(needs)
+    for rows in (8, 16, 32, 64, 128):  # of one request, after steps without a draft
+        yield AttentionRows("catching up", (rows,))
+    for batch in needs.batch_sizes:
+        for rows in range(1, needs.path_length + 1):
+            yield AttentionRows("catching up", (rows,) * batch)
+        for shape in needs.shapes:
+            for step in range(1, shape.num_steps):
+                level = (shape.topk,) * batch
+                yield AttentionRows("draft steps", level, step * shape.topk)
