@@ -6,9 +6,8 @@ from pydantic import ValidationError
 from specdecode_api.boot import SpeculationBoot
 from specdecode_api.descriptions import field_descriptions
 from specdecode_api.schema import resource_schema
-from specdecode_api.speculation import Algorithm
 from specdecode_api.table import TableEntry
-from specdecode_api.v1alpha1 import SpecDecodeDeployment, resolve
+from specdecode_api.v1alpha1 import SpecDecodeDeployment
 from specdecode_api.validation_errors import validation_errors
 
 
@@ -24,13 +23,12 @@ def test_good_resource_survives_a_round_trip(good_case):
 
 def test_good_resource_makes_a_good_boot_file(good_case):
     speculation = SpecDecodeDeployment.from_resource(good_case.resource).spec.speculation
-    resolved = resolve(speculation)
     SpeculationBoot(
-        algorithm=Algorithm(speculation.algorithm),
+        algorithm=speculation.algorithm,
         draft_path="/models/draft" if speculation.draft else None,
         topk=speculation.topk,
-        num_steps=resolved.num_steps,
-        num_draft_tokens=resolved.num_draft_tokens,
+        num_steps=speculation.num_steps,
+        num_draft_tokens=speculation.num_draft_tokens,
         policy=speculation.adaptive.engine_policy,
         table={
             key: TableEntry.model_validate(entry.model_dump(exclude={"from_"}))

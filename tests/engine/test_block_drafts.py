@@ -12,6 +12,9 @@ from lossless.poison import build_poisoned
 from lossless.run import RandomNumSteps
 from lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
+from specdecode_api.metrics import table_hash
+from specdecode_api.speculation import Policy
+from specdecode_engine.adaptive.table import BatchRange, RangeTable
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.request_table import DecodeBatch
@@ -196,6 +199,32 @@ def test_more_draft_steps_than_a_block_has_are_refused(checkpoints) -> None:
     error = "11 draft steps are more than the 10 tokens that .* can draft; lower"
     with pytest.raises(CannotServe, match=error):
         resolve(boot)
+
+
+@pytest.mark.parametrize("policy", ["goodput", "ema"])
+def test_a_default_table_ends_at_the_block(checkpoints, policy: str) -> None:
+    """Under the hash that it has without the draft, by which the operator knows it."""
+    boot = make_boot(
+        checkpoints.target, checkpoints.dflash, speculation={"policy": policy, "num_steps": None}
+    )
+    config = resolve(boot)
+    assert config.table is not None
+    assert config.table.ranges[0].candidate_steps[-3:] == (5, 7, 10)
+    assert config.table.table_hash == table_hash(Policy(policy), boot.speculation.entries)
+    assert max(config.sizes.shapes) == config.boot.speculation.num_steps == 10
+
+
+def test_draft_steps_of_a_new_table_end_at_the_block(checkpoints) -> None:
+    core = build_poisoned(
+        make_boot(
+            checkpoints.target,
+            checkpoints.dflash,
+            speculation={"policy": "goodput", "num_steps": None, "profile_seconds": 0},
+        )
+    )
+    core.reload(RangeTable([BatchRange(1, (0, 3, 11, 15))], "trial"))
+    table = core.scheduler.policy.table
+    assert (table.candidates(), table.table_hash) == ((0, 3, 10), "trial")
 
 
 def test_what_was_understood_of_the_draft_is_reported(checkpoints) -> None:

@@ -53,7 +53,8 @@ class Algorithm(StrEnum):
     STANDALONE = "STANDALONE"
     EAGLE = "EAGLE"
     EAGLE3 = "EAGLE3"
-    DFLASH = "DFLASH"
+    # Drafting a block takes the same time whatever is verified of it.
+    DFLASH = "DFLASH", DraftCheckpoint.ALWAYS, 15
     # A module is trained for one draft step, and its acceptance falls fast after that.
     MTP = "MTP", DraftCheckpoint.ELSE_TARGET, 3
     NGRAM = "NGRAM", DraftCheckpoint.NEVER

@@ -111,7 +111,8 @@ def _load(boot: EngineBoot, progress: Progress) -> LoadedEngine:
 
     progress("loading checkpoints")
     core = build_core(boot, progress=True, on_weights=keep_freed_memory)
-    return LoadedEngine(core, Path(boot.model.path), core.facts, core.stage_draft)
+    table = core.scheduler.policy.table
+    return LoadedEngine(core, Path(boot.model.path), core.facts, core.stage_draft, table)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ class EngineCore:
         self.shapes = shapes
         self.eos_token_ids = eos_token_ids
         self.stage_draft: StageDraft | None = None  # set where drafts can be exchanged
+        self.most_draft_steps: int | None = None  # set where the draft can draft no more
         self.choose_rows: VerifyRowsPolicy = rows_within_limits
         self._launcher = Launcher(shapes, stopwatch)
         self._overlap = scheduler.limits.lag_tokens > 0
@@ -107,6 +108,12 @@ class EngineCore:
             self.scheduler.preempt(sequence)
 
     def reload(self, table: RangeTable) -> None:
+        given, table = table, table.up_to(self.most_draft_steps)
+        if table is not given:
+            most = self.most_draft_steps
+            log.warning(
+                "the draft drafts %d tokens at most: more draft steps count as %d", most, most
+            )
         unknown = sorted(set(table.candidates()) - set(self.shapes))
         if unknown:
             raise TableRefused(

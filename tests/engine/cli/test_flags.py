@@ -37,37 +37,13 @@ def refusal(*arguments: str) -> list[str]:
 
 def test_without_flags_nothing_adapts() -> None:
     speculation = read()
-    assert (speculation.policy, speculation.num_steps) == (Policy.STATIC, 3)
+    assert (speculation.policy, speculation.num_steps) == (Policy.STATIC, None)
     assert speculation.entries == {}
-
-
-def test_the_draft_proposes_the_draft_steps_at_start(tmp_path: Path) -> None:
-    """As speculators writes it; a number that is set, or a table without it, is stronger."""
-    methods = [{"proposal_type": "greedy", "speculative_tokens": 5}]
-    keys = {"speculators_config": {"proposal_methods": methods}}
-    (tmp_path / "config.json").write_text(json.dumps(keys))
-    draft = ["--model-path", "/models/m", "--speculative-algorithm", "EAGLE3"]
-    draft += ["--speculative-draft-model-path", str(tmp_path)]
-
-    def num_steps(*arguments: str) -> int:
-        return parse_flags([*draft, *arguments]).speculation.num_steps
-
-    assert num_steps() == 5
-    assert num_steps("--speculative-num-steps", "2") == 2
-    assert num_steps("--speculative-adaptive") == 5
-    table = json.dumps({"1": {"candidate_steps": [2, 4, 6]}})
-    (tmp_path / "table.json").write_text(table)
-    assert num_steps("--speculative-adaptive-config", str(tmp_path / "table.json")) == 4
-    methods[0]["speculative_tokens"] = 99
-    (tmp_path / "config.json").write_text(json.dumps(keys))
-    assert num_steps() == 16, "the most draft steps"
-    (tmp_path / "config.json").write_text("{")
-    assert num_steps() == 3, "the engine reports what is wrong with the file"
 
 
 def test_adaptive_is_goodput_with_its_default_table() -> None:
     speculation = read("--speculative-adaptive")
-    assert (speculation.policy, speculation.num_steps) == (Policy.GOODPUT, 3)
+    assert (speculation.policy, speculation.num_steps) == (Policy.GOODPUT, None)
     assert list(speculation.entries) == ["1"]
     assert read("--speculative-adaptive", "--speculative-num-steps", "2").num_steps == 2
 
@@ -84,12 +60,12 @@ def test_a_file_implies_adaptive_and_says_where_it_starts(write) -> None:
     path = write(TABLE)
     speculation = read("--speculative-adaptive-config", path)
     assert (speculation.policy, list(speculation.table)) == (Policy.GOODPUT, ["1", "8"])
-    assert speculation.num_steps == 2, "the middle of 0, 1, 2, 4, 6"
+    assert speculation.usual_steps == 2, "the middle of 0, 1, 2, 4, 6"
     assert (
         read("--speculative-adaptive-config", path, "--speculative-num-steps", "6").num_steps == 6
     )
     three = write({"1": {"candidate_steps": [1, 3, 5, 7]}}, "three.json")
-    assert read("--speculative-adaptive-config", three).num_steps == 3
+    assert read("--speculative-adaptive-config", three).usual_steps == 3
 
 
 @pytest.mark.parametrize(
@@ -163,7 +139,7 @@ def test_flags_win_over_the_boot_file(write) -> None:
     assert (adaptive.policy, list(adaptive.table)) == (Policy.GOODPUT, ["1"])
     config = ["--boot", static, "--speculative-adaptive-config", write(TABLE)]
     replaced = parse_flags(config).speculation
-    assert (list(replaced.table), replaced.num_steps) == (["1", "8"], 2)
+    assert (list(replaced.table), replaced.usual_steps) == (["1", "8"], 2)
     named = boot(write, policy="ema")
     assert parse_flags(["--boot", named, "--speculative-adaptive"]).speculation.policy is Policy.EMA
 
@@ -172,7 +148,7 @@ def test_flags_win_over_the_boot_file(write) -> None:
 def test_a_boot_file_without_a_start_has_the_middle_of_its_table(way, write) -> None:
     table = TABLE if way == "table" else write(TABLE)
     speculation = parse_flags(["--boot", boot(write, **{way: table})]).speculation
-    assert (speculation.num_steps, speculation.policy) == (2, Policy.STATIC)
+    assert (speculation.usual_steps, speculation.policy) == (2, Policy.STATIC)
 
 
 def test_a_bad_table_in_the_boot_file_is_refused_once(write) -> None:
@@ -197,7 +173,7 @@ def test_sglangs_nextn_is_mtp_with_shallow_candidates() -> None:
     assert (speculation.algorithm, speculation.draft_path) == ("MTP", None)
     assert speculation.entries["1"].candidate_steps == (0, 1, 2, 3)
     named = parse_flags([*model, "--speculative-draft-model-path", "/models/nextn"]).speculation
-    assert (named.draft_path, named.num_steps) == ("/models/nextn", 3)
+    assert (named.draft_path, named.usual_steps) == ("/models/nextn", 3)
 
 
 def test_help_names_every_algorithm_there_is(capsys) -> None:

@@ -1,5 +1,6 @@
 """What is resolved before weights are read, from the boot file and the checkpoints' configs."""
 
+import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -70,6 +71,36 @@ def test_widths_are_those_of_target_and_draft(checkpoints: Any) -> None:
     draft = resolve(make_boot(checkpoints.target, checkpoints.draft, "STANDALONE"))
     assert draft.aux_spec.is_empty
     assert set(draft.widths.values()) == {ForwardWidths(draft.target.vocab_size)}
+
+
+@pytest.mark.parametrize(
+    ("proposed", "speculation", "num_steps"),
+    [
+        (5, {}, 5),
+        (5, {"num_steps": 2}, 2),
+        (5, {"policy": "goodput"}, 5),
+        (4, {"policy": "goodput"}, 3),
+        (5, {"table": {"1": {"candidate_steps": [2, 4, 6]}}}, 4),
+        (5, {"num_draft_tokens": 4}, 3),
+        (99, {}, 16),
+        (None, {}, 3),
+    ],
+)
+def test_the_draft_proposes_the_draft_steps_at_start(
+    checkpoints: Any, tmp_path: Path, proposed: int, speculation: dict[str, Any], num_steps: int
+) -> None:
+    """As speculators writes it; a number that is set, or a table without it, is stronger."""
+    shutil.copytree(checkpoints.eagle3, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "config.json"
+    methods = [{"proposal_type": "greedy", "speculative_tokens": proposed}]
+    keys = {"speculators_config": {"proposal_methods": methods}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | keys))
+    document = make_boot(checkpoints.target, tmp_path, "EAGLE3").model_dump(mode="json")
+    del document["speculation"]["num_steps"]
+    document["speculation"] |= {"topk": 1, **speculation}
+    config = resolve(EngineBoot.model_validate(document))
+    assert config.boot.speculation.num_steps == num_steps
+    assert num_steps in config.sizes.shapes
 
 
 def test_a_head_that_lacks_a_tensor_is_refused_before_weights_are_read(

@@ -15,7 +15,7 @@ from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.process import ConfigurationError
 from specdecode_engine.startup.build import build_core
-from specdecode_engine.startup.config import draft_shapes
+from specdecode_engine.startup.config import draft_shapes, resolve_speculation
 from specdecode_engine.startup.policies import make_policy, range_table
 
 TABLE = {
@@ -82,8 +82,8 @@ def test_a_table_becomes_ranges_ascending() -> None:
 
 
 def test_sizes_and_shapes_know_every_depth_of_a_default_table() -> None:
-    assert list(draft_shapes(ngram(policy="ema"))) == [0, 1, 3, 5, 7]
-    assert list(draft_shapes(ngram())) == [0, 3]
+    assert list(draft_shapes(*resolve_speculation(ngram(policy="ema"), None))) == [0, 1, 3, 5, 7]
+    assert list(draft_shapes(*resolve_speculation(ngram(), None))) == [0, 3]
 
 
 def test_a_table_is_loaded_from_where_it_is_given(tmp_path) -> None:

@@ -8,11 +8,13 @@ from pydantic import Field, StringConstraints, model_validator
 from specdecode_api.base import FileRecord
 from specdecode_api.boot.ngram import NgramBoot
 from specdecode_api.speculation import (
+    DEFAULT_STEPS,
     MAX_STEPS,
     MAX_TABLE_ENTRIES,
     MAX_TOPK,
     Algorithm,
     Policy,
+    effective_num_steps,
     max_tree_tokens,
 )
 from specdecode_api.table import (
@@ -43,7 +45,13 @@ class SpeculationBoot(FileRecord):
         le=MAX_TOPK,
         description="Children per node of the draft tree; 1 drafts a chain.",
     )
-    num_steps: int = Field(default=0, ge=0, le=MAX_STEPS, description="Draft steps at start.")
+    num_steps: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_STEPS,
+        description="Draft steps at start; if null those that the draft proposes, else "
+        f"{DEFAULT_STEPS} or the middle candidate of a table without {DEFAULT_STEPS}.",
+    )
     num_draft_tokens: int | None = Field(
         default=None,
         description="Nodes verified in a step at num_steps, root included; derived if null.",
@@ -88,9 +96,14 @@ class SpeculationBoot(FileRecord):
         return self.table or default_table(self.policy, self.algorithm.most_default_steps)
 
     @property
+    def usual_steps(self) -> int:
+        """Draft steps at start where the draft proposes none."""
+        return effective_num_steps(self.algorithm, self.num_steps, candidates(self.entries))
+
+    @property
     def tuned_error(self) -> str | None:
         """Why the tuned table is not used, or None if it is used or absent."""
-        known = {self.num_steps, *candidates(self.entries)}
+        known = {self.usual_steps, *candidates(self.entries)}
         unknown = sorted(set(candidates(self.tuned)) - known)
         if not unknown:
             return None
@@ -120,17 +133,17 @@ class SpeculationBoot(FileRecord):
         if self.algorithm is Algorithm.NONE:
             yield from self._errors_of_none()
             return
-        if self.num_draft_tokens is not None:
-            yield from _width_errors(self.topk, self.num_steps, self.num_draft_tokens)
         if self.table and self.table_path is not None:
             yield "table and table_path both give a table: remove one of them"
         elif self.table_path is None:
-            error = launch_error(self.num_steps, candidates(self.entries))
+            if self.num_draft_tokens is not None:
+                yield from _width_errors(self.topk, self.usual_steps, self.num_draft_tokens)
+            error = launch_error(self.usual_steps, candidates(self.entries))
             yield from [] if error is None else [error]
 
     def _errors_of_none(self) -> Iterator[str]:
         unused = {
-            "num_steps": self.num_steps != 0,
+            "num_steps": bool(self.num_steps),
             "topk": self.topk != 1,
             "num_draft_tokens": self.num_draft_tokens is not None,
             "table": bool(self.table),

@@ -16,7 +16,7 @@ from specdecode_api.v1alpha1.rollout_status import (
     TableSteps,
 )
 from specdecode_api.v1alpha1.spec import Spec, SpecDecodeDeployment
-from specdecode_api.v1alpha1.speculation import Speculation, resolve
+from specdecode_api.v1alpha1.speculation import Speculation
 from specdecode_api.v1alpha1.status import ModelStatus, Status
 from specdecode_api.v1alpha1.table import Adaptive, BatchSizeEntry
 from specdecode_api.v1alpha1.template import TemplateSpec
@@ -55,5 +55,4 @@ __all__ = [
     "TrialArm",
     "TrialGuard",
     "UpdateStrategySpec",
-    "resolve",
 ]

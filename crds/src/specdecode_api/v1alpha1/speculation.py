@@ -1,7 +1,6 @@
 """How tokens are drafted: the fields, the rules between them, and their defaults."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, WithJsonSchema
@@ -16,8 +15,6 @@ from specdecode_api.speculation import (
     MOST_DEFAULT_STEPS,
     Algorithm,
     Policy,
-    default_draft_tokens,
-    effective_num_steps,
     max_tree_tokens,
 )
 from specdecode_api.table import candidates, default_table
@@ -123,8 +120,8 @@ class Speculation(ResourceRecord):
         default=None,
         ge=0,
         le=MAX_STEPS,
-        description=f"Draft steps at start; where absent {DEFAULT_STEPS}, or the middle candidate "
-        f"of a table without {DEFAULT_STEPS}.",
+        description="Draft steps at start; where absent those that the draft's authors propose, "
+        f"else {DEFAULT_STEPS}, or the middle candidate of a table without {DEFAULT_STEPS}.",
     )
     num_draft_tokens: Int | None = Field(
         default=None,
@@ -227,26 +224,3 @@ class Speculation(ResourceRecord):
             field="numDraftTokens",
         ),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedSpeculation:
-    """The draft steps at start, and the number of nodes that such a step verifies.
-
-    `num_draft_tokens` is None if the engine derives it for each candidate of a table, or if
-    nothing is drafted.
-    """
-
-    num_steps: int
-    num_draft_tokens: int | None
-
-
-def resolve(speculation: Speculation) -> ResolvedSpeculation:
-    """Fill in the numbers that the user left out."""
-    candidates = speculation.adaptive.candidates(speculation.algorithm)
-    num_steps = effective_num_steps(speculation.algorithm, speculation.num_steps, candidates)
-    num_draft_tokens = speculation.num_draft_tokens
-    is_one_depth = not candidates and num_steps > 0
-    if num_draft_tokens is None and is_one_depth:
-        num_draft_tokens = default_draft_tokens(speculation.topk, num_steps)
-    return ResolvedSpeculation(num_steps, num_draft_tokens)

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 
@@ -52,6 +52,18 @@ class RangeTable:
 
     def candidates(self) -> tuple[int, ...]:
         return all_steps(self.ranges)
+
+    def up_to(self, most: int | None) -> "RangeTable":
+        """Replace candidates above `most`, all that a draft can draft, by it; None: keep all."""
+        if most is None or self.candidates()[-1] <= most:
+            return self
+        cut = [
+            replace(
+                entry, candidate_steps=tuple(sorted({min(n, most) for n in entry.candidate_steps}))
+            )
+            for entry in self.ranges
+        ]
+        return RangeTable(cut, self.table_hash)
 
 
 def padded_size(sizes: tuple[int, ...], batch_size: int) -> int | None:

@@ -6,14 +6,14 @@ validated, because its fields may be absent.
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specdecode_api.speculation import MAX_STEPS, Algorithm, Policy, effective_num_steps
+from specdecode_api.speculation import MAX_STEPS, Algorithm, Policy
 from specdecode_api.table import (
     SpeculationTable,
     TableError,
@@ -73,41 +73,21 @@ def resolve_table(
     start = None
     if "num_steps" not in speculation:
         prepared = candidates(table.entries)
-        start = _ngram_steps(speculation) if algorithm is Algorithm.NGRAM else None
-        if start is None or (prepared and start not in prepared):
-            start = _default_steps(algorithm, speculation.get("draft_path"), prepared)
+        start = _steps_of_nodes(speculation, algorithm)
+        if prepared and start not in prepared:
+            start = None
     from_file = table if isinstance(path, str) else None
     return ResolvedTable(policy, start, from_file, warnings=table.warnings)
 
 
-def _ngram_steps(speculation: Mapping[str, Any]) -> int | None:
+def _steps_of_nodes(speculation: Mapping[str, Any], algorithm: Algorithm) -> int | None:
     """Return the draft steps that follow from the number of nodes, as SGLang computes them."""
     nodes, topk = speculation.get("num_draft_tokens"), speculation.get("topk", 1)
     if not isinstance(nodes, int) or not isinstance(topk, int) or nodes < 2 or topk < 1:
         return None
-    return min(nodes - 1 if topk == 1 else max(nodes // topk, 1), MAX_STEPS)
-
-
-def _default_steps(algorithm: Algorithm, draft_path: object, prepared: Sequence[int]) -> int:
-    """Return the draft steps at start: those that the draft's authors propose, or the usual ones.
-
-    A draft of blocks is trained for all of its block.
-
-    Args:
-        prepared: candidates of the table; proposed draft steps outside of it are not used.
-    """
-    if isinstance(draft_path, str):
-        # Imported here: flags without a draft are parsed without torch.
-        from specdecode_engine.model.config_file import CheckpointError, ConfigFile
-        from specdecode_engine.model.dflash_config import block_steps
-        from specdecode_engine.model.speculators import proposed_draft_steps
-
-        with suppress(CheckpointError):  # the engine reads the file again, and reports errors
-            config = ConfigFile.open(Path(draft_path) / "config.json")
-            proposed = min(proposed_draft_steps(config) or block_steps(config) or 0, MAX_STEPS)
-            if proposed and (not prepared or proposed in prepared):
-                return proposed
-    return effective_num_steps(algorithm, None, prepared)
+    if topk == 1:
+        return min(nodes - 1, MAX_STEPS)
+    return min(max(nodes // topk, 1), MAX_STEPS) if algorithm is Algorithm.NGRAM else None
 
 
 def read_json(path: str) -> object:

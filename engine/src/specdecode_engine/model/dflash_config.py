@@ -20,6 +20,7 @@ from specdecode_engine.model.families import Family
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layer_map import FULL, SLIDING
 from specdecode_engine.model.rope import parse_rope
+from specdecode_engine.model.speculators import proposed_draft_steps
 
 DFLASH_ARCHITECTURES: Final = (
     "DFlashDraftModel",
@@ -92,7 +93,7 @@ class DFlashConfig(BlockConfig):
             vocab_size=vocab_size,
             draft_vocab_size=_draft_vocabulary(config, vocab_size),
             aux_spec=AuxHiddenStates(layers=_target_layers(config, target)),
-            proposed_draft_steps=block_size - 1,
+            proposed_draft_steps=min(proposed_draft_steps(config) or block_size, block_size - 1),
             block_size=block_size,
             mask_token_id=_mask_token_id(config, vocab_size),
             sliding_windows=_windows(config, count, block_size),
@@ -104,15 +105,6 @@ class DFlashConfig(BlockConfig):
 def is_dflash(config: ConfigFile) -> bool:
     """Whether config.json is that of a DFlash draft."""
     return config.architecture in DFLASH_ARCHITECTURES
-
-
-def block_steps(config: ConfigFile) -> int | None:
-    """Return how many tokens a block drafts; None: config.json is of another kind of draft.
-
-    Raises:
-        ConfigError: the block has a row at most.
-    """
-    return _block_size(config) - 1 if is_dflash(config) else None
 
 
 def _open(folder: Path) -> ConfigFile:

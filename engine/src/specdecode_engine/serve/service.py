@@ -162,7 +162,7 @@ class Service:
         self._note_progress("tokenizer")
         self._text = load_text_model(loaded.model_folder)
         self.formats = resolve_formats(self._text.chat_template, self.boot.server)
-        self.tables.start(loaded.core)
+        self.tables.start(loaded.core, loaded.table)
         self.drafts.start(loaded.stage_draft)
         self.facts = loaded.facts
         self._eos_token_ids = loaded.core.eos_token_ids

@@ -144,6 +144,7 @@ def build(
         _facts(config, models, limits, routed, context.graphs.report()),
     )
     core.stage_draft = _staging(config, models, open_store, core)
+    core.most_draft_steps = config.most_draft_steps
     return core
 
 
@@ -371,6 +372,7 @@ def _facts(
         **models.linears.facts(),
         **_missing_kernels(config),
         "threads": torch.get_num_threads(),
+        "num_steps_at_start": config.boot.speculation.num_steps,
         "max_draft_tokens": limits.max_draft_tokens,
         "kv_pages": limits.pages,
         "kv_window_pages": limits.window_pages,

@@ -12,8 +12,7 @@ import torch
 
 from specdecode_api.boot import EngineBoot, ModelBoot, SpeculationBoot
 from specdecode_api.report import TerminationReason
-from specdecode_api.speculation import Algorithm
-from specdecode_api.table import candidates
+from specdecode_api.speculation import MAX_STEPS, Algorithm
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.shapes import (
     DraftShape,
@@ -99,6 +98,11 @@ class EngineConfig:
             ops=self.kernels["draft"].backend,
         )
 
+    @property
+    def most_draft_steps(self) -> int | None:
+        """Draft steps that the draft can draft at most; None: any number."""
+        return None if self.draft is None else self.method.max_steps(self.draft)
+
     def draft_forwards(self, shape: DraftShape, batch_size: int) -> Iterable[ForwardShape]:
         """List the forwards of the draft in a step with draft steps."""
         return self.method.forwards(self.sizes, shape, batch_size)
@@ -120,8 +124,9 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
     device = choose_device(boot.device)
     target = read_config(Path(boot.model.path), boot.model.implementation)
     draft = read_checked_draft(boot, target)
-    shapes = draft_shapes(boot.speculation)
-    _check_steps(boot.speculation, draft, method, shapes)
+    speculation, table = resolve_speculation(boot.speculation, draft)
+    boot = boot.model_copy(update={"speculation": speculation})
+    shapes = draft_shapes(speculation, table)
     dtype = _dtype(boot.model, target, device, open_store or open_checkpoint)
     kv_dtype = torch.float8_e4m3fn if boot.memory.kv_cache_dtype == "fp8_e4m3" else dtype
     kernels = _choose_kernels(boot, target, draft, device, dtype, kv_dtype)
@@ -151,40 +156,66 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
         graph_mode=mode,
         graph_batch_sizes=graph_sizes,
         sizes=StepSizes.over(shapes, is_overlapped=is_overlapped),
-        table=range_table(boot.speculation.entries, boot.speculation.policy),
+        table=table,
         aux_spec=aux_spec,
         widths=widths,
     )
 
 
-def draft_shapes(speculation: SpeculationBoot) -> dict[int, DraftShape]:
+def resolve_speculation(
+    speculation: SpeculationBoot, draft: DraftConfig | None
+) -> tuple[SpeculationBoot, RangeTable | None]:
+    """Return the draft steps at start in place of none, and the table.
+
+    A default table ends at the draft steps that the draft can draft.
+
+    Raises:
+        CannotServe: a table or `num_steps` has more.
+    """
+    table = range_table(speculation.entries, speculation.policy)
+    most = METHODS[speculation.algorithm].max_steps(draft) if draft is not None else None
+    if table is not None and not speculation.table:
+        table = table.up_to(most)
+    prepared = () if table is None else table.candidates()
+    steps = speculation.num_steps
+    if steps is None:
+        steps = _steps_at_start(speculation, draft, prepared, most)
+    deepest = max((steps, *prepared))
+    if most is not None and deepest > most:
+        raise CannotServe(
+            f"speculation: {deepest} draft steps are more than the {most} tokens "
+            f"that {speculation.draft_path} can draft; lower num_steps and the candidate_steps of "
+            "the table"
+        )
+    return speculation.model_copy(update={"num_steps": steps}), table
+
+
+def _steps_at_start(
+    speculation: SpeculationBoot,
+    draft: DraftConfig | None,
+    prepared: tuple[int, ...],
+    most: int | None,
+) -> int:
+    """Return the draft steps that the draft proposes, where the table has them, or the usual."""
+    proposed = min((draft and draft.proposed_draft_steps) or 0, MAX_STEPS)
+    is_stated = speculation.num_draft_tokens is not None
+    if proposed and not is_stated and (not prepared or proposed in prepared):
+        return proposed
+    return min(speculation.usual_steps, MAX_STEPS if most is None else most)
+
+
+def draft_shapes(speculation: SpeculationBoot, table: RangeTable | None) -> dict[int, DraftShape]:
     """Return every draft shape that a step can use, by `num_steps`; 0 is always among them."""
     if speculation.algorithm is Algorithm.NONE:
         return {0: DraftShape.chain(0)}
-    steps_choices = {0, *candidates(speculation.entries), speculation.num_steps}
+    start = speculation.usual_steps
+    steps_choices = {0, start, *(() if table is None else table.candidates())}
     return {
         steps: DraftShape.of(
-            steps,
-            speculation.topk,
-            speculation.num_draft_tokens if steps == speculation.num_steps else None,
+            steps, speculation.topk, speculation.num_draft_tokens if steps == start else None
         )
         for steps in sorted(steps_choices)
     }
-
-
-def _check_steps(
-    speculation: SpeculationBoot,
-    draft: DraftConfig | None,
-    method: DraftMethod,
-    shapes: Mapping[int, DraftShape],
-) -> None:
-    most = None if draft is None else method.max_steps(draft)
-    if most is not None and max(shapes) > most:
-        raise CannotServe(
-            f"speculation: {max(shapes)} draft steps are more than the {most} tokens that "
-            f"{speculation.draft_path} can draft; lower num_steps and the candidate_steps of the "
-            "table"
-        )
 
 
 def _dtype(

@@ -28,7 +28,7 @@ def make_policy(
         costs: measured step times, for policy goodput.
         drafts_blocks: see `CostModel`.
     """
-    num_steps = speculation.num_steps
+    num_steps = speculation.usual_steps
     if table is None or speculation.algorithm is Algorithm.NONE:
         return StaticPolicy(num_steps, table_without_entries(speculation))
     match speculation.policy:
@@ -44,7 +44,7 @@ def make_policy(
 def table_without_entries(speculation: SpeculationBoot) -> RangeTable:
     """Return the table of an engine that has none: always the draft steps at start."""
     name = table_hash(speculation.policy, speculation.entries)
-    return RangeTable([BatchRange(1, (speculation.num_steps,))], name)
+    return RangeTable([BatchRange(1, (speculation.usual_steps,))], name)
 
 
 def range_table(entries: Mapping[str, TableEntry], policy: Policy) -> RangeTable | None:

@@ -23,7 +23,8 @@ from specdecode_api.boot import (
 )
 from specdecode_api.duration import duration_s
 from specdecode_api.quantity import amount, whole_amount
-from specdecode_api.v1alpha1 import Spec, resolve
+from specdecode_api.speculation import default_draft_tokens
+from specdecode_api.v1alpha1 import Spec, Speculation
 from specdecode_api.v1alpha1.ngram import NgramSpec
 from specdecode_operator.children import api_keys
 from specdecode_operator.children.engine_config import with_config
@@ -115,13 +116,12 @@ def _reasoning_parser(spec: Spec) -> ReasoningParserName:
 
 def _speculation(spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry]) -> SpeculationBoot:
     wanted = spec.speculation
-    resolved = resolve(wanted)
     return SpeculationBoot(
         algorithm=wanted.algorithm,
         draft_path=mounts.draft_path,
         topk=wanted.topk,
-        num_steps=resolved.num_steps,
-        num_draft_tokens=resolved.num_draft_tokens,
+        num_steps=wanted.num_steps,
+        num_draft_tokens=_num_draft_tokens(wanted),
         ngram=_ngram(wanted.ngram),
         policy=wanted.adaptive.engine_policy,
         table={
@@ -130,6 +130,15 @@ def _speculation(spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry]) ->
         },
         tuned=dict(tuned),
     )
+
+
+def _num_draft_tokens(wanted: Speculation) -> int | None:
+    """Return the nodes to verify at start; None if the engine derives them for its draft steps."""
+    if wanted.num_draft_tokens is not None or not wanted.num_steps:
+        return wanted.num_draft_tokens
+    if wanted.adaptive.candidates(wanted.algorithm):
+        return None
+    return default_draft_tokens(wanted.topk, wanted.num_steps)
 
 
 def _ngram(wanted: NgramSpec | None) -> NgramBoot:

@@ -49,7 +49,7 @@ class Built:
     def depths(self) -> frozenset[int]:
         """Draft steps that the pods prepare at start and a replaced table may use."""
         speculation = self.boot.speculation
-        return frozenset((speculation.num_steps, *candidates(speculation.entries)))
+        return frozenset((speculation.usual_steps, *candidates(speculation.entries)))
 
 
 def build(

@@ -45,7 +45,7 @@ def advise(now: InForce, context: TrialContext) -> Advice | None:
         return None
     boot = now.built.boot
     serving = context.ready(names.ROLE_STABLE, now.built.config_hash)
-    current = Current(boot.speculation.policy, now.table, boot.speculation.num_steps)
+    current = Current(boot.speculation.policy, now.table, boot.speculation.usual_steps)
     bounds = Bounds(
         depths=now.built.depths,
         least_gain=context.guard.min_gain,

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specdecode_api.boot import EngineBoot, SpeculationBoot
@@ -72,8 +72,14 @@ class Tables:
         """Hash of the table in force, as metrics name it."""
         return self._in_force.table.table_hash
 
-    def start(self, core: Core) -> None:
-        """Apply the tuned table before the first request; an invalid one is refused."""
+    def start(self, core: Core, at_start: RangeTable | None) -> None:
+        """Apply the tuned table before the first request; an invalid one is refused.
+
+        Args:
+            at_start: the policy's table, if the draft determines a part of it.
+        """
+        if at_start is not None:
+            self._lasting = self._in_force = replace(self._in_force, table=at_start)
         if not self._speculation.tuned:
             return
         if (error := self._speculation.tuned_error) is not None:

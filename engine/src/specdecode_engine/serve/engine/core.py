@@ -59,13 +59,15 @@ Progress = Callable[[str], None]
 class LoadedEngine:
     """A core that is ready to step, and the checkpoint folder with its tokenizer.
 
-    `facts` is shown unchanged by /server_info: device, dtype, chosen kernels, and the like.
+    `facts` is shown unchanged by /server_info: device, dtype, chosen kernels, and the like. `table`
+    is that of the policy at start, where the draft determines a part of it.
     """
 
     core: Core
     model_folder: Path
     facts: Mapping[str, object] = field(default_factory=dict)
     stage_draft: StageDraft | None = None  # where drafts can be exchanged
+    table: RangeTable | None = None
 
 
 class EngineFailed(Exception):
