@@ -4,10 +4,10 @@ Families differ from Llama in few switches. Where config.json leaves one out, th
 the family in transformers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -86,37 +86,15 @@ class TokenDraft:
     __slots__ = ()
 
     vocab_size: int
+    aux_spec: ClassVar = NO_HIDDEN_STATES
+    recurrent_width: ClassVar = 0
+    verifier: ClassVar = None
+    proposed_draft_steps: ClassVar = None
+    facts: ClassVar[Mapping[str, object]] = {}
 
     @property
     def draft_vocab_size(self) -> int:
-        """Tokens that it scores."""
         return self.vocab_size
-
-    @property
-    def aux_spec(self) -> AuxHiddenStates:
-        return NO_HIDDEN_STATES
-
-    @property
-    def recurrent_width(self) -> int:
-        """Values of its own output that the row after a drafted token reads."""
-        return 0
-
-    @property
-    def sparse_mlp(self) -> SparseMlpConfig | None:
-        """The layers' experts; None also where the implementation finds them by itself."""
-        return None
-
-    @property
-    def verifier(self) -> None:
-        return None
-
-    @property
-    def proposed_draft_steps(self) -> None:
-        return None
-
-    @property
-    def facts(self) -> dict[str, object]:
-        return {}
 
 
 @dataclass(frozen=True, slots=True)

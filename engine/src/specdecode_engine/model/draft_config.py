@@ -1,6 +1,8 @@
 """The config of a draft: of a language model, or of a head over hidden states of the target."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from specdecode_engine.model.config import AuxHiddenStates, DecoderConfig
 from specdecode_engine.model.language_model import LanguageModelConfig
@@ -17,6 +19,9 @@ class HeadConfig:
     Rotary frequencies are the head's own, which it was trained with; its max_position_embeddings
     is ignored, since positions follow the target.
     """
+
+    dtype: ClassVar = None  # that of the target
+    quantization: ClassVar = None  # heads with quantized weights are refused
 
     decoder: DecoderConfig
     rope: RopeConfig
@@ -40,16 +45,7 @@ class HeadConfig:
         return self.decoder.hidden_size
 
     @property
-    def dtype(self) -> None:
-        """Heads are computed in the target's type."""
-        return None
-
-    @property
-    def quantization(self) -> None:
-        return None
-
-    @property
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """What was understood of the checkpoint: fields of /server_info."""
         return {}
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ import torch
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Policy
-from specdecode_engine.adaptive.cost import CostPoint
 from specdecode_engine.adaptive.draft_health import DraftHealth
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.request_table import RequestTable
@@ -22,7 +21,6 @@ from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.model.checkpoint import OpenStore
-from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.forward import (
     DecodeForward,
     DecodeFunction,
@@ -33,7 +31,6 @@ from specdecode_engine.model.implementations import implementation_of, load_mode
 from specdecode_engine.model.kv_cache import KVCache, WindowPool
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import Linears
-from specdecode_engine.model.quantized.config import Quantization
 from specdecode_engine.model.routed_experts import RoutedExperts, RoutedShape
 from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.sampling.sampler import Sampler
@@ -64,7 +61,6 @@ from specdecode_engine.startup.graph_config import (
 )
 from specdecode_engine.startup.kernels import compile_kernels, watch_compiles
 from specdecode_engine.startup.memory import plan_limits
-from specdecode_engine.startup.policies import make_policy
 from specdecode_engine.startup.profiling import profile_steps
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.timing import Stopwatch
@@ -119,7 +115,7 @@ def build(
     models = _load(config, progress, open_store)
     on_weights()
     free = available_bytes(config.device)
-    policy = _policy(config)
+    policy = config.make_policy()
     graph_config = plan_graphs(config, policy, free)
     routed = _routed_shape(config, models.target)
     limits = plan_limits(
@@ -200,19 +196,14 @@ def _log_choices(config: EngineConfig) -> None:
         log.info("attention of the %s: %s (%s)", name, choice.backend.attention, choice.reason)
     log.info("graphs: %s, %s", config.graph_mode.name, config.graph_mode.reason)
     for name, model in (("target", config.target), ("draft", config.draft)):
-        quantization = _quantization(model)
-        if quantization is not None:
+        quantization = model and model.quantization
+        if quantization:
             dtype = config.dtype
             log.info("weights of the %s: %s, read as %s", name, quantization.description, dtype)
             for what in quantization.unused:
                 log.info("quantization of %s of the %s is not applied", what, name)
     if warning := draft_facts(config.boot, config.draft, config.target).get("draft_warning"):
         log.warning("%s", warning)
-
-
-def _quantization(model: DraftConfig | None) -> Quantization | None:
-    """Return how the weights of a checkpoint are stored; None: they are plain."""
-    return None if model is None else model.quantization
 
 
 def _load(config: EngineConfig, progress: bool, open_store: OpenStore | None) -> _Models:
@@ -313,16 +304,6 @@ def _routed_shape(config: EngineConfig, target: LanguageModel) -> RoutedShape | 
     return shape
 
 
-def _policy(config: EngineConfig, costs: Iterable[CostPoint] = ()) -> AdaptivePolicy:
-    return make_policy(
-        config.boot.speculation,
-        config.table,
-        config.graph_batch_sizes,
-        costs,
-        drafts_blocks=config.method.drafts_blocks,
-    )
-
-
 def _with_measured_costs(
     config: EngineConfig,
     context: ModelContext,
@@ -341,7 +322,7 @@ def _with_measured_costs(
     seconds = speculation.profile_seconds
     costs = profile_steps(context, limits, config.sizes.shapes, policy, seconds, clock, progress)
     context.graphs.reset_counts()
-    return _policy(config, costs)
+    return config.make_policy(costs)
 
 
 def _facts(
@@ -389,8 +370,8 @@ def _facts(
 def _quantizations(config: EngineConfig) -> dict[str, object]:
     """Return the formats that weights were dequantized from."""
     parts = (("quantization", config.target), ("draft_quantization", config.draft))
-    found = {name: _quantization(model) for name, model in parts}
-    return {name: one.description for name, one in found.items() if one is not None}
+    found = {name: model and model.quantization for name, model in parts}
+    return {name: one.description for name, one in found.items() if one}
 
 
 def _skipped_tensors(target: LanguageModel) -> dict[str, object]:

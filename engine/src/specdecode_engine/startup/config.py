@@ -13,6 +13,8 @@ import torch
 from specdecode_api.boot import EngineBoot, ModelBoot, SpeculationBoot
 from specdecode_api.report import TerminationReason
 from specdecode_api.speculation import MAX_STEPS, Algorithm
+from specdecode_engine.adaptive.cost import CostPoint
+from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.shapes import (
     DraftShape,
@@ -34,7 +36,7 @@ from specdecode_engine.startup.attention import AttentionHeads
 from specdecode_engine.startup.device import choose_device, device_name
 from specdecode_engine.startup.draft_methods.method import DraftMethod, DraftPlan
 from specdecode_engine.startup.draft_methods.registry import METHODS, read_checked_draft
-from specdecode_engine.startup.policies import range_table
+from specdecode_engine.startup.policies import make_policy, range_table
 from specdecode_kernels import Backend, Choice, choose_backend
 from specdecode_kernels.choice import AMPERE
 
@@ -102,6 +104,16 @@ class EngineConfig:
     def most_draft_steps(self) -> int | None:
         """Draft steps that the draft can draft at most; None: any number."""
         return None if self.draft is None else self.method.max_steps(self.draft)
+
+    def make_policy(self, costs: Iterable[CostPoint] = ()) -> AdaptivePolicy:
+        """Make the policy; see `policies.make_policy`."""
+        return make_policy(
+            self.boot.speculation,
+            self.table,
+            self.graph_batch_sizes,
+            costs,
+            drafts_blocks=self.method.drafts_blocks,
+        )
 
     def draft_forwards(self, shape: DraftShape, batch_size: int) -> Iterable[ForwardShape]:
         """List the forwards of the draft in a step with draft steps."""

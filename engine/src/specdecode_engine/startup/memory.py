@@ -130,8 +130,7 @@ def plan_limits(
             available_bytes=available_bytes,
             weight_bytes=weight_bytes,
             draft_weight_bytes=draft_weight_bytes,
-            # On a CPU the KV cache shares its memory with what drafts on the host.
-            fixed_bytes=_fixed_bytes(config, running) + (host_bytes if is_cpu else 0),
+            fixed_bytes=_fixed_bytes(config, running) + host_bytes * is_cpu,  # of one memory
             host_bytes=host_bytes,
             graph_bytes=graph_bytes,
             page_bytes=(_token_bytes(config) - in_windows) * boot.memory.page_size,
@@ -141,7 +140,7 @@ def plan_limits(
             fewest_window_pages=0 if windows is None else windows.suffice_for(1),
             most_rows=most_rows if limit is None else min(most_rows, limit),
             routed_page_bytes=routed_token_bytes * boot.memory.page_size,
-            exchange_bytes=draft_weight_bytes if is_cpu else 0,
+            exchange_bytes=draft_weight_bytes * is_cpu,
             fewest_rows=min(config.context_length, SHORTEST_TOKENS) + sizes.reserve_tokens,
         )
         return plan_memory(demand, boot.memory.kv_cache_bytes, boot.memory.kv_cache_fraction)

@@ -284,6 +284,29 @@ def test_configs_that_are_not_computed_are_refused(
         DFlashHead.read_config(tmp_path / "draft", target.config)
 
 
+def test_a_refusal_names_file_value_and_remedy(
+    checkpoints: Checkpoints, target: LanguageModel, tmp_path: Path
+) -> None:
+    """The whole message."""
+    last = {"mask_token_id": 96, "target_layer_ids": [0, 2]}
+    save_dflash(tmp_path / "last", checkpoints.target, dflash_config=last)
+    with pytest.raises(CheckpointError) as refused:
+        DFlashHead.read_config(tmp_path / "last", target.config)
+    assert str(refused.value) == (
+        f"{tmp_path}/last/config.json: target_layer_ids is [0, 2]; it names the target's last "
+        "layer, of 3: whether its output is meant with or without the final norm is not known; "
+        "use a draft that reads earlier layers"
+    )
+    save_dflash(tmp_path / "llama", checkpoints.target, architectures=["LlamaForCausalLM"])
+    with pytest.raises(CheckpointError) as refused:
+        DFlashHead.read_config(tmp_path / "llama", target.config)
+    assert str(refused.value) == (
+        f"{tmp_path}/llama/config.json: architectures is ['LlamaForCausalLM']; a DFlash draft has "
+        "DFlashDraftModel or DFlashSpeculator or DFlashQwen3ForCausalLM or "
+        "MuseGlimmerAssistantModel"
+    )
+
+
 def test_the_form_of_speculators_is_read(
     checkpoints: Checkpoints, target: LanguageModel, tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -19,6 +19,8 @@ from specdecode_engine.model.transformers.attention import UnsupportedModel
 @dataclass(frozen=True, slots=True)
 class TransformersConfig(TokenDraft):
     """A decoder-only model; names as in config.json where it has them."""
+
+    sparse_mlp: ClassVar = None  # experts are recognized in the modules
 
     folder: Path
     model_type: str  # of the text model

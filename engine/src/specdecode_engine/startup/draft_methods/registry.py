@@ -107,7 +107,7 @@ def draft_facts(
         return {}
     warning = draft_warning(Path(boot.model.path), target, draft)
     found = {"draft_warning": warning, "proposed_draft_steps": draft.proposed_draft_steps}
-    return draft.facts | {name: value for name, value in found.items() if value is not None}
+    return {**draft.facts, **{name: value for name, value in found.items() if value is not None}}
 
 
 def algorithm_of(folder: Path) -> Algorithm:
