@@ -229,9 +229,9 @@ def _verdict(scene: Scene, wait_s: float = WAIT_S) -> Ended:
         return last.get("name") not in (None, before)
 
     scene.wait("verdict", has_ended, wait_s)
-    latest = _latest(scene)
+    ended = _trial_status(scene, _status(scene)["lastTrial"]["name"])  # the next one may run
     seconds = round(time.monotonic() - started, 1)
-    return Ended(latest["verdict"], latest["reason"], _requests(latest), seconds)
+    return Ended(ended["verdict"], ended["reason"], _requests(ended), seconds)
 
 
 def _latest(scene: Scene) -> Manifest:
