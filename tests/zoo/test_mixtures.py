@@ -7,9 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig
+from transformers.models.ernie4_5_moe.modeling_ernie4_5_moe import Ernie4_5_MoeTopKRouter
 from transformers.models.gemma4.modeling_gemma4 import Gemma4TextRouter
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts, GptOssTopKRouter
+from transformers.models.hunyuan_v1_moe.modeling_hunyuan_v1_moe import HunYuanMoEV1Gate
+from transformers.models.hy_v3.modeling_hy_v3 import HYV3TopKRouter
 from transformers.models.llama4.modeling_llama4 import Llama4TextMoe
 from transformers.models.minimax_m2.modeling_minimax_m2 import MiniMaxM2TopKRouter
 from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
@@ -57,6 +60,18 @@ ROUTERS: dict[str, tuple[Callable[[Any], nn.Module], RoutingConfig | None]] = {
         MiniMaxM2TopKRouter,
         RoutingConfig(top_k=3, scores="sigmoid", is_normalized=True),
     ),
+    "ernie4_5_moe": (
+        Ernie4_5_MoeTopKRouter,
+        RoutingConfig(top_k=3, scores="softmax", is_normalized=True),
+    ),
+    "hunyuan_v1_moe": (
+        HunYuanMoEV1Gate,
+        RoutingConfig(top_k=3, scores="softmax", is_normalized=True),
+    ),
+    "hy_v3": (
+        HYV3TopKRouter,
+        RoutingConfig(top_k=3, scores="sigmoid", is_normalized=True, scale=1.5),
+    ),
     "phimoe": (PhimoeTopKRouter, RoutingConfig(top_k=2, scores="sparsemixer", jitter=0.01)),
     "gemma4_moe": (Gemma4TextRouter, None),
 }
@@ -71,6 +86,9 @@ KEPT = {
     "phimoe": RoutedShape(layers=3, top_k=2, num_experts=6),
     "gemma4_moe": RoutedShape(layers=4, top_k=3, num_experts=8),
     "llama4_text": RoutedShape(layers=2, top_k=2, num_experts=6),
+    "ernie4_5_moe": RoutedShape(layers=2, top_k=3, num_experts=8),
+    "hunyuan_v1_moe": RoutedShape(layers=3, top_k=3, num_experts=8),
+    "afmoe": RoutedShape(layers=3, top_k=3, num_experts=8),
 }
 
 
@@ -78,10 +96,12 @@ def make_config(model: ZooModel) -> Any:
     return AutoConfig.for_model(model.model_type, **model.keys)
 
 
-def replaced(module: nn.Module, linears: Linears = PLAIN) -> nn.Module:
+def replaced(
+    module: nn.Module, linears: Linears = PLAIN, dtype: torch.dtype = torch.float32
+) -> nn.Module:
     parent = nn.Module()
     parent.child = module
-    Replacer(linears, torch.float32, CPU, ONE_TABLE).replace_children(parent)
+    Replacer(linears, dtype, CPU, ONE_TABLE).replace_children(parent)
     assert isinstance(parent.child, RowModule)
     return parent.child
 
@@ -101,7 +121,8 @@ def test_routers_choose_the_experts_of_transformers(name: str, models: dict[str,
         assert found is not None
         assert found.config == config
     x = torch.randn(50, 64, generator=torch.Generator().manual_seed(0))
-    arguments = (x, torch.linspace(-0.2, 0.2, 8)) if name == "minimax_m2" else (x,)
+    has_bias = name in ("minimax_m2", "hy_v3")
+    arguments = (x, torch.linspace(-0.2, 0.2, 8)) if has_bias else (x,)
     with torch.no_grad():
         _, weights, ids = router(*arguments)
         _, got_weights, got_ids = replaced(router, PACKED)(*arguments)
@@ -126,9 +147,11 @@ def test_logits_stay_float32_where_the_router_computes_them_so(
 ) -> None:
     wide = Glm4MoeTopkRouter(make_config(models["glm4_moe"])).to(torch.bfloat16)
     narrow = Qwen3MoeTopKRouter(make_config(models["qwen3_moe"])).to(torch.bfloat16)
+    kept = HunYuanMoEV1Gate(make_config(models["hunyuan_v1_moe"]))  # its weight is float32
     x = torch.zeros(2, 64, dtype=torch.bfloat16)
-    assert replaced(wide)(x)[0].dtype == torch.float32
-    assert replaced(narrow)(x)[0].dtype == torch.bfloat16
+    routers = [replaced(one, PLAIN, torch.bfloat16) for one in (wide, narrow, kept)]
+    types = [router(x)[0].dtype for router in routers]
+    assert types == [torch.float32, torch.bfloat16, torch.float32]
 
 
 @pytest.mark.parametrize("linears", [PLAIN, PACKED], ids=["plain", "packed"])

@@ -78,7 +78,7 @@ def test_rotated_pairs_and_temperatures_of_llama_4_are_found(models: dict[str, Z
     modules = attention_modules(models["llama4_text"])
     forms = [recognise_attention(module) for module in modules]
     rotated = (ROTATED, PAIRS, None)
-    plain = (NOWHERE, NONE, Temperature(4, 0.3))
+    plain = (NOWHERE, NONE, Temperature(4, 0.3, offset=1))
     assert [form and (form.norm_place, form.rotation, form.temperature) for form in forms] == [
         rotated, rotated, plain, rotated
     ]  # fmt: skip
@@ -90,13 +90,34 @@ def test_rotated_pairs_and_temperatures_of_llama_4_are_found(models: dict[str, Z
     assert recognise_attention(modules[2]) is None, "only whole intervals are computed"
 
 
-def test_temperatures_grow_by_whole_intervals() -> None:
-    found = QueryFactors.of(Temperature(3, 0.5), 11, CPU)
+@pytest.mark.parametrize("offset", [0, 1])
+def test_temperatures_grow_by_whole_intervals(offset: int) -> None:
+    found = QueryFactors.of(Temperature(3, 0.5, offset), 11, CPU)
     q = torch.ones(11, 2, 4, dtype=torch.bfloat16)
     got = found.multiply(q, torch.arange(11))
-    wanted = [1 + 0.5 * math.log(1 + (position + 1) // 3) for position in range(11)]
+    wanted = [1 + 0.5 * math.log(1 + (position + offset) // 3) for position in range(11)]
     assert got.dtype == torch.bfloat16
     torch.testing.assert_close(got[:, 1, 3], torch.tensor(wanted).bfloat16())
+
+
+def test_temperatures_of_rotated_queries_are_found(models: dict[str, ZooModel]) -> None:
+    """Ministral 3 declares them among its angles."""
+    module = attention_modules(models["ministral3"])[1]
+    form = recognise_attention(module)
+    assert form is not None
+    assert (form.rotation, form.temperature) == (HALVES, Temperature(16, 0.1, offset=0))
+    assert module.config.rope_parameters["original_max_position_embeddings"] == 16
+
+
+def test_gates_of_attention_are_found(models: dict[str, ZooModel]) -> None:
+    """AFMoE scales what its queries read, and rotates in layers with a window only."""
+    modules = attention_modules(models["afmoe"])
+    forms = [recognise_attention(module) for module in modules]
+    assert [form and (form.gate, form.norm_place, form.rotation) for form in forms] == [
+        ("gate_proj", HEADS, rotation) for rotation in (HALVES, NONE, HALVES, NONE)
+    ]
+    modules[0].gate_proj = torch.nn.Linear(64, 1, bias=False)
+    assert recognise_attention(modules[0]) is None, "one number for a whole row"
 
 
 def test_parameters_of_attention_are_those_of_each_module(models: dict[str, ZooModel]) -> None:

@@ -1,16 +1,18 @@
 """Recognises attention modules by what they compute, on random numbers, not by their names."""
 
+import copy
 import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import product
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from specdecode_engine.model.rope import ORIGINAL
 from specdecode_engine.model.transformers.attention import (
     ForwardState,
     PagedAttention,
@@ -28,9 +30,11 @@ from specdecode_kernels.torch.elementwise import rotate
 
 INPUTS = ("q_proj", "k_proj", "v_proj")
 OUTPUTS = ("o_proj", "dense", "out_proj")
+GATE = "gate_proj"
 FIRST_ARGUMENTS = ["self", "hidden_states", "position_embeddings", "attention_mask"]
 
 _WIDTH, _ROWS = 8, 3
+BETA = "llama_4_scaling_beta"
 _INTERVAL = 2
 """Of temperatures, in place of their own: they must grow within the rows."""
 
@@ -53,24 +57,26 @@ class Rotation(Enum):
 
 
 class Temperature(NamedTuple):
-    """Queries at position p times 1 + scale * log(1 + floor((p + 1) / interval)).
+    """Queries at position p times 1 + scale * log(1 + floor((p + offset) / interval)).
 
-    As Llama 4 in layers without rotation; after Nakanishi, "Scalable-Softmax Is Superior for
-    Attention", 2025.
+    As Llama 4 in layers without rotation, and Ministral 3 in all; after Nakanishi,
+    "Scalable-Softmax Is Superior for Attention", 2025.
     """
 
     interval: int
     scale: float
+    offset: int  # of positions: they begin at 1 in Llama 4
 
-    def factor(self, intervals: int) -> float:
-        """Return the factor after so many whole intervals."""
-        return 1.0 + self.scale * math.log1p(intervals)
+    def factor(self, position: int) -> float:
+        """Return the factor of queries at a position."""
+        return 1.0 + self.scale * math.log1p((position + self.offset) // self.interval)
 
 
 class AttentionForm(NamedTuple):
     """What an attention module computes: its children, and what happens between them."""
 
     output: str
+    gate: str | None  # whose sigmoid scales what queries read (AFMoE)
     norms: tuple[str, ...]  # of queries and keys
     head_dim: int
     norm_place: NormPlace
@@ -128,25 +134,42 @@ def recognise_attention(module: nn.Module) -> AttentionForm | None:
 
 
 def _temperature(module: nn.Module) -> Temperature | None:
-    """Return the temperature that a module's attributes describe."""
+    """Return the temperature that a module's attributes, or its model's angles, describe."""
     interval, scale = (getattr(module, name, None) for name in ("floor_scale", "attn_scale"))
+    angles, offset = getattr(getattr(module, "config", None), "rope_parameters", None), 1
+    if isinstance(angles, dict) and BETA in angles:
+        interval, scale, offset = angles.get(ORIGINAL), angles[BETA], 0
     if not isinstance(interval, int | float) or not isinstance(scale, int | float):
         return None
-    return Temperature(int(interval), float(scale)) if interval == int(interval) >= 1 else None
+    is_whole = interval == int(interval) >= 1
+    return Temperature(int(interval), float(scale), offset) if is_whole else None
+
+
+def _with_interval(module: nn.Module, interval: int) -> None:
+    """Give a module's temperature another interval, without a change of its model's config."""
+    module.floor_scale = interval  # type: ignore[assignment]
+    config: Any = copy.copy(getattr(module, "config", None))
+    if isinstance(getattr(config, "rope_parameters", None), dict):
+        config.rope_parameters = {**config.rope_parameters, ORIGINAL: interval}
+        module.config = config
 
 
 class _Children(NamedTuple):
     """As the first fields of `AttentionForm`."""
 
     output: str
+    gate: str | None
     norms: tuple[str, ...]
     head_dim: int
 
 
 def _children(module: nn.Module) -> _Children | None:
-    """Find four linear maps and perhaps two norms, and nothing else."""
+    """Find four linear maps and perhaps a gate and two norms, and nothing else."""
     linear = {name for name, child in module.named_children() if type(child) is nn.Linear}
-    output = next((name for name in OUTPUTS if linear == {*INPUTS, name}), None)
+    gate = GATE if GATE in linear else None
+    if gate is not None and _width(module, GATE) != _width(module, INPUTS[0]):
+        return None
+    output = next((name for name in OUTPUTS if linear - {GATE} == {*INPUTS, name}), None)
     norms = tuple(sorted((name for name, _ in module.named_children() if name not in linear)))
     if output is None or [name[0] for name in norms] not in ([], ["k", "q"], ["q"]):
         return None
@@ -156,12 +179,19 @@ def _children(module: nn.Module) -> _Children | None:
     if not isinstance(head_dim, int) or any(width % head_dim for width in _widths(module)):
         return None
     arguments = list(inspect.signature(type(module).forward).parameters)
-    return _Children(output, norms[::-1], head_dim) if arguments[:4] == FIRST_ARGUMENTS else None
+    if arguments[:4] != FIRST_ARGUMENTS:
+        return None
+    return _Children(output, gate, norms[::-1], head_dim)
 
 
 def _widths(module: nn.Module) -> list[int]:
     """Outputs of the maps of queries, keys and values."""
-    return [cast(nn.Linear, module.get_submodule(name)).out_features for name in INPUTS]
+    return [_width(module, name) for name in INPUTS]
+
+
+def _width(module: nn.Module, name: str) -> int:
+    """Outputs of a linear map."""
+    return cast(nn.Linear, module.get_submodule(name)).out_features
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +203,7 @@ class _Probe:
     angles: tuple[Tensor, Tensor]  # [rows, head_dim / 2]
     inputs: Mapping[str, nn.Linear]
     output: Mapping[str, nn.Linear]
+    gate: Mapping[str, nn.Linear]
     norms: tuple[tuple[str, nn.Module], ...]  # of queries and of keys
 
     @classmethod
@@ -193,6 +224,9 @@ class _Probe:
                 for seed, (name, width) in enumerate(zip(INPUTS, widths, strict=True))
             },
             output={children.output: random_linear(widths[0], _WIDTH)},
+            gate={}
+            if children.gate is None
+            else {children.gate: random_linear(_WIDTH, widths[0], seed=3)},
             norms=tuple((name, norms[name]) for name in children.norms),
         )
 
@@ -207,16 +241,18 @@ class _Probe:
         """Compute a module over the recorder; None if it wants more, or attends otherwise."""
         recorder, state = _Recorder(), ForwardState()
         state.view = recorder
-        probe = with_children(module, {**self.inputs, **self.output, **dict(self.norms)})
+        maps = {**self.inputs, **self.output, **self.gate}
+        probe = with_children(module, {**maps, **dict(self.norms)})
         paged = getattr(module, "paged_attention", None)
         chunk_size = paged.chunk_size if isinstance(paged, PagedAttention) else None
         probe.paged_attention = PagedAttention(state, 0, "", chunk_size)  # type: ignore[assignment]
+        given: dict[str, object] = {"position_embeddings": angles, "attention_mask": None}
         if _temperature(module) is not None:
-            probe.floor_scale = _INTERVAL  # type: ignore[assignment]
+            _with_interval(probe, _INTERVAL)
+        if "position_ids" in inspect.signature(type(module).forward).parameters:
+            given["position_ids"] = torch.arange(_ROWS)[None]
         try:
-            computed, weights = probe(
-                hidden_states=self.rows[None], position_embeddings=angles, attention_mask=None
-            )
+            computed, weights = probe(hidden_states=self.rows[None], **given)
         except (TypeError, RuntimeError, ValueError, AttributeError, KeyError, IndexError):
             return None
         except UnsupportedModel:  # the forward that proves the rows reports it with its place
@@ -225,7 +261,10 @@ class _Probe:
             return None
         seen = recorder.seen[0]
         (output,) = self.output.values()
-        wanted = output(random_tensor(*seen.q.shape).flatten(1))[None]
+        attended = random_tensor(*seen.q.shape).flatten(1)
+        for gate in self.gate.values():
+            attended = attended * torch.sigmoid(gate(self.rows))
+        wanted = output(attended)[None]
         return seen if is_close(computed, wanted) else None
 
     def projections(self) -> tuple[Tensor, ...]:
@@ -245,8 +284,8 @@ class _Probe:
         pairs = zip((q, k), norms, strict=True)
         q, k = (_heads(x, norm, place, self.head_dim, self.angles, rotation) for x, norm in pairs)
         if temperature is not None:
-            factors = [temperature.factor((row + 1) // _INTERVAL) for row in range(_ROWS)]
-            q = q * torch.tensor(factors)[:, None, None]
+            nearer = temperature._replace(interval=_INTERVAL)
+            q = q * torch.tensor([nearer.factor(row) for row in range(_ROWS)])[:, None, None]
         return q, k, v.view(_ROWS, -1, self.head_dim)
 
 

@@ -55,7 +55,7 @@ class TransformersConfig(TokenDraft):
             num_hidden_layers=keys.integer("num_hidden_layers"),
             decoder=DecoderConfig(
                 hidden_size=hidden_size,
-                intermediate_size=keys.integer("intermediate_size", 4 * hidden_size),
+                intermediate_size=_intermediate_size(keys, 4 * hidden_size),
                 num_attention_heads=keys.integer("num_attention_heads"),
                 num_key_value_heads=widest.kv_heads,
                 head_dim=widest.k_head_dim,
@@ -141,6 +141,13 @@ def _layer_map(file: ConfigFile, text: Any) -> LayerMap:
         return read_layer_map(text)
     except LayerMapError as error:
         raise UnsupportedModel(f"{file.file}: {error}") from error
+
+
+def _intermediate_size(keys: ConfigFile, default: int) -> int:
+    """Return the width of the widest layer; some types have a number for each."""
+    sizes = keys.get("intermediate_size")
+    widest = max(map(int, sizes)) if isinstance(sizes, list) and sizes else None
+    return keys.integer("intermediate_size", default) if widest is None else widest
 
 
 def _softcap(keys: ConfigFile) -> float | None:

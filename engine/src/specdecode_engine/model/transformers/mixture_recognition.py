@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,9 @@ from specdecode_kernels.torch.experts import gate
 WIDTH = 16  # of random rows
 ROWS = 8
 
+SCALES = ("routed_scaling_factor", "router_scaling_factor", "route_scale")
+"""Attributes of routers with a factor of all weights."""
+
 _SCORES: tuple[Scores, ...] = ("softmax", "softmax_of_top_k", "sigmoid", "sparsemixer")
 _GATES: tuple[GateKind, ...] = ("silu", "gelu_tanh", "gelu", "swigluoai")
 
@@ -28,6 +31,39 @@ class RouterKind(NamedTuple):
     config: RoutingConfig
     is_wide: bool = False  # its logits are float32 in a narrower model
     has_correction: bool = False  # its buffer is added to scores for the choice
+
+
+class RouterNumbers(NamedTuple):
+    """Where a router keeps its numbers: names of parameters and buffers, of children too."""
+
+    weight: str  # [experts, hidden]
+    bias: str | None
+    correction: str | None  # one number for each expert, added to scores for the choice
+
+
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and buffers of a module and of its children."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def is_router(module: nn.Module) -> bool:
+    """Whether a module may be one, by the name that transformers gives it."""
+    name = type(module).__name__
+    return "Router" in name or name.endswith("Gate")
+
+
+def router_numbers(module: nn.Module) -> RouterNumbers | None:
+    """Find the numbers of a router that is one linear map, None if there are others."""
+    stored = named_tensors(module)
+    maps = [name for name, child in module.named_children() if type(child) is nn.Linear]
+    prefix = f"{maps[0]}." if maps else ""
+    weight, bias = f"{prefix}weight", f"{prefix}bias"
+    if weight not in stored or stored[weight].dim() != 2:
+        return None
+    others = stored.keys() - {weight, bias}
+    if len(others) > 1 or any(stored[n].numel() != len(stored[weight]) for n in others):
+        return None
+    return RouterNumbers(weight, bias if bias in stored else None, next(iter(others), None))
 
 
 class _FixedNorm(nn.Module):
@@ -46,33 +82,30 @@ class ExpertsKind(NamedTuple):
 
 
 def recognise_router(module: nn.Module) -> RouterKind | None:
-    """Return what a router with one weight [experts, hidden] computes, None if nothing of ours."""
-    weight = module._parameters.get("weight")
-    if weight is None or weight.dim() != 2 or list(module.children()):
+    """Return what a router of one linear map computes, None if nothing of ours."""
+    numbers = router_numbers(module)
+    if numbers is None:
         return None
-    num_experts, has_bias = len(weight), module._parameters.get("bias") is not None
-    drawn = random_tensor(num_experts, WIDTH)
-    bias = random_tensor(num_experts) if has_bias else None
+    num_experts = len(module.get_parameter(numbers.weight))
+    correction = random_tensor(num_experts, 1)[:, 0]
+    weight, bias = random_tensor(num_experts, WIDTH), None
+    given = {numbers.weight: weight}
+    if numbers.bias is not None:
+        given[numbers.bias] = bias = random_tensor(num_experts)
+    if numbers.correction is not None:
+        given[numbers.correction] = correction
     probe = copy.copy(module)
     probe.__dict__["hidden_dim"] = WIDTH
-    given = {"weight": drawn, "bias": bias}
-    probe._parameters = {
-        name: None if number is None else nn.Parameter(number)
-        for name, number in given.items()
-        if name in module._parameters
-    }
-    correction = random_tensor(num_experts, 1)[:, 0]
-    probe._buffers = dict.fromkeys(module._buffers, correction)
     x = random_tensor(ROWS, WIDTH)
-    computed = _routed(probe, x, correction)
+    computed = _routed(probe, given, x, correction)
     if computed is None:
         return None
-    linear = nn.functional.linear(x, drawn, bias)
-    for config in _configs(module, computed.ids.shape[1], num_experts):
+    linear = nn.functional.linear(x, weight, bias)
+    for config in _configs(module, computed[1].ids.shape[1], num_experts):
         for added in (None, correction):
-            if _is_same(route(linear, config, added), computed, num_experts):
-                is_held = added is not None and len(module._buffers) == 1
-                return RouterKind(config, _is_wide(probe, x, correction), is_held)
+            if _is_same(route(linear, config, added), computed[1], num_experts):
+                is_held = added is not None and numbers.correction is not None
+                return RouterKind(config, _is_wide(probe, given, x, correction), is_held)
     return None
 
 
@@ -95,13 +128,14 @@ def recognise_scaled_router(module: nn.Module) -> RouterKind | None:
     map_rows = random_linear(hidden, num_experts)
     probe._modules = {"norm": _FixedNorm(), "proj": map_rows}
     x = random_tensor(ROWS, hidden)
-    computed = _routed(probe, x, scale)
+    computed = _routed(probe, {}, x, scale)
     if computed is None:
         return None
+    routing = computed[1]
     logits = map_rows(_FixedNorm()(x) * scale * hidden**-0.5)
-    for config in _configs(module, computed.ids.shape[1], num_experts):
+    for config in _configs(module, routing.ids.shape[1], num_experts):
         ids, weights = route(logits, config)
-        if _is_same(ExpertRouting(ids, weights * expert_scale[ids.long()]), computed, num_experts):
+        if _is_same(ExpertRouting(ids, weights * expert_scale[ids.long()]), routing, num_experts):
             return RouterKind(config)
     return None
 
@@ -142,7 +176,7 @@ def recognise_gate(module: Any) -> tuple[GatedActivation, bool] | None:
 
 
 def _configs(module: nn.Module, top_k: int, num_experts: int) -> Iterator[RoutingConfig]:
-    scales = {1.0, float(getattr(module, "routed_scaling_factor", 1.0) or 1.0)}
+    scales = {1.0, *(float(getattr(module, name, None) or 1.0) for name in SCALES)}
     groups = getattr(module, "num_group", None) or getattr(module, "n_group", None) or 1
     top_groups = getattr(module, "topk_group", None) or 1
     jitter = float(getattr(module, "router_jitter_noise", 0.0) or 0.0)
@@ -160,36 +194,34 @@ def _configs(module: nn.Module, top_k: int, num_experts: int) -> Iterator[Routin
         )
 
 
-def _routed(probe: nn.Module, x: Tensor, correction: Tensor) -> ExpertRouting | None:
-    """Compute a router that may want the correction as an argument."""
-    for arguments in ((x,), (x, correction)):
+def _routed(
+    probe: nn.Module, numbers: Mapping[str, Tensor], x: Tensor, correction: Tensor
+) -> tuple[Tensor, ExpertRouting] | None:
+    """Compute logits and routing of a router that may want the correction as an argument.
+
+    Args:
+        numbers: parameters and buffers in place of its own.
+    """
+    for arguments in ((x,), (x, correction), (x[None], correction)):
         with torch.no_grad():
             try:
-                computed = probe(*arguments)
+                computed = torch.func.functional_call(probe, dict(numbers), arguments)
             except (TypeError, RuntimeError, ValueError, AttributeError, IndexError):
                 continue
         if isinstance(computed, tuple) and len(computed) == 3:
-            weights, ids = computed[1:]
+            logits, weights, ids = computed
             if weights.shape == ids.shape and not ids.is_floating_point():
-                return ExpertRouting(ids, weights)
+                return logits, ExpertRouting(ids, weights)
     return None
 
 
-def _is_wide(probe: nn.Module, x: Tensor, correction: Tensor) -> bool:
+def _is_wide(
+    probe: nn.Module, numbers: Mapping[str, Tensor], x: Tensor, correction: Tensor
+) -> bool:
     """Whether the logits of bfloat16 rows are float32."""
-    half = torch.bfloat16
-    narrow = copy.copy(probe)
-    narrow._parameters = {
-        name: None if parameter is None else nn.Parameter(parameter.to(half))
-        for name, parameter in probe._parameters.items()
-    }
-    for arguments in ((x.to(half),), (x.to(half), correction)):
-        with torch.no_grad():
-            try:
-                return bool(narrow(*arguments)[0].dtype == torch.float32)
-            except (TypeError, RuntimeError):
-                continue
-    return False
+    narrow = {name: number.bfloat16() for name, number in numbers.items()}
+    computed = _routed(probe, narrow, x.bfloat16(), correction)
+    return computed is not None and computed[0].dtype == torch.float32
 
 
 def _is_same(routing: ExpertRouting, other: ExpertRouting, num_experts: int) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from specdecode_engine.model.experts import Experts, gates_first
@@ -21,9 +22,12 @@ from specdecode_engine.model.transformers.mixture_modules import (
 from specdecode_engine.model.transformers.mixture_recognition import (
     RouterKind,
     has_scales,
+    is_router,
+    named_tensors,
     recognise_experts,
     recognise_router,
     recognise_scaled_router,
+    router_numbers,
 )
 from specdecode_engine.model.transformers.shared_expert_gate import (
     RowSharedGateMixture,
@@ -37,8 +41,11 @@ Replace = Callable[[nn.Module], nn.Module | None]
 class MixtureReplacer:
     """Replaces modules of one network; a kind of router is recognised once."""
 
-    def __init__(self, linears: Linears, replace_norm: Replace, replace_mlp: Replace) -> None:
+    def __init__(
+        self, linears: Linears, dtype: torch.dtype, replace_norm: Replace, replace_mlp: Replace
+    ) -> None:
         self._linears = linears
+        self._dtype = dtype
         self._replace_norm = replace_norm
         self._replace_mlp = replace_mlp
         self._routers: dict[tuple[object, ...], RouterKind | None] = {}
@@ -49,12 +56,12 @@ class MixtureReplacer:
             return self._input_scaled(module)
         if has_shared_expert_gate(module):
             return self._shared_gate(module)
-        if "Router" in type(module).__name__:
+        if is_router(module):
             return self._scaled_router(module) if has_scales(module) else self._router(module)
         return self._experts(module)
 
     def _router(self, module: nn.Module) -> RowRouter | None:
-        shapes = (tuple(p.shape) for p in module.parameters(recurse=False))
+        shapes = (tuple(p.shape) for p in module.parameters())
         key = (type(module), *shapes)
         if key not in self._routers:
             self._routers[key] = recognise_router(module)
@@ -62,14 +69,19 @@ class MixtureReplacer:
         return None if kind is None else self._make_router(module, kind)
 
     def _make_router(self, module: nn.Module, kind: RouterKind) -> RowRouter:
-        weight, bias = _detached(module, "weight"), _detached(module, "bias")
+        names, stored = router_numbers(module), named_tensors(module)
+        assert names is not None
+        weight, bias, correction = (
+            None if name is None else stored[name].detach() for name in names
+        )
         assert weight is not None
-        if kind.is_wide and weight.dtype.itemsize < 4:
+        if (kind.is_wide and weight.dtype.itemsize < 4) or weight.dtype != self._dtype:
             # The C kernels are for the model's type.
             linear = Linear(TORCH, weight.float(), None if bias is None else bias.float())
         else:
             linear = self._linears.make(weight, bias)
-        correction = next(iter(module._buffers.values())) if kind.has_correction else None
+        if correction is not None:
+            correction = correction.flatten() if kind.has_correction else None
         return RowRouter(linear, kind.config, correction)
 
     def _scaled_router(self, module: nn.Module) -> RowScaledRouter | None:

@@ -243,7 +243,7 @@ def _without_base(whole: Any) -> tuple[nn.Module, RowSoftcap | None]:
     if cap is None:
         return scorer, None
     scorer.config = copy.copy(whole.config)
-    setattr(scorer.config, SOFTCAP, None)
+    scorer.config.__dict__[SOFTCAP] = None  # some types check what is set
     softcap = RowSoftcap(cap)
     scorer._modules["softcap"] = softcap
     return scorer, softcap

@@ -58,7 +58,7 @@ class Replacer:
         self._dtype = dtype
         self._device = device
         self._limits = limits
-        self._mixtures = MixtureReplacer(linears, self._norm, self._mlp)
+        self._mixtures = MixtureReplacer(linears, dtype, self._norm, self._mlp)
         self._norms: dict[tuple[object, ...], NormKind | None] = {}
         self._angles: set[int | None] = set()  # of half a head; None: not those of halves
 
@@ -123,7 +123,8 @@ class Replacer:
             for part in parts[:2]:
                 _order_in_halves(part, form.head_dim)
         qkv, widths = self._joined(parts)
-        maps = AttentionMaps(qkv, widths, self._make(module.get_submodule(form.output)))
+        gate = None if form.gate is None else self._make(module.get_submodule(form.gate))
+        maps = AttentionMaps(qkv, widths, self._make(module.get_submodule(form.output)), gate)
         return RowAttention(self._linears.ops, maps, norms, form, paged, self._query_factors(form))
 
     def _has_angles(self, form: AttentionForm) -> bool:

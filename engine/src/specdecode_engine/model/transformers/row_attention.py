@@ -20,32 +20,35 @@ from specdecode_engine.model.transformers.attention_form import (
 )
 from specdecode_engine.model.transformers.modules import RotaryRows, RowModule
 from specdecode_kernels import Backend
+from specdecode_kernels.torch.by_row import by_row
 
 
 class AttentionMaps(NamedTuple):
-    """Queries, keys and values one under the other, and the output."""
+    """Queries, keys and values one under the other, the output, and the gate of what is read."""
 
     qkv: Linear
     widths: list[int]  # of the three
     output: Linear
+    gate: Linear | None = None
 
 
 class QueryFactors(NamedTuple):
     """The factors of queries by whole intervals of positions; see `Temperature`."""
 
-    interval: int
+    temperature: Temperature
     factors: Tensor  # [intervals] f32
 
     @classmethod
     def of(cls, temperature: Temperature, positions: int, device: torch.device) -> "QueryFactors":
         """Tabulate the factors of so many positions."""
-        intervals = range(positions // temperature.interval + 1)
-        factors = torch.tensor([temperature.factor(number) for number in intervals])
-        return cls(temperature.interval, factors.to(device))
+        firsts = range(-temperature.offset, positions, temperature.interval)  # of each interval
+        factors = torch.tensor([temperature.factor(position) for position in firsts])
+        return cls(temperature, factors.to(device))
 
     def multiply(self, q: Tensor, positions: Tensor) -> Tensor:
         """Multiply queries [rows, heads, head_dim] at positions [rows] i64."""
-        factors = self.factors.index_select(0, (positions + 1) // self.interval)
+        interval, _, offset = self.temperature
+        factors = self.factors.index_select(0, (positions + offset) // interval)
         return (q * factors[:, None, None]).to(q.dtype)
 
 
@@ -67,7 +70,7 @@ class RowAttention(RowModule):
     ) -> None:
         super().__init__()
         self.ops = ops
-        self.qkv, self.widths, self.output = maps
+        self.qkv, self.widths, self.output, self.gate = maps
         self.head_counts = [width // form.head_dim for width in maps.widths]
         self.heads = sum(self.head_counts)
         self.head_dim = form.head_dim
@@ -89,7 +92,8 @@ class RowAttention(RowModule):
         """Map hidden states [1, rows, inputs] to [1, rows, outputs]."""
         if not self.is_checked:
             self._check(attention_mask, arguments)
-        q, k, v = self._projections(hidden_states.squeeze(0))
+        rows = hidden_states.squeeze(0)
+        q, k, v = self._projections(rows)
         if self.place is NormPlace.HEADS:
             q, k = self._normed(q, k)
         if self.is_rotated:
@@ -103,8 +107,10 @@ class RowAttention(RowModule):
             q = self.query_factors.multiply(q, position_embeddings.rows)
         view = self.paged.state.view
         assert view is not None
-        attended = view.attend(self.paged.layer, q, k, v, self.params)
-        return self.output(attended.flatten(1)).unsqueeze(0), None
+        attended = view.attend(self.paged.layer, q, k, v, self.params).flatten(1)
+        if self.gate is not None:
+            attended = attended * by_row(torch.sigmoid, self.gate(rows))
+        return self.output(attended).unsqueeze(0), None
 
     def _projections(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of rows [rows, inputs], each [rows, heads, head_dim]."""

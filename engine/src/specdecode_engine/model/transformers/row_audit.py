@@ -116,7 +116,8 @@ class RowAudit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def check(self, model_type: str) -> None:
         """Raise if any op was refused."""
         if self.refused:
-            found = ", ".join(f"{op} in {path}" for op, path in sorted(self.refused.items()))
+            places = sorted(self.refused.items())
+            found = ", ".join(f"{op} in {path or 'the model itself'}" for op, path in places)
             raise UnsupportedModel(
                 f"model type {model_type} computes rows that depend on their batch: {found}; "
                 "speculation would change its text, so it is not served"
