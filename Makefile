@@ -144,8 +144,8 @@ bench-gpu: setup ## Measure this machine's GPU within nine minutes; without a GP
 gpu-carry: setup ## Download wheels into bench/carry for a GPU machine that has only torch and transformers
 	@PYTHONPATH=bench $(RUN) python -m gpu_bench.carry $(ARGS)
 
-bench-detection: setup ## Serve damaged drafts, and count false alarms over simulated lives of engines (QUICK=1: fewer)
-	@PYTHONPATH=bench $(RUN) python -m detection $(if $(QUICK),--quick)
+bench-detection: setup ## Serve damaged drafts, count false alarms, and time an engine that leaves its draft out (QUICK=1: fewer; ARGS="--part cost")
+	@PYTHONPATH=bench $(RUN) python -m detection $(if $(QUICK),--quick) $(ARGS)
 
 bench-controller: setup ## Measure the regret of every policy on simulated machines (SEEDS seeds from SEED; ONLY=goodput: policies with this prefix; QUICK=1: shorter)
 	@PYTHONPATH=bench $(RUN) python -m controller --seed $(SEED) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)

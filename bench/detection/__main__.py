@@ -7,12 +7,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from detection.cost import measure as measure_cost
 from detection.damage import FILE_DAMAGE, HEAD_DAMAGE
 from detection.served import SOUND, draft_of, example_requests, run_all, served_with
 from detection.simulation import Traffic, alarms
 from specdecode_engine.engine import EngineCore
 
 REQUESTS = 60
+PARTS = ("heads", "false-alarms", "cost")
 TRAFFICS = {
     "0.10": Traffic(0.10),
     "0.15": Traffic(0.15),
@@ -47,19 +49,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer requests, runs and proposals")
     parser.add_argument("--only", default="", help="heads whose name contains this")
-    quick = (arguments := parser.parse_args()).quick
-    names = [name for name in (SOUND, *FILE_DAMAGE, *HEAD_DAMAGE) if arguments.only in name]
+    parser.add_argument("--part", choices=PARTS, help="one of the measurements alone")
+    arguments = parser.parse_args()
+    parts = (arguments.part,) if arguments.part else PARTS
+    result: dict[str, object] = {}
+    for part in parts:
+        match part:
+            case "heads":
+                result |= _measure_heads(arguments.only, arguments.quick)
+            case "false-alarms":
+                result |= _count_false_alarms(arguments.quick)
+            case "cost":
+                result["cost"] = measure_cost(10 if arguments.quick else 60)
+    print(json.dumps(result))
+
+
+def _measure_heads(only: str, is_quick: bool) -> dict[str, object]:
+    names = [name for name in (SOUND, *FILE_DAMAGE, *HEAD_DAMAGE) if only in name]
     heads = {}
     for name in tqdm(names, desc="heads"):
-        heads[name] = measure(name, REQUESTS // 2 if quick else REQUESTS)
+        heads[name] = measure(name, REQUESTS // 2 if is_quick else REQUESTS)
         tqdm.write(f"{name}: {heads[name]}")
-    runs, proposals = (100, 2000) if quick else (1000, 10_000)
-    false_alarms = {}
+    return {"heads": heads}
+
+
+def _count_false_alarms(is_quick: bool) -> dict[str, object]:
+    runs, proposals = (100, 2000) if is_quick else (1000, 10_000)
+    found = {}
     with tqdm(total=runs * len(TRAFFICS), desc="false alarms") as bar:
         for name, traffic in TRAFFICS.items():
-            false_alarms[name] = alarms(traffic, runs, proposals, bar.update)
-    result = {"heads": heads, "runs": runs, "proposals": proposals, "false_alarms": false_alarms}
-    print(json.dumps(result))
+            found[name] = alarms(traffic, runs, proposals, bar.update)
+    return {"runs": runs, "proposals": proposals, "false_alarms": found}
 
 
 if __name__ == "__main__":

@@ -25,12 +25,19 @@ SOUND = "none"
 
 
 @contextmanager
-def served_with(damage: str, folder: Path, **speculation: Any) -> Iterator[EngineCore]:
-    """Build an engine whose EAGLE-3 head is damaged, or not for `SOUND`."""
+def served_with(
+    damage: str, folder: Path, boot: dict[str, Any] | None = None, **speculation: Any
+) -> Iterator[EngineCore]:
+    """Build an engine whose EAGLE-3 head is damaged, or not for `SOUND`.
+
+    Args:
+        boot: other parts of the boot file.
+        speculation: fields of that part.
+    """
     draft = write_damaged(damage, EXAMPLES / "eagle3", folder)
-    boot = EngineBoot.model_validate(
+    settings = EngineBoot.model_validate(
         {
-            "model": {"path": str(EXAMPLES / "target"), "dtype": "float32"},
+            **served_boot(),
             "speculation": {
                 "algorithm": "EAGLE3",
                 "draft_path": str(draft),
@@ -38,14 +45,22 @@ def served_with(damage: str, folder: Path, **speculation: Any) -> Iterator[Engin
                 "profile_seconds": 0.1,
                 **speculation,
             },
-            "scheduling": {"max_running_requests": 8},
-            "device": "cpu",
-            "threads": 1,
+            **(boot or {}),
         }
     )
     damaged = {Algorithm.EAGLE3: TokenByToken(HEAD_DAMAGE.get(damage, Eagle3Head))}
     with mock.patch.dict(METHODS, damaged):
-        yield build_core(boot)
+        yield build_core(settings)
+
+
+def served_boot() -> dict[str, Any]:
+    """The boot file of the target alone."""
+    return {
+        "model": {"path": str(EXAMPLES / "target"), "dtype": "float32"},
+        "scheduling": {"max_running_requests": 8},
+        "device": "cpu",
+        "threads": 1,
+    }
 
 
 def draft_of(core: EngineCore) -> DraftReport:
@@ -55,8 +70,10 @@ def draft_of(core: EngineCore) -> DraftReport:
     return report
 
 
-def example_requests(count: int, max_tokens: int = 24, temperature: float = 0.0) -> list[Request]:
-    """The held-out prompts of the examples, again from the first where they are too few."""
+def example_requests(
+    count: int, max_tokens: int = 24, temperature: float = 0.0, first: int = 0
+) -> list[Request]:
+    """The held-out prompts of the examples from `first`, in turns where they are too few."""
     tokenizer = AutoTokenizer.from_pretrained(EXAMPLES / "target")
     prompts = load_prompts(EXAMPLES, tokenizer)
     return [
@@ -65,7 +82,7 @@ def example_requests(count: int, max_tokens: int = 24, temperature: float = 0.0)
             prompts[number % len(prompts)],
             SamplingParams(number, max_tokens, temperature, ignore_eos=True),
         )
-        for number in range(count)
+        for number in range(first, first + count)
     ]
 
 

@@ -52,8 +52,8 @@ class ScriptedDrafter:
     def prefill(self, spans: Items[Span], aux_hidden_states: Tensor | None) -> None:
         """Nothing is computed."""
 
-    def skip_prefill(self, spans: Items[Span], aux_hidden_states: Tensor | None) -> None:
-        """Nothing is computed."""
+    def skip(self, req_indices: Items[int]) -> None:
+        """Nothing is kept."""
 
     def update_after_verify(
         self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None

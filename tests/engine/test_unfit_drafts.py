@@ -4,14 +4,29 @@ import json
 
 import pytest
 
-from detection.served import SOUND, draft_of, example_requests, run_all, served_with
+from detection.served import EXAMPLES, SOUND, draft_of, example_requests, run_all, served_with
+from specdecode_engine.adaptive.draft_evidence import FirstPosition
 from specdecode_engine.adaptive.draft_health import PROBE_INTERVAL, Fitness
-from specdecode_engine.adaptive.policy import Reason
+from specdecode_engine.adaptive.policy import Decision, Reason
 from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.engine import EngineCore
 
 DETECTED = ("random weights", "wrong d2t")
 """Other damage leaves this pair, which writes templates, an acceptance of about 5 % and more:
 docs/troubleshooting.md names it for each."""
+
+
+DRAFTS = Decision(3, 1, 0, Reason.STATIC)
+
+
+def let_time_pass(core: EngineCore) -> None:
+    """Make a probe due."""
+    health = core.scheduler.draft_health
+    assert health is not None
+    for _ in range(PROBE_INTERVAL):
+        health.decide(core.scheduler.policy.table, 1, has_probe=False)
+    health.account(1000.0, is_probe=False)
+    assert health.is_probe_due
 
 
 @pytest.mark.parametrize("damage", DETECTED)
@@ -44,9 +59,8 @@ def test_an_unfit_draft_is_not_used_under_any_policy(policy, tmp_path, caplog):
 def test_a_prompt_does_not_pass_an_unfit_draft_and_a_probe_does(tmp_path, monkeypatch):
     with served_with("random weights", tmp_path / "x", policy="static") as core:
         run_all(core, example_requests(40, max_tokens=16))
-        drafter, health = core.context.drafter, core.scheduler.draft_health
+        drafter = core.context.drafter
         assert drafter is not None
-        assert health is not None
         prefill, passed = drafter.prefill, list[int]()
 
         def note(spans, hidden):
@@ -56,15 +70,35 @@ def test_a_prompt_does_not_pass_an_unfit_draft_and_a_probe_does(tmp_path, monkey
         monkeypatch.setattr(drafter, "prefill", note)
         run_all(core, example_requests(4, max_tokens=4))
         assert not passed
-        # Time passes: a probe is due.
-        for _ in range(PROBE_INTERVAL):
-            health.decide(core.scheduler.policy.table, 1, has_probe=False)
+        let_time_pass(core)
         (request,) = example_requests(1, max_tokens=32)
         drafted = core.counters.decode.drafted_tokens
         run_all(core, [request])
         assert passed
         assert core.counters.decode.drafted_tokens > drafted
         assert draft_of(core).probes == 1
+
+
+@pytest.mark.parametrize("algorithm", ["EAGLE3", "STANDALONE"])
+def test_probes_find_that_a_sound_draft_fits_although_their_prompts_are_cached(algorithm, tmp_path):
+    """The draft has seen none of the cached prompts, nor the steps since it was found unfit."""
+    draft = {"algorithm": algorithm}
+    if algorithm == "STANDALONE":
+        draft["draft_path"] = str(EXAMPLES / "draft")
+    requests = example_requests(8, max_tokens=24)
+    with served_with(SOUND, tmp_path / "x", policy="static", **draft) as core:
+        expected = run_all(core, requests)
+        health = core.scheduler.draft_health
+        assert health is not None
+        core.judge_draft(DRAFTS, FirstPosition(proposed=9000, accepted=0, requests=24), 0.01)
+        assert run_all(core, requests) == expected
+        assert draft_of(core).is_unfit
+        for _ in range(4):
+            if draft_of(core).is_unfit:
+                let_time_pass(core)
+                assert run_all(core, requests) == expected
+        assert not draft_of(core).is_unfit
+        assert draft_of(core).probes > 0
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Mapping
 
-from specdecode_engine.adaptive.draft_evidence import NO_PROPOSALS
+from specdecode_engine.adaptive.draft_evidence import NO_PROPOSALS, FirstPosition
 from specdecode_engine.adaptive.draft_health import MAX_PER_REQUEST, DraftHealth
-from specdecode_engine.adaptive.policy import Feedback, StageDraft, TableRefused
+from specdecode_engine.adaptive.policy import Decision, StageDraft, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import (
     FinishReason,
@@ -261,9 +261,12 @@ class EngineCore:
     ) -> None:
         """Update the counters and the policy with the result of a step."""
         seconds = step.share * step.timing.seconds()
+        health = self.scheduler.draft_health
         if step.decision is None:
             self.counters.prompt_tokens += step.prompt_tokens
             self.counters.prefill_seconds += seconds
+            if health is not None and health.is_unfit:
+                health.account(seconds, is_probe=step.feeds_draft)
             return
         batch_size = len(step.sequences)
         accepted = [len(result[1]) - 1 for result in results]
@@ -279,21 +282,22 @@ class EngineCore:
         self.counters.learn(feedback)
         if not step.decision.reason.is_of_unfit_draft:
             self.scheduler.policy.observe(feedback)
-        if self.scheduler.draft_health is not None:
-            self._learn_of_draft(self.scheduler.draft_health, feedback, results)
+        drafter, first = self.context.drafter, NO_PROPOSALS
+        if drafter is not None and step.decision.num_steps:
+            first = count_first_position(results, drafter)
+        self.judge_draft(step.decision, first, feedback.seconds)
 
-    def _learn_of_draft(
-        self, health: DraftHealth, feedback: Feedback, results: list[SequenceResult]
-    ) -> None:
-        """Judge the draft by the result of a step."""
-        drafter = self.context.drafter
-        first = NO_PROPOSALS if drafter is None else count_first_position(results, drafter)
-        if not health.observe(feedback.decision, first, feedback.seconds):
+    def judge_draft(self, decision: Decision, first: FirstPosition, seconds: float) -> None:
+        """Judge the draft by the result of a step; tests bring results of their own."""
+        health = self.scheduler.draft_health
+        if health is None or not health.observe(decision, first, seconds):
             return
         report = health.report()
         level = logging.WARNING if report.is_unfit else logging.INFO
         log.log(level, "%s", report.description)
-        if not report.is_unfit and feedback.decision.reason.is_of_unfit_draft:
+        if report.is_unfit:
+            self.scheduler.skip_draft()
+        elif decision.reason.is_of_unfit_draft:
             self.scheduler.forget_draft_kv()
         self._replan()
 

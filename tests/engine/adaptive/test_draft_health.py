@@ -100,7 +100,8 @@ def test_probes_take_no_more_time_than_their_budget():
     health = unfit_draft()
     plain_s = probe_s = 0.0
     for _ in range(40_000):
-        has_probe = health.admit(is_evidence=True)
+        if has_probe := health.is_probe_due:
+            health.begin_probe()
         decision = health.decide(TABLE, 1, has_probe=True)
         assert has_probe <= (decision.reason is Reason.UNFIT_PROBE)
         seconds = 0.05 if decision.num_steps else 0.01
@@ -117,9 +118,9 @@ def test_probes_take_no_more_time_than_their_budget():
 def test_a_probe_drafts_as_little_as_its_range_allows(batch_size, num_steps):
     health = unfit_draft()
     plain_steps(health, PROBE_INTERVAL)
-    assert not health.admit(is_evidence=False)
-    assert health.admit(is_evidence=True)
-    assert not health.admit(is_evidence=True)  # the next one
+    assert health.is_probe_due
+    health.begin_probe()
+    assert not health.is_probe_due
     decision = health.decide(TABLE, batch_size, has_probe=True)
     assert (decision.num_steps, decision.reason) == (num_steps, Reason.UNFIT_PROBE)
 
@@ -127,14 +128,14 @@ def test_a_probe_drafts_as_little_as_its_range_allows(batch_size, num_steps):
 def test_a_draft_that_fits_after_all_is_used_again():
     health = unfit_draft()
     plain_steps(health, PROBE_INTERVAL)
-    assert health.admit(is_evidence=True)
+    health.begin_probe()
     changes = [
         health.observe(health.decide(TABLE, 1, has_probe=True), FirstPosition(1, 1), 0.02)
         for _ in range(PROBE_STEPS)
     ]
     assert changes.count(True) == 1
     assert health.fitness is Fitness.UNKNOWN
-    assert health.admit(is_evidence=False)
+    assert not health.is_probe_due
 
 
 def test_nothing_is_known_at_first():

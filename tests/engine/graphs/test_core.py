@@ -9,9 +9,12 @@ from torch import Tensor
 
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
+from specdecode_engine.adaptive.draft_evidence import FirstPosition
+from specdecode_engine.adaptive.draft_health import DraftHealth
 from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.batch.shapes import plain_forward
 from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs import capturer
@@ -324,6 +327,32 @@ def test_a_new_table_is_followed_in_idle_steps(checkpoints) -> None:
     after = core.context.graphs.report()
     assert set(after.eager_steps) == {"refused"}
     assert after.pairs > before.pairs
+
+
+def test_steps_of_an_unfit_draft_get_graphs_of_their_own_in_idle_steps(checkpoints) -> None:
+    """Until then graphs that also keep hidden states do, and beyond those the steps are eager."""
+    core = make_core(checkpoints)
+    graphs = core.context.graphs
+    with_hidden = graphs.activate(0, 7)
+    graphs.replan(core.scheduler.policy, with_plain=True)
+    assert graphs.activate(0, 7, is_plain=True) is with_hidden
+    assert graphs.activate(0, 1, is_plain=True) is not None  # that of batch size 4
+    while core.idle_step():
+        """Capture them."""
+    for size in SIZES:
+        plain = graphs.activate(0, size, is_plain=True)
+        assert plain is not None
+        assert list(plain.graphs) == [plain_forward(size)]
+    assert graphs.activate(0, 7) is with_hidden
+    core.scheduler.draft_health = health = DraftHealth()
+    drafts = Decision(3, 1, 0, Reason.STATIC)
+    core.judge_draft(drafts, FirstPosition(proposed=400, accepted=0, requests=24), 0.01)
+    assert health.is_unfit
+    graphs.reset_counts()
+    compare_with_eager(core, checkpoints, *EVERY_SIZE)
+    report = core.context.graphs.report()
+    assert report.eager_steps == {}
+    assert report.graph_steps == core.counters.decode.steps > 0
 
 
 def test_the_report_contains_every_num_steps_with_its_time_and_memory(checkpoints) -> None:

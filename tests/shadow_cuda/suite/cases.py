@@ -44,6 +44,7 @@ class ShadowCase:
     preempted_at_step: int | None = None
     aborted_at_step: int | None = None
     reloaded_at_step: int | None = None
+    unfit_at_step: int | None = None  # when the draft is found not to fit
     table: tuple[BatchRange, ...] = ()  # to reload
     waves: int = 1  # later ones find their prompts in the prefix cache
     in_unit_tests: bool = False
@@ -131,6 +132,11 @@ _EVENTS = (
         preempted_at_step=5,
         in_unit_tests=True,
     ),
+)
+_UNFIT = (
+    replace(_EAGLE3, name="unfit", unfit_at_step=5, requests=MIXED, preempted_at_step=7, waves=2),
+    replace(_EAGLE3, name="unfit-tree", topk=2, graphs="off", unfit_at_step=5, waves=2),
+    replace(_EAGLE3, name="unfit-dflash", algorithm="DFLASH", unfit_at_step=7, waves=2),
 )
 _VERIFY_ROWS = tuple(
     replace(case, name=f"verify-rows-{case.name}", draws_verify_rows=True)
@@ -240,6 +246,15 @@ _IN_UNIT_TESTS = (
 
 CASES: tuple[ShadowCase, ...] = tuple(
     replace(case, in_unit_tests=case.in_unit_tests or case.name in _IN_UNIT_TESTS)
-    for case in (*_grid(), *_EVENTS, *_VERIFY_ROWS, *_FAMILIES, *_TYPES, *_TRANSFORMERS, *_BLOCKS)
+    for case in (
+        *_grid(),
+        *_EVENTS,
+        *_UNFIT,
+        *_VERIFY_ROWS,
+        *_FAMILIES,
+        *_TYPES,
+        *_TRANSFORMERS,
+        *_BLOCKS,
+    )
 )
 BY_NAME = {case.name: case for case in CASES}

@@ -11,6 +11,9 @@ from unittest import mock
 from lossless.poison import build_poisoned
 from lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
+from specdecode_engine.adaptive.draft_evidence import FirstPosition
+from specdecode_engine.adaptive.draft_health import DraftHealth
+from specdecode_engine.adaptive.policy import Decision, Reason
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.sequence import SchedulerOutput
 from specdecode_engine.engine import EngineCore
@@ -40,6 +43,7 @@ CONTEXT = 64
 JOINS_AT_STEP = 4
 """When the last request joins the others, which decode by then."""
 MAX_STEPS = 1000
+DRAFTED = Decision(3, 1, 0, Reason.STATIC)
 
 
 class StepKind(StrEnum):
@@ -198,6 +202,10 @@ def _meet_events(core: EngineCore, case: ShadowCase, number: int) -> None:
         core.abort(core.scheduler.running[0].request.request_id)
     if number == case.reloaded_at_step:
         core.reload(case.reloaded_table)
+    if number == case.unfit_at_step:
+        health = core.scheduler.draft_health = DraftHealth()
+        core.judge_draft(DRAFTED, FirstPosition(proposed=400, accepted=0, requests=24), 0.01)
+        assert health.is_unfit
 
 
 @contextmanager

@@ -145,7 +145,12 @@ class Bench:
 
 def _without_events(case: ShadowCase) -> ShadowCase:
     return replace(
-        case, preempted_at_step=None, aborted_at_step=None, reloaded_at_step=None, waves=1
+        case,
+        preempted_at_step=None,
+        aborted_at_step=None,
+        reloaded_at_step=None,
+        unfit_at_step=None,
+        waves=1,
     )
 
 

@@ -8,9 +8,10 @@ The test of `draft_evidence` runs over the whole life of an engine. Its error is
 new one begins after `EPOCH_PROPOSALS`, so that a change of traffic is noticed, and the k-th has the
 error ERROR / (k (k + 1)), which adds up to ERROR.
 
-While a draft is unfit, a few requests probe it: their prompts pass the draft, and their first
-decode steps draft. A probe begins when the whole time of all probes is at most `BUDGET` of the time
-that has passed. A draft whose acceptance is above the limit in a window of probes is used again.
+While a draft is unfit, nothing is kept for it, so that a step costs what it costs without a draft.
+A few requests probe the draft: their prompts pass it as a whole, and their first decode steps
+draft. A probe begins when the whole time of all probes is at most `BUDGET` of that of all steps. A
+draft whose acceptance is above the limit in a window of probes is used again.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -25,7 +26,7 @@ MIN_PROPOSALS, MIN_REQUESTS = 200, 20
 MAX_PER_REQUEST = 32
 """Proposals of one request that count: an answer that repeats itself would outweigh the others."""
 EPOCH_PROPOSALS = 20_000
-BUDGET = 0.005  # share of the decode time that probes may take, drafting and verifying together
+BUDGET = 0.005  # share of the time of all steps that those of probes may take
 PROBE_STEPS = 8  # of one probe: the first decode steps of one request
 PROBE_INTERVAL = 512  # least steps from one probe to the next
 WINDOW_PROPOSALS = 64  # of the probes that are judged together
@@ -98,27 +99,29 @@ class DraftHealth:
         # While the draft is unfit:
         self._probes = 0
         self._steps = self._probed_at = self._probe_steps = 0
-        self._decode_s = self._probe_s = self._latest_probe_s = 0.0
+        self._busy_s = self._probe_s = self._latest_probe_s = 0.0
 
     @property
     def is_unfit(self) -> bool:
         return self.fitness is Fitness.UNFIT
 
-    def admit(self, *, is_evidence: bool) -> bool:
-        """Return whether the prompt of a new request passes the draft; may begin a probe.
-
-        Args:
-            is_evidence: whether its draft tokens count; see `Request.is_unrestricted`.
-        """
-        if not self.is_unfit or not is_evidence:
-            return not self.is_unfit
-        is_due = self._steps - self._probed_at >= PROBE_INTERVAL
-        if not is_due or self._probe_s + self._latest_probe_s > BUDGET * self._decode_s:
+    @property
+    def is_probe_due(self) -> bool:
+        """Whether the next request that can be evidence is to probe the draft."""
+        if not self.is_unfit or self._steps - self._probed_at < PROBE_INTERVAL:
             return False
+        return self._probe_s + self._latest_probe_s <= BUDGET * self._busy_s
+
+    @property
+    def is_probing(self) -> bool:
+        """Whether a request that probes the draft is to draft when it decodes."""
+        return self._probe_steps > 0
+
+    def begin_probe(self) -> None:
+        """Let the first decode steps of a request that is admitted now draft."""
         self._probes += 1
         self._probed_at, self._probe_steps = self._steps, PROBE_STEPS
         self._latest_probe_s = 0.0
-        return True
 
     def decide(self, table: RangeTable, batch_size: int, *, has_probe: bool) -> Decision:
         """Choose for a batch while the draft is unfit: 0 draft steps, unless a probe is decoding.
@@ -128,7 +131,7 @@ class DraftHealth:
         """
         entry = table.range_of(batch_size)
         self._steps += 1
-        if not (has_probe and self._probe_steps):
+        if not (has_probe and self.is_probing):
             return Decision(0, entry.lower_bound, 0, Reason.UNFIT)
         self._probe_steps -= 1
         return Decision(_fewest_steps(entry), entry.lower_bound, 0, Reason.UNFIT_PROBE)
@@ -143,12 +146,22 @@ class DraftHealth:
         """
         before = self.fitness
         if self.is_unfit:
-            self._account(decision, seconds)
-            if decision.reason is Reason.UNFIT_PROBE:
+            is_probe = decision.reason is Reason.UNFIT_PROBE
+            self.account(seconds, is_probe=is_probe)
+            if is_probe:
                 self._judge_probes(first)
         elif first.proposed:
             self._judge(first)
         return self.fitness is not before
+
+    def account(self, seconds: float, *, is_probe: bool) -> None:
+        """Note the time of a step or of prompts while the draft is unfit."""
+        if not 0.0 < seconds < float("inf"):
+            return
+        self._busy_s += seconds
+        if is_probe:
+            self._probe_s += seconds
+            self._latest_probe_s += seconds
 
     def report(self) -> DraftReport:
         return DraftReport(self.fitness, self._verdict or self._evidence, self._probes)
@@ -176,18 +189,10 @@ class DraftHealth:
         elif self._evidence.proposed >= WINDOW_PROPOSALS:
             self._evidence = FirstPosition()
 
-    def _account(self, decision: Decision, seconds: float) -> None:
-        if not 0.0 < seconds < float("inf"):
-            return
-        self._decode_s += seconds
-        if decision.reason is Reason.UNFIT_PROBE:
-            self._probe_s += seconds
-            self._latest_probe_s += seconds
-
     def _rest(self) -> None:
         """Begin a time without the draft."""
         self._steps = self._probed_at = self._probe_steps = 0
-        self._decode_s = self._probe_s = self._latest_probe_s = 0.0
+        self._busy_s = self._probe_s = self._latest_probe_s = 0.0
 
 
 def _fewest_steps(entry: BatchRange) -> int:

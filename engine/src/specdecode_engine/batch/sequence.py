@@ -167,11 +167,17 @@ class SchedulerOutput(NamedTuple):
     decision: Decision | None  # None where nothing decodes
     kv_tokens: int  # with KV over all that decode, as far as the host knows
     num_verify_rows: tuple[int, ...] = ()  # nodes that each of `decoding` verifies, root included
+    feeds_draft: bool = True  # whether decoding keeps what the draft reads
 
     @property
     def prompt_tokens(self) -> int:
         """Tokens of all chunks."""
         return sum(chunk.end - chunk.start for chunk in self.chunks)
+
+    @property
+    def prompts_feed_draft(self) -> bool:
+        """Whether the prompt of any chunk passes the draft."""
+        return not all(chunk.sequence.skips_draft for chunk in self.chunks)
 
     @property
     def is_empty(self) -> bool:

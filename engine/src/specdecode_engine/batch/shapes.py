@@ -60,9 +60,14 @@ class ForwardKind(StrEnum):
     """What a forward is for."""
 
     VERIFY = "verify"  # the target, over bonus tokens and drafted ones
+    PLAIN = "plain"  # the target, over bonus tokens alone, without what a draft reads of it
     CATCH_UP = "catch_up"  # the draft, over committed tokens; only the last row's output counts
     DRAFT_STEP = "draft_step"  # the draft, over drafted tokens
     BLOCK = "block"  # the draft, over committed tokens and a block; rows are drafted positions
+
+    @property
+    def is_of_target(self) -> bool:
+        return self is ForwardKind.VERIFY or self is ForwardKind.PLAIN
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -109,6 +114,11 @@ def forwards_of(
     if shape.num_steps:
         forwards += draft_forwards(shape, batch_size)
     return tuple(sorted(forwards, key=lambda one: (one.total_rows, one), reverse=True))
+
+
+def plain_forward(batch_size: int) -> ForwardShape:
+    """Return the only forward of a step while the draft is unfit."""
+    return ForwardShape(ForwardKind.PLAIN, batch_size, 1)
 
 
 def token_forwards(shape: DraftShape, batch_size: int, window: int) -> Iterator[ForwardShape]:

@@ -156,8 +156,7 @@ def _num_tokens(shape: ForwardShape) -> int:
     """Drafted tokens that a forward reads: verifying adds the bonus token, others may have none."""
     if shape.kind in (ForwardKind.CATCH_UP, ForwardKind.BLOCK):
         return 0
-    is_verify = shape.kind is ForwardKind.VERIFY
-    return shape.total_rows - shape.batch_size if is_verify else shape.total_rows
+    return shape.total_rows - shape.batch_size if shape.kind.is_of_target else shape.total_rows
 
 
 def _num_levels(shape: ForwardShape) -> int:
@@ -188,7 +187,8 @@ class OutputBuffers:
     ) -> None:
         rows: dict[ForwardKind, int] = {}
         for shape in shapes:
-            rows[shape.kind] = max(rows.get(shape.kind, 0), shape.output_rows)
+            kind = _output_kind(shape)
+            rows[kind] = max(rows.get(kind, 0), shape.output_rows)
         wide = torch.float64 if spec.dtype == torch.float64 else torch.float32
         self._logits = {
             kind: torch.zeros(count, spec.widths[kind].logits, dtype=wide, device=device)
@@ -198,7 +198,7 @@ class OutputBuffers:
             kind: torch.zeros(count, spec.widths[kind].hidden_out, dtype=spec.dtype, device=device)
             for kind, count in rows.items()
         }
-        drafting = [shape for shape in shapes if shape.kind is not ForwardKind.VERIFY]
+        drafting = [shape for shape in shapes if not shape.kind.is_of_target]
         self._topk = spec.topk
         most = max((shape.output_rows for shape in drafting), default=0)
         levels = max(map(self._level, drafting), default=-1) + 1
@@ -214,16 +214,17 @@ class OutputBuffers:
         return sum(buffer.nbytes for buffer in buffers)
 
     def holds(self, shape: ForwardShape) -> bool:
-        logits = self._logits.get(shape.kind)
+        logits = self._logits.get(_output_kind(shape))
         if logits is None or shape.output_rows > logits.shape[0]:
             return False
-        return shape.kind is ForwardKind.VERIFY or self._level(shape) < len(self._best.ids)
+        return shape.kind.is_of_target or self._level(shape) < len(self._best.ids)
 
     def view(self, shape: ForwardShape, batch_size: int) -> ForwardOutputs:
         """Return the outputs of a forward for the first `batch_size` requests."""
         rows = shape.output_rows // shape.batch_size * batch_size
         best = self._best_of(shape, rows)
-        return ForwardOutputs(self._logits[shape.kind][:rows], self._hidden_of(shape, rows), best)
+        logits = self._logits[_output_kind(shape)][:rows]
+        return ForwardOutputs(logits, self._hidden_of(shape, rows), best)
 
     def recurrent(self, shape: ForwardShape) -> Tensor | None:
         """Return the hidden states that a draft step reads: [B, width], later [B * k, width]."""
@@ -248,7 +249,7 @@ class OutputBuffers:
                 buffer.copy_(values)
 
     def _best_of(self, shape: ForwardShape, rows: int) -> BestTokens | None:
-        if shape.kind is ForwardKind.VERIFY:
+        if shape.kind.is_of_target:
             return None
         level = self._level(shape)
         return BestTokens(self._best.scores[level, :rows], self._best.ids[level, :rows])
@@ -259,8 +260,13 @@ class OutputBuffers:
         return 1 + shape.first // shape.rows if is_draft_step else 0
 
     def _hidden_of(self, shape: ForwardShape, rows: int) -> Tensor | None:
-        hidden = self._hidden[shape.kind]
-        return hidden[:rows] if hidden.shape[1] else None
+        hidden = self._hidden.get(shape.kind)
+        return None if hidden is None or not hidden.shape[1] else hidden[:rows]
+
+
+def _output_kind(shape: ForwardShape) -> ForwardKind:
+    """Return the kind whose outputs a forward overwrites: those of the target share theirs."""
+    return ForwardKind.VERIFY if shape.kind.is_of_target else shape.kind
 
 
 def _fill(buffer: Tensor, values: Tensor) -> None:

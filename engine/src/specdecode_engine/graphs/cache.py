@@ -1,6 +1,7 @@
 """The CUDA graphs of an engine: looked up per decode step, captured at start and in idle steps."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tqdm import tqdm
 
@@ -42,7 +43,8 @@ class GraphCache:
         self._capturer = capturer
         self._mode = mode
         self._failure = failure
-        self._sets: dict[int, tuple[GraphSet, ...]] = {}  # by num_steps; ascending batch sizes
+        # By num_steps and whether nothing is kept for the draft; ascending batch sizes.
+        self._sets: dict[tuple[int, bool], tuple[GraphSet, ...]] = {}
         self._active: GraphSet | None = None
         self._graph_steps = 0
         self._eager_steps: dict[str, int] = {}
@@ -65,31 +67,44 @@ class GraphCache:
             return False
         if (captured := self._capturer.capture_next()) is not None:
             key, graph_set = captured
-            sets = (*self._sets.get(key.num_steps, ()), graph_set)
-            self._sets[key.num_steps] = tuple(sorted(sets, key=lambda one: one.batch_size))
+            kind = key.num_steps, key.is_plain
+            sets = (*self._sets.get(kind, ()), graph_set)
+            self._sets[kind] = tuple(sorted(sets, key=lambda one: one.batch_size))
         return self._capturer.pending_pairs > 0
 
     def replan(self, policy: AdaptivePolicy, *, with_plain: bool = False) -> None:
         """Plan for the policy's table; new pairs are captured in idle steps.
 
         Args:
-            with_plain: plan steps without draft tokens at every batch size, whatever the table.
+            with_plain: plan steps that keep nothing for the draft too, at every batch size.
         """
         if self._capturer is not None and self._space is not None:
             self._plan = self._space.plan(policy, with_plain=with_plain)
             self._capturer.replan(self._plan)
 
-    def activate(self, num_steps: int, batch_size: int) -> GraphSet | None:
-        """Choose the graphs for a decode step, before it is timed; None runs it eagerly."""
+    def activate(
+        self, num_steps: int, batch_size: int, *, is_plain: bool = False
+    ) -> GraphSet | None:
+        """Choose the graphs for a decode step, before it is timed; None runs it eagerly.
+
+        Args:
+            is_plain: nothing is kept for the draft. Until that is captured, the graphs of steps
+                without draft tokens do, whose hidden states nobody reads then.
+        """
         self._latest = num_steps, batch_size
-        sets = self._sets.get(num_steps, ())
-        self._active = next((one for one in sets if one.batch_size >= batch_size), None)
+        self._active = self._find(num_steps, batch_size, is_plain)
+        if self._active is None and is_plain:
+            self._active = self._find(num_steps, batch_size, False)
         if self._active is not None:
             self._graph_steps += 1
         else:
-            reason = self._eager_reason(num_steps, batch_size)
+            reason = self._eager_reason(num_steps, batch_size, is_plain)
             self._eager_steps[reason] = self._eager_steps.get(reason, 0) + 1
         return self._active
+
+    def _find(self, num_steps: int, batch_size: int, is_plain: bool) -> GraphSet | None:
+        sets = self._sets.get((num_steps, is_plain), ())
+        return next((one for one in sets if one.batch_size >= batch_size), None)
 
     @property
     def uses_graphs(self) -> bool:
@@ -117,6 +132,8 @@ class GraphCache:
         if kind is ForwardKind.DRAFT_STEP and inputs.rows > 1:
             seen = inputs.first + inputs.rows
         shape = ForwardShape(kind, active.batch_size, inputs.rows, inputs.first, seen)
+        if kind is ForwardKind.PLAIN and shape not in active.graphs:
+            shape = replace(shape, kind=ForwardKind.VERIFY)
         return active.graphs[shape].run(inputs)
 
     def catch_up_rows(self, wanted: int) -> int:
@@ -144,10 +161,10 @@ class GraphCache:
             eager_steps=eager_steps,
         )
 
-    def _eager_reason(self, num_steps: int, batch_size: int) -> Eager:
+    def _eager_reason(self, num_steps: int, batch_size: int, is_plain: bool) -> Eager:
         if self._capturer is None or not self._plan.sizes:
             return Eager.OFF
-        key = self._plan.key_of(num_steps, batch_size)
+        key = self._plan.key_of(num_steps, batch_size, is_plain=is_plain)
         if key is None:
             return Eager.TOO_LARGE
         if key not in self._plan.pairs:

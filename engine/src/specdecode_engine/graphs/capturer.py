@@ -167,7 +167,7 @@ class GraphCapturer:
         graph_set = GraphSet(key.batch_size, {shape: self._graphs[shape] for shape in forwards})
         self._captured[key] = graph_set
         report = self._reports[key.num_steps]
-        complete = tuple(sorted((*report.batch_sizes, key.batch_size)))
+        complete = tuple(sorted({*report.batch_sizes, key.batch_size}))
         self._reports[key.num_steps] = replace(report, batch_sizes=complete)
         return key, graph_set
 

@@ -9,7 +9,13 @@ from enum import StrEnum
 
 from specdecode_engine.adaptive.policy import AdaptivePolicy, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable, Routing, padded_size
-from specdecode_engine.batch.shapes import DraftForwards, DraftShape, ForwardShape, forwards_of
+from specdecode_engine.batch.shapes import (
+    DraftForwards,
+    DraftShape,
+    ForwardShape,
+    forwards_of,
+    plain_forward,
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -18,9 +24,11 @@ class GraphKey:
 
     num_steps: int
     batch_size: int
+    is_plain: bool = False  # nothing is kept for the draft, which is unfit
 
     def __str__(self) -> str:
-        return f"num_steps {self.num_steps} at batch size {self.batch_size}"
+        ending = " without what the draft reads" if self.is_plain else ""
+        return f"num_steps {self.num_steps} at batch size {self.batch_size}{ending}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +58,10 @@ class GraphPlan:
     sizes: tuple[int, ...]  # ascending
     pairs: Mapping[GraphKey, tuple[ForwardShape, ...]]
 
-    def key_of(self, num_steps: int, batch_size: int) -> GraphKey | None:
+    def key_of(self, num_steps: int, batch_size: int, *, is_plain: bool = False) -> GraphKey | None:
         """Return the pair of a step, reachable or not; None beyond all sizes."""
         padded = padded_size(self.sizes, batch_size)
-        return None if padded is None else GraphKey(num_steps, padded)
+        return None if padded is None else GraphKey(num_steps, padded, is_plain)
 
     def forwards(self) -> frozenset[ForwardShape]:
         return frozenset(one for forwards in self.pairs.values() for one in forwards)
@@ -97,11 +105,9 @@ class GraphSpace:
         """Compute the pairs that a policy can reach in its table.
 
         Args:
-            with_plain: add steps without draft tokens at every size.
+            with_plain: add steps that keep nothing for the draft, at every size.
         """
         reach = reachable(_choosable(policy), policy.routing, self.sizes, self.max_running)
-        if with_plain:
-            reach[0] = self.sizes[::-1]
         reached = {GraphKey(steps, size) for steps, sizes in reach.items() for size in sizes}
         if self.has_plain:
             reached |= {GraphKey(0, key.batch_size) for key in reached}
@@ -109,6 +115,9 @@ class GraphSpace:
             key: forwards_of(self.shapes[key.num_steps], key.batch_size, self.draft_forwards)
             for key in reached
         }
+        if with_plain:
+            for size in self.sizes:
+                pairs[GraphKey(0, size, is_plain=True)] = (plain_forward(size),)
         keys = sorted(pairs, key=lambda key: (pairs[key][0].total_rows, key), reverse=True)
         return GraphPlan(self.sizes, {key: pairs[key] for key in keys})
 

@@ -136,7 +136,10 @@ class Scheduler:
         self._move_windows(chunks, decoding)
         kv_tokens = sum(sequence.computed for sequence in decoding)
         decision = self._decide(decoding, kv_tokens) if decoding else None
-        return SchedulerOutput(chunks, tuple(decoding), decision, kv_tokens)
+        feeds_draft = decision is None or decision.reason is not Reason.UNFIT
+        return SchedulerOutput(
+            chunks, tuple(decoding), decision, kv_tokens, feeds_draft=feeds_draft
+        )
 
     def _decide(self, decoding: list[Sequence], kv_tokens: int) -> Decision:
         """Let the policy choose, and draft no deeper than the requests of the batch allow.
@@ -146,7 +149,7 @@ class Scheduler:
         """
         health = self.draft_health
         if health is not None and health.is_unfit:
-            has_probe = not all(sequence.skips_draft for sequence in decoding)
+            has_probe = health.is_probing and not all(one.skips_draft for one in decoding)
             return health.decide(self.policy.table, len(decoding), has_probe=has_probe)
         decision = self.policy.decide(len(decoding), kv_tokens)
         limits = [sequence.request.max_steps for sequence in decoding]
@@ -279,7 +282,8 @@ class Scheduler:
             most = self.pages.pages_for(sequence.total_limit + self.limits.reserve_tokens)
             if self.windows is not None and not self.windows.has_room(most):
                 return
-            shared, idle, last = self._match(sequence)
+            is_probe = self._is_probe(sequence)
+            shared, idle, last = self._match(sequence, is_probe)
             if needed - len(shared) > self.available_pages - idle:
                 return
             self.waiting.popleft()
@@ -291,17 +295,40 @@ class Scheduler:
             sequence.matched = len(shared) * self.limits.page_size
             sequence.computed = sequence.reusable = sequence.matched
             sequence.prefill_end = len(sequence.tokens)
+            self._choose_draft(sequence, is_probe)
             self.running.append(sequence)
 
-    def _match(self, sequence: Sequence) -> tuple[list[int], int, Node]:
+    def _is_probe(self, sequence: Sequence) -> bool:
+        """Whether a sequence that is admitted now is to show whether an unfit draft fits."""
+        health = self.draft_health
+        return health is not None and health.is_probe_due and sequence.request.is_unrestricted
+
+    def _choose_draft(self, sequence: Sequence, is_probe: bool) -> None:
+        """Let a sequence skip the draft while that is unfit, unless it is a probe."""
+        health = self.draft_health
+        if health is None:
+            return
+        if is_probe:
+            health.begin_probe()
+            self.skip_draft()  # earlier probes have ended
+        sequence.skips_draft = health.is_unfit and not is_probe
+
+    def skip_draft(self) -> None:
+        """Let no running sequence pass the draft any more."""
+        for sequence in self.running:
+            sequence.skips_draft = True
+
+    def _match(self, sequence: Sequence, is_probe: bool) -> tuple[list[int], int, Node]:
         """Find the longest cached beginning after which every layer has what the next row sees.
 
-        Its keys are those of the sequence's own rotary table.
+        Its keys are those of the sequence's own rotary table. A probe finds nothing: the draft has
+        not seen what was cached while it was unfit.
         """
+        skippable = 0 if is_probe else sequence.skippable_tokens
         limits = self.limits.rotary_limits
         table = bisect_left(limits, sequence.total_limit)
         key = table + self._draft_kv_generation * (len(limits) + 1)
-        found = self.cache.match(sequence.tokens, sequence.skippable_tokens, key)
+        found = self.cache.match(sequence.tokens, skippable, key)
         if self.windows is None or (usable := self.windows.usable(found[0])) == len(found[0]):
             return found
         return self.cache.match(sequence.tokens, usable * self.limits.page_size, key)

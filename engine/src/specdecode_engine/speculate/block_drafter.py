@@ -128,11 +128,8 @@ class BlockDrafter:
         for req_index, _, end in spans:
             self._progress.set_num_computed(req_index, end)
 
-    def skip_prefill(self, spans: Items[Span], aux_hidden_states: Tensor | None) -> None:
-        assert aux_hidden_states is not None
-        counts = [end - start for _, start, end in spans]
-        for span, own in zip(spans, aux_hidden_states.split_with_sizes(counts), strict=True):
-            self._forward.ring.write_span(span, own)
+    def skip(self, req_indices: Items[int]) -> None:
+        self._progress.skip(req_indices)
 
     def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         self._pending.catch_up(batch, batch.host_lengths)

@@ -25,12 +25,14 @@ class DraftKvProgress:
         self._computed: dict[int, int] = {}
         self._pending: dict[int, int] = {}
         self._invalid: set[int] = set()
+        self._skipped: set[int] = set()
         self._first_missing = torch.zeros(num_rows, dtype=torch.int64, device=device)
 
     def open(self, req_index: int, rows: int) -> None:
         """Start a request whose first `rows` rows were computed for another sequence."""
         self._pending.pop(req_index, None)
         self._invalid.discard(req_index)
+        self._skipped.discard(req_index)
         self.set_num_computed(req_index, rows)
 
     def num_computed(self, req_index: int) -> int:
@@ -66,6 +68,20 @@ class DraftKvProgress:
     def complete(self, req_indices: Items[int]) -> None:
         """Record that no row is missing."""
         self._pending.update(dict.fromkeys(req_indices, 0))
+        self._skipped.difference_update(req_indices)
+
+    def skip(self, req_indices: Items[int]) -> None:
+        """Record that rows of a step will never be computed; in next to no time."""
+        if self._skipped.issuperset(req_indices):
+            return
+        self._invalid.update(req_indices)
+        self._skipped.update(req_indices)
+        for req_index in req_indices:
+            self._pending.pop(req_index, None)  # any row after those of the prompt may be missing
+
+    def is_skipped(self, req_index: int) -> bool:
+        """Whether rows were skipped since the latest `complete`."""
+        return req_index in self._skipped
 
     def write_first_missing(self, batch: DecodeBatch, rows: Tensor) -> None:
         """Record on the device that the first `rows` [B] i64 rows are computed."""

@@ -14,9 +14,10 @@ from specdecode_engine.sampling.sampler import SamplingBatch
 class Drafter(Protocol):
     """Drafts tokens.
 
-    Life of a request: `open`, then `prefill` or `skip_prefill` for every prompt span, then in any
-    order `draft` and `update_after_verify` (a step without `draft` leaves rows missing; the next
-    `draft` computes them), then `open` again for the next request with that index.
+    Life of a request: `open`, then `prefill` for every prompt span, then in any order `draft` and
+    `update_after_verify` (a step without `draft` leaves rows missing; the next `draft` computes
+    them), then `open` again for the next request with that index. `skip` may replace `prefill` and
+    `update_after_verify` at any time.
     """
 
     @property
@@ -52,11 +53,10 @@ class Drafter(Protocol):
         """
         ...
 
-    def skip_prefill(self, spans: Items[Span], aux_hidden_states: Tensor | None) -> None:
-        """Keep of prompt spans what a later `draft` cannot do without, in next to no time.
+    def skip(self, req_indices: Items[int]) -> None:
+        """Keep nothing of what a step computed for these requests, whose rows are never complete.
 
-        The draft does not fit the target: its acceptance does not matter. Arguments as of
-        `prefill`; either all spans of a prompt are skipped or none.
+        The draft does not fit the target: its acceptance does not matter.
         """
         ...
 

@@ -79,12 +79,8 @@ class ModelDrafter:
         for req_index, _, end in spans:
             self._progress.set_num_computed(req_index, end)
 
-    def skip_prefill(self, spans: Items[Span], aux_hidden_states: Tensor | None) -> None:
-        if self._ring is None or aux_hidden_states is None:
-            return
-        counts = [end - start for _, start, end in spans]
-        for span, own in zip(spans, aux_hidden_states.split_with_sizes(counts), strict=True):
-            self._ring.write_span(span, own)
+    def skip(self, req_indices: Items[int]) -> None:
+        self._progress.skip(req_indices)
 
     def _shift(
         self, ring: HiddenStateRing, spans: Items[Span], hidden: Tensor

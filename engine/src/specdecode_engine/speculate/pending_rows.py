@@ -53,12 +53,16 @@ class PendingRows:
     def _catch_up_one(self, one: DecodeBatch, pending: int) -> None:
         """Compute all but the last `window` of one request's pending rows.
 
-        Rows that are older than the ring are zeroed: attending to them is harmless and costs
-        acceptance only.
+        Rows that were skipped or are older than the ring are zeroed: attending to them is harmless
+        and costs acceptance only.
         """
-        if self._ring is not None and pending > self._ring.kept:
-            self._progress.invalidate(one.host_req_indices[0])
-            rows = self._lay_out(one, pending, pending - self._ring.kept)
+        (req_index,) = one.host_req_indices
+        kept = pending if self._ring is None else self._ring.kept
+        if self._progress.is_skipped(req_index):
+            kept = self._window
+        if pending > kept:
+            self._progress.invalidate(req_index)
+            rows = self._lay_out(one, pending, pending - kept)
             self._pool.clear(rows.slot_mapping)
-            pending = self._ring.kept
+            pending = kept
         self._compute(self._lay_out(one, pending, pending - self._window))

@@ -21,6 +21,7 @@ from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.model.checkpoint import OpenStore
+from specdecode_engine.model.config import NO_HIDDEN_STATES
 from specdecode_engine.model.forward import (
     DecodeForward,
     DecodeFunction,
@@ -266,9 +267,12 @@ def _wire(
         rows = limits.pages * limits.page_size
         routed = RoutedExperts(models.target, routed_shape, rows, limits.page_size)
     verify = TargetForward(models.target, pool, config.aux_spec, routed)
+    plain = replace(verify, aux_spec=NO_HIDDEN_STATES)
     rotary = RotaryOffsets(models.target.rotary_limits, table.num_rows, config.device)
+    layout = VerifyLayout(table, rotary)
     functions: dict[ForwardKind, DecodeFunction] = {
-        ForwardKind.VERIFY: DecodeForward(VerifyLayout(table, rotary), verify)
+        ForwardKind.VERIFY: DecodeForward(layout, verify),
+        ForwardKind.PLAIN: DecodeForward(layout, plain),
     }
     wiring = None
     if config.draft_plan is not None and models.draft is not None:

@@ -44,6 +44,7 @@ class StagedDecode:
     them. A chain of fewer rows limits them by its length."""
     proposed: StagedProposals | None  # instead of what a drafter drafts
     counts: DraftedCounts | None  # of what was proposed
+    feeds_draft: bool
 
     @classmethod
     def of(
@@ -68,6 +69,7 @@ class StagedDecode:
             _stage_limits(sequences, shape, staging),
             None if proposals is None else StagedProposals.stage(proposals, shape, staging),
             None if proposals is None else DraftedCounts(proposals.counts, proposals.depths()),
+            plan.feeds_draft,
         )
 
 
@@ -115,7 +117,8 @@ def decode(
         nodes = VerifyLayout(context.table, context.rotary)(inputs)
         outputs = prefill(context, prompts, nodes, steps[0])
     else:
-        outputs = context.graphs.run(ForwardKind.VERIFY, inputs)
+        kind = ForwardKind.VERIFY if staged.feeds_draft else ForwardKind.PLAIN
+        outputs = context.graphs.run(kind, inputs)
     positions = _sampled_positions(context.table, batch, draft, sampling)
     logits = _by_node(outputs.logits, batch.size, selected)
     tokens = context.sampler.sample(logits, sampling, positions, draft, on_host)
@@ -128,8 +131,9 @@ def decode(
         accepted = torch.minimum(accepted, staged.limits)
     tokens = gather_accepted(context.ops, tokens, path)
     emitted = accepted + 1
+    _commit(context, batch, tokens, emitted, path)
     hidden = None if outputs.hidden is None else _by_node(outputs.hidden, batch.size, selected)
-    _commit(context, batch, tokens, emitted, path, hidden, staged.num_verify_rows)
+    _feed_draft(context, batch, staged, path, hidden, tokens.shape[1])
     context.sampler.commit(sampling, tokens, emitted)
     logprobs = None
     if staged.logprobs is not None:
@@ -200,15 +204,8 @@ def _commit(
     tokens: Tensor,
     emitted: Tensor,
     path: Tensor | None,
-    aux_hidden_states: Tensor | None,
-    num_verify_rows: tuple[int, ...],
 ) -> None:
-    """Keep what belongs to the accepted path, whose tokens are `tokens` [B, path_length] i64.
-
-    Args:
-        aux_hidden_states: [B, N, width], of every node.
-        num_verify_rows: nodes that each request verified, root included.
-    """
+    """Keep what belongs to the accepted path, whose tokens are `tokens` [B, path_length] i64."""
     if path is not None:
         # The path's rows move to the front, where a chain would have put them.
         moves = context.table.pages, batch.req_indices, batch.lengths, path
@@ -216,11 +213,27 @@ def _commit(
         if context.routed is not None:
             context.routed.compact(*moves)
     context.table.append(batch, tokens, emitted)
-    if context.drafter is None:
+
+
+def _feed_draft(
+    context: ModelContext,
+    batch: DecodeBatch,
+    staged: StagedDecode,
+    path: Tensor | None,
+    hidden: Tensor | None,
+    width: int,
+) -> None:
+    """Keep the aux hidden states of the accepted path, which is at most `width` nodes long.
+
+    Args:
+        hidden: [B, N, width], of every node; None if the draft reads none.
+    """
+    drafter = context.drafter
+    if drafter is None:
         return
-    kept = None
-    if aux_hidden_states is not None:
-        kept = gather_accepted(context.ops, aux_hidden_states, path)
-    width = tokens.shape[1]
-    most = tuple([min(count, width) for count in num_verify_rows])
-    context.drafter.update_after_verify(batch, most, kept)
+    if not staged.feeds_draft:
+        drafter.skip(batch.host_req_indices)
+        return
+    most = tuple([min(count, width) for count in staged.num_verify_rows])
+    kept = None if hidden is None else gather_accepted(context.ops, hidden, path)
+    drafter.update_after_verify(batch, most, kept)

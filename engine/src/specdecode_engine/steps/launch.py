@@ -55,8 +55,9 @@ class Launcher:
                 counts = (0,) * len(chosen) if proposals is None else proposals.counts
                 shape = _PLAIN if proposals is None else shape
                 chosen = tuple([min(n, 1 + own) for n, own in zip(chosen, counts, strict=True)])
-            plan = SchedulerOutput(plan.chunks, plan.decoding, decision, plan.kv_tokens, chosen)
-            context.graphs.activate(shape.num_steps, len(plan.decoding))
+            plan = plan._replace(num_verify_rows=chosen)
+            is_plain = not plan.feeds_draft
+            context.graphs.activate(shape.num_steps, len(plan.decoding), is_plain=is_plain)
             if plan.chunks and not self._can_mix(context, shape):
                 prompts = plan._replace(decoding=(), decision=None, num_verify_rows=())
                 decoding = plan._replace(chunks=())
@@ -85,7 +86,15 @@ class Launcher:
         share = prompt_tokens / (prompt_tokens + sum(counts)) if prompt_tokens else 0.0
         steps: tuple[InFlightStep, ...] = ()
         if plan.chunks:
-            steps += (InFlightStep(timing, table, share, prompt_tokens=prompt_tokens),)
+            steps += (
+                InFlightStep(
+                    timing,
+                    table,
+                    share,
+                    prompt_tokens=prompt_tokens,
+                    feeds_draft=plan.prompts_feed_draft,
+                ),
+            )
         if plan.decision is not None:
             decision = plan.decision
             steps += (
@@ -130,7 +139,7 @@ def launch_forward(
         steps: receive what the host will read: of the chunks first, of the sequences last.
         proposals: drafts that were made on the host.
     """
-    prompts = StagedPrefill.of(context, plan.chunks) if plan.chunks else None
+    prompts = StagedPrefill.of(context, plan) if plan.chunks else None
     decoding = None
     if plan.decoding:
         decoding = StagedDecode.of(context, plan, shape, proposals)

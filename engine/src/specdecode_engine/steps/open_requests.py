@@ -11,7 +11,7 @@ def open_requests(context: ModelContext, plan: SchedulerOutput, scheduler: Sched
     """Open the requests that start in a step, and write the pages of all of its requests."""
     for chunk in plan.chunks:
         if chunk.sequence.computed == chunk.sequence.matched:
-            _open_request(context, chunk.sequence, scheduler)
+            _open_request(context, chunk.sequence)
     sequences = (*[chunk.sequence for chunk in plan.chunks], *plan.decoding)
     held = [(s.req_index, s.pages) for s in sequences if s.req_index is not None]
     context.table.write_pages(held)
@@ -19,7 +19,7 @@ def open_requests(context: ModelContext, plan: SchedulerOutput, scheduler: Sched
         context.table.write_window_pages(scheduler.windows.take_changes())
 
 
-def _open_request(context: ModelContext, sequence: Sequence, scheduler: Scheduler) -> None:
+def _open_request(context: ModelContext, sequence: Sequence) -> None:
     req_index, request = sequence.req_index, sequence.request
     assert req_index is not None
     if sequence.admitted_s is None:
@@ -31,7 +31,5 @@ def _open_request(context: ModelContext, sequence: Sequence, scheduler: Schedule
     context.rotary.open(req_index, sequence.total_limit)
     rules = request.grammar, sequence.ending_ids
     context.sampler.open(req_index, request.sampling, prompt, output, *rules)
-    if (health := scheduler.draft_health) is not None:
-        sequence.skips_draft = not health.admit(is_evidence=request.is_unrestricted)
     if context.drafter is not None:
         context.drafter.open(req_index, sequence.matched, sequence.total_limit)

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from specdecode_engine.batch.request_table import Rows, StagedSpans
-from specdecode_engine.batch.sequence import PrefillChunk, Sequence
+from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
+from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
 from specdecode_engine.model.kv_views import PagedView
 from specdecode_engine.model.routed_experts import forward_target
@@ -60,12 +61,20 @@ class StagedPrefill:
     chunks: tuple[PrefillChunk, ...]
     spans: StagedSpans
     ending: EndingPrompts | None
+    aux_spec: AuxHiddenStates  # what the draft reads of the target
 
     @classmethod
-    def of(cls, context: ModelContext, chunks: tuple[PrefillChunk, ...]) -> "StagedPrefill":
-        """Stage chunks, of which there is at least one."""
+    def of(cls, context: ModelContext, plan: SchedulerOutput) -> "StagedPrefill":
+        """Stage the chunks of a plan, of which there is at least one."""
+        chunks = plan.chunks
+        is_fed = plan.prompts_feed_draft or (bool(plan.decoding) and plan.feeds_draft)
         spans = [(_req_index(chunk), chunk.start, chunk.end) for chunk in chunks]
-        return cls(chunks, context.table.stage_spans(spans), EndingPrompts.of(context, chunks))
+        return cls(
+            chunks,
+            context.table.stage_spans(spans),
+            EndingPrompts.of(context, chunks),
+            context.aux_spec if is_fed else NO_HIDDEN_STATES,
+        )
 
 
 def prefill(
@@ -85,7 +94,7 @@ def prefill(
     """
     spans, ending = prompts.spans.spans, prompts.ending
     rows = context.table.span_rows(prompts.spans)
-    hidden, aux = _run_target(context, rows, nodes)
+    hidden, aux = _run_target(context, rows, nodes, prompts.aux_spec)
     split, count = len(rows.positions), 0 if ending is None else len(ending.sequences)
     wanted = hidden[split:] if ending is None else torch.cat([hidden[ending.rows], hidden[split:]])
     logits = context.target.logits(wanted) if len(wanted) else wanted
@@ -110,14 +119,18 @@ def _prefill_draft(drafter: Drafter, prompts: StagedPrefill, aux: Tensor | None)
     if not any(skips):
         drafter.prefill(spans, aux)
         return
+    drafter.skip([span[0] for span, is_skipped in zip(spans, skips, strict=True) if is_skipped])
+    if all(skips):
+        return
     counts = [end - start for _, start, end in spans]
     hidden = (None,) * len(spans) if aux is None else aux.split_with_sizes(counts)
     for span, own, is_skipped in zip(spans, hidden, skips, strict=True):
-        (drafter.skip_prefill if is_skipped else drafter.prefill)([span], own)
+        if not is_skipped:
+            drafter.prefill([span], own)
 
 
 def _run_target(
-    context: ModelContext, rows: Rows, nodes: ForwardInputs | None
+    context: ModelContext, rows: Rows, nodes: ForwardInputs | None, aux_spec: AuxHiddenStates
 ) -> tuple[Tensor, Tensor | None]:
     """Return the hidden states and the aux hidden states of all rows."""
     ids = context.table.tokens_at(rows.req_indices, rows.positions)
@@ -130,7 +143,7 @@ def _run_target(
         slot_mapping = torch.cat([slot_mapping, nodes.slot_mapping])
         metadata = _concatenate(metadata, nodes.layout, split=len(rows.positions))
     view = PagedView(context.pool, slot_mapping, metadata)
-    arguments = ids, positions, view, context.aux_spec
+    arguments = ids, positions, view, aux_spec
     return forward_target(context.target, context.routed, slot_mapping, *arguments)
 
 
