@@ -19,6 +19,7 @@ from lossless.families import FAMILIES, LLAMA, MIXTURES, make_family
 from lossless.grammars import Constraints
 from lossless.mtp_module import write_mtp_module
 from lossless.prompts import load_prompts
+from lossless.resumed import resume_some
 from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
 from specdecode_engine.engine import EngineCore
 from specdecode_kernels.testing import computed_loop_bounds
@@ -158,10 +159,13 @@ def _compare_cases(
         case = draw_case(number, options.seed, material)
         models, plain_core = by_family[case.family], plain_cores[case.family]
         core = build_speculative(case, models)
-        answers = run_case(core, case.requests, case.preempted_at_steps)
+        plain = [run_alone(plain_core, request) for request in case.requests]
+        requests = resume_some(case, options.seed, plain)
+        answers = run_case(core, requests, case.preempted_at_steps)
         tally.count(case, core)
-        for request, answer in zip(case.requests, answers, strict=True):
-            tally.mismatches += _differs(case, request, answer, plain_core, models, tokenizer)
+        tally.seen["requests resumed"] += sum(bool(each.begun) for each in requests)
+        for request, expected, answer in zip(requests, plain, answers, strict=True):
+            tally.mismatches += _differs(case, request, expected, answer, models, tokenizer)
             tally.invalid += _is_invalid(case, request, answer, constraints, tally.seen)
     print(json.dumps({"coverage": dict(sorted(tally.seen.items()))}))
     print(json.dumps(_summary(len(numbers), options, tally)))
@@ -171,12 +175,11 @@ def _compare_cases(
 def _differs(
     case: Case,
     request: CaseRequest,
+    plain: Answer,
     answer: Answer,
-    plain_core: EngineCore,
     models: Models,
     tokenizer: PreTrainedTokenizerBase,
 ) -> bool:
-    plain = run_alone(plain_core, request)
     is_aborted = request.aborted_at_step is not None and answer.finish_reason == "abort"
     difference = find_difference(
         plain, answer, is_aborted, models.dtype, by_kernels=models.attention_backend == "triton"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from lossless.families import LLAMA
 from specdecode_api.speculation import max_tree_tokens
-from specdecode_engine.batch.request import SamplingParams
+from specdecode_engine.batch.request import SamplingParams, TokenLogprobs
 from specdecode_engine.grammar import Grammar
 
 ALGORITHMS = ("STANDALONE", "EAGLE", "EAGLE3", "NGRAM")
@@ -21,6 +21,8 @@ class CaseRequest:
     aborted_at_step: int | None
     grammar: Grammar | None = None
     max_steps: int | None = None
+    begun: tuple[int, ...] = ()  # tokens of the answer that another engine has generated
+    begun_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,7 @@ def run_case(
     core: EngineCore, requests: tuple[CaseRequest, ...], preempted_at_steps: tuple[int, ...] = ()
 ) -> list[Answer]:
     """Run all requests to their ends, each arriving, aborted and preempted at its step."""
-    answers = [Answer() for _ in requests]
+    answers = [Answer([*each.begun], [*each.begun_logprobs]) for each in requests]
     for step in range(MOST_STEPS):
         for _ in range(IDLE_STEPS):
             if not core.has_work():
@@ -176,6 +176,7 @@ def _request(name: str, request: CaseRequest, returns_experts: bool) -> Request:
         request.grammar,
         max_steps=request.max_steps,
         return_routed_experts=returns_experts,
+        output_ids=request.begun,
     )
 
 

@@ -90,6 +90,7 @@ EVERYTHING = {
         "max_body_bytes": 65536,
         "step_timeout_seconds": 60,
         "api_key_path": "/keys",
+        "router_token_path": "/tokens",
         "owner": "3f6c",
         "request_labels": ["code"],
         "cors_origins": ["https://chat.example.com", "http://localhost:3000"],

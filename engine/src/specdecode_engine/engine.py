@@ -380,6 +380,6 @@ class EngineCore:
 
 def _first_prompt_logprobs(sequence: Sequence, kept: int) -> tuple[TokenLogprobs, ...] | None:
     """Prompt logprobs, if requested, for the first output of a sequence, of `kept` tokens."""
-    if sequence.request.sampling.prompt_logprobs is None or sequence.output_tokens != kept:
+    if sequence.request.sampling.prompt_logprobs is None or sequence.returned_tokens != kept:
         return None
     return tuple(sequence.prompt_logprobs)

@@ -63,7 +63,7 @@ class EchoCore:
         if len(self._running) >= self._max_requests:
             raise QueueFull(f"{len(self._running)} requests are running; retry later")
         self._running[request.request_id] = request
-        self._done[request.request_id] = 0
+        self._done[request.request_id] = len(request.output_ids)
 
     def abort(self, request_id: str) -> None:
         """Drop a request."""
@@ -120,7 +120,7 @@ class EchoCore:
             request_id=request.request_id,
             token_ids=token_ids,
             logprobs=_score(token_ids, request.sampling.logprobs),
-            prompt_logprobs=None if start else _score_prompt(request),
+            prompt_logprobs=_score_prompt(request) if start == len(request.output_ids) else None,
             finish_reason=reason,
             stop_token_id=token_ids[-1] if reason is FinishReason.STOP else None,
             decode_steps=decode_steps,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from specdecode_api import names
 from specdecode_api.base import FileRecord
@@ -210,6 +210,12 @@ class ServerBoot(FileRecord):
         description="File with API keys, one per line, or folder of such files; it is read again "
         "when it changes. If null, no API key is required.",
     )
+    router_token_path: CheckpointPath | None = Field(
+        default=None,
+        description="File with tokens of routers, one per line, or folder of such files, read "
+        "again when it changes. If null, the endpoints for routers are not served; they need a "
+        "management port of its own.",
+    )
     owner: Annotated[str, StringConstraints(min_length=1, max_length=64)] | None = Field(
         default=None,
         description=f"A request with this value in the header {names.HEADER_OWNER} may replace the "
@@ -262,6 +268,15 @@ class ServerBoot(FileRecord):
         description="Format in which the model writes its reasoning; auto detects it from the chat "
         "template, none returns it as content. openai_gptoss is harmony.",
     )
+
+    @model_validator(mode="after")
+    def _check_router_token(self) -> "ServerBoot":
+        if self.router_token_path is not None and self.management_port in (0, self.port):
+            raise ValueError(
+                f"router_token_path needs a management port of its own, and management_port is "
+                f"{self.management_port}: set it to a free port, such as {names.MANAGEMENT_PORT}"
+            )
+        return self
 
 
 class EngineBoot(FileRecord):

@@ -64,7 +64,8 @@ class Request:
     it only sorts what is counted. `max_steps` is the most draft tokens that one step may accept
     for the request: 0 turns speculation off, None sets no limit. The output does not depend on it.
     `return_routed_experts` returns the experts of every token that was computed; the engine must
-    have been started for it.
+    have been started for it. `output_ids` are the tokens of the answer that another engine has
+    generated: they count as output, and outputs begin with the token after them.
     """
 
     request_id: str
@@ -74,6 +75,16 @@ class Request:
     label: str = ""
     max_steps: int | None = None
     return_routed_experts: bool = False
+    output_ids: tuple[int, ...] = ()
+
+    def ending_ids(self, eos_token_ids: frozenset[int]) -> frozenset[int]:
+        """Return the tokens that end the output.
+
+        A grammar cannot continue after EOS, so `ignore_eos` has no effect on a request with one.
+        """
+        if self.sampling.ignore_eos and self.grammar is None:
+            return self.sampling.stop_token_ids
+        return self.sampling.stop_token_ids | eos_token_ids
 
     @property
     def is_unrestricted(self) -> bool:

@@ -78,16 +78,10 @@ class Sequence:
 
     @classmethod
     def of(cls, request: Request, eos_token_ids: frozenset[int] = frozenset()) -> "Sequence":
-        """Start with the prompt alone.
-
-        A request with a grammar cannot continue after EOS, so `ignore_eos` has no effect on it.
-        """
-        sampling = request.sampling
-        ending_ids = sampling.stop_token_ids
-        if not sampling.ignore_eos or request.grammar is not None:
-            ending_ids |= eos_token_ids
-        limit = len(request.prompt_ids) + sampling.max_tokens
-        return cls(request, list(request.prompt_ids), limit, ending_ids)
+        """Start with the prompt, and with what another engine has generated."""
+        limit = len(request.prompt_ids) + request.sampling.max_tokens
+        tokens = [*request.prompt_ids, *request.output_ids]
+        return cls(request, tokens, limit, request.ending_ids(eos_token_ids))
 
     def is_limited(self, num_steps: int) -> bool:
         """Whether the request allows fewer draft steps than `num_steps`."""
@@ -96,8 +90,13 @@ class Sequence:
 
     @property
     def output_tokens(self) -> int:
-        """Tokens generated so far."""
+        """Tokens of the answer so far."""
         return len(self.tokens) - len(self.request.prompt_ids)
+
+    @property
+    def returned_tokens(self) -> int:
+        """Tokens of the answer that this engine has generated."""
+        return self.output_tokens - len(self.request.output_ids)
 
     @property
     def unscored_rows(self) -> range:

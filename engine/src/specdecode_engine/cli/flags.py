@@ -63,6 +63,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--request-body-timeout", "server.request_body_timeout_seconds", float),
     ("--watchdog-timeout", "server.step_timeout_seconds", float),
     ("--api-key-file", "server.api_key_path", str),
+    ("--router-token-file", "server.router_token_path", str),
     ("--tool-call-parser", "server.tool_parser", str),
     ("--reasoning-parser", "server.reasoning_parser", str),
     ("--otlp-traces-endpoint", "server.tracing_endpoint", str),

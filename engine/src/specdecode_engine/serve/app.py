@@ -8,6 +8,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from specdecode_api.internal_api import PATH_GENERATE
 from specdecode_engine.batch.request import RequestRefused
 from specdecode_engine.serve import errors, health, management, openapi, request_id, tokenization
 from specdecode_engine.serve.control.api_keys import (
@@ -16,6 +17,7 @@ from specdecode_engine.serve.control.api_keys import (
     is_speculation_change,
 )
 from specdecode_engine.serve.engine.core import EngineFailed
+from specdecode_engine.serve.internal import routes
 from specdecode_engine.serve.lifecycle import ServerLifecycle
 from specdecode_engine.serve.openai import chat, completions, models, responses
 from specdecode_engine.serve.request_id import RequestIds
@@ -31,6 +33,8 @@ API = (
     openapi.router,
 )
 MANAGEMENT = (health.router, management.router)
+INTERNAL = routes.router
+"""Of the management port alone."""
 CLOSE = (b"connection", b"close")
 
 
@@ -43,7 +47,12 @@ def build_app(service: Service, management_port: int | None = None) -> ASGIApp:
             lambda method, path: is_client_api(method, path) or is_speculation_change(method, path),
         )
     api = _build(service, API, is_client_api)
-    return PortRouter(api, _build(service, MANAGEMENT, is_speculation_change), management_port)
+    management_app = _build(
+        service,
+        (*MANAGEMENT, INTERNAL),
+        lambda method, path: is_speculation_change(method, path) or path == PATH_GENERATE,
+    )
+    return PortRouter(api, management_app, management_port)
 
 
 def _build(

@@ -24,11 +24,20 @@ async def read_json(request: Request, model: type[Model], max_bytes: int) -> Mod
     Only `application/json` is read: a page of another origin may send any other type, or none,
     without asking this server first.
     """
+    check_media_type(request)
+    return await parse_body(model, await read_limited(request, max_bytes, REMEDY))
+
+
+def check_media_type(request: Request) -> None:
+    """Refuse a body that is not declared as JSON."""
     given = request.headers.get("content-type", "")
     if given.partition(";")[0].strip().lower() != MEDIA_TYPE:
         message = f"the body has to be JSON; send the header 'Content-Type: {MEDIA_TYPE}'"
         raise errors.HttpError(415, message, code="unsupported_media_type")
-    data = await read_limited(request, max_bytes, REMEDY)
+
+
+async def parse_body(model: type[Model], data: bytes) -> Model:
+    """Return the validated document, or raise `HttpError`; a thread parses what takes long."""
     if len(data) > THREAD_BODY_BYTES:
         return await asyncio.to_thread(parse_json, model, data)
     return parse_json(model, data)

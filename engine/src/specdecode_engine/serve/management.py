@@ -35,6 +35,7 @@ async def server_info(request: Request) -> dict[str, object]:
         "context_length": service.engine.context_length,
         "boot": service.boot.model_dump(mode="json", exclude={"server": {"owner"}}),
         "facts": dict(service.facts),
+        "resume_id": service.resume_id.value,
         "speculation_table": service.tables.describe(),
         "speculation_draft": service.drafts.describe(),
         "needs_restart": list(service.watch.needs_restart) if service.watch else [],

@@ -46,6 +46,7 @@ class SignalledServer(uvicorn.Server):
             timeout_graceful_shutdown=FLUSH_SECONDS,
         )
         super().__init__(config)
+        service.api_port = int(listeners.api.getsockname()[1])
         self._service = service
         self._listeners = listeners
         self._loop = asyncio.get_running_loop()
@@ -59,8 +60,10 @@ class SignalledServer(uvicorn.Server):
         self._service.engine.start()
         ending = asyncio.create_task(self._end())
         watch, keys = self._service.watch, self._service.keys
+        tokens = self._service.router_tokens
         checks = [watch.check] if watch else []
         checks += [keys.refresh] if keys else []
+        checks += [tokens.refresh] if tokens else []
         watching = [asyncio.create_task(_repeat(check)) for check in checks]
         async with answering_drain(self._service.lifecycle, self._listeners.drain):
             await self.serve(sockets=self._listeners.http)

@@ -12,6 +12,8 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.process import StepTimedOut, termination_message_for
 from specdecode_engine.serve.control.api_keys import ApiKeyStore
 from specdecode_engine.serve.control.drafts import Drafts
+from specdecode_engine.serve.control.resume_id import ResumeId
+from specdecode_engine.serve.control.router_tokens import RouterTokens
 from specdecode_engine.serve.control.tables import ReadBoot, Tables, TableWatch
 from specdecode_engine.serve.engine.async_engine import AsyncEngine
 from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
@@ -56,6 +58,9 @@ class Service:
         self.boot = boot
         key_path = boot.server.api_key_path
         self.keys = None if key_path is None else ApiKeyStore(Path(key_path))
+        token_path = boot.server.router_token_path
+        self.router_tokens = None if token_path is None else RouterTokens(Path(token_path))
+        self.api_port = boot.server.port
         self.clock = clock
         self.created = int(time.time())
         self.lifecycle = ServerLifecycle()
@@ -67,6 +72,7 @@ class Service:
         self.formats = MessageFormats()
         self.facts: Mapping[str, object] = {}
         self._eos_token_ids: frozenset[int] = frozenset()
+        self.resume_id = ResumeId()
         self.grammars = Grammars()
         self.engine = AsyncEngine(
             self._load_all,
@@ -168,7 +174,18 @@ class Service:
         self._eos_token_ids = loaded.core.eos_token_ids
         self.grammars.prepare(self._text.token_bytes(self._eos_token_ids))
         self._on_loaded()
+        if self.router_tokens is not None:
+            self.resume_id.start(loaded.model_folder, loaded.facts, self._answer_options())
         return loaded.core
+
+    def _answer_options(self) -> Mapping[str, object]:
+        """Options of the server that the text of responses depends on."""
+        server = self.boot.server
+        return {
+            "served_name": self.served_name,
+            "tool_parser": server.tool_parser,
+            "reasoning_parser": server.reasoning_parser,
+        }
 
     def _note_progress(self, description: str) -> None:
         self.lifecycle.progress = description

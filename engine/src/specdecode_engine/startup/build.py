@@ -355,7 +355,7 @@ def _facts(
         "kv_cache_dtype": str(config.kv_dtype).removeprefix("torch."),
         **kernels,
         **models.linears.facts(),
-        **_missing_kernels(config),
+        **_cpu_kernels(config),
         "threads": torch.get_num_threads(),
         "num_steps_at_start": config.boot.speculation.num_steps,
         "max_draft_tokens": limits.max_draft_tokens,
@@ -384,9 +384,10 @@ def _skipped_tensors(target: LanguageModel) -> dict[str, object]:
     return {"skipped_tensors": len(names)} if names else {}
 
 
-def _missing_kernels(config: EngineConfig) -> dict[str, object]:
-    """Return why the C kernels do not run, for a data type that they support."""
-    if config.device.type != "cpu" or config.dtype not in cpu.TYPES:
+def _cpu_kernels(config: EngineConfig) -> dict[str, object]:
+    """Return which C kernels run, and why none do, for a data type that they support."""
+    if config.device.type != "cpu":
         return {}
-    why = cpu.unsupported_reason(config.dtype)
-    return {} if why is None else {"cpu_kernels_missing": why}
+    numerics: dict[str, object] = {"cpu_numerics": cpu.numerics(config.dtype)}
+    why = cpu.unsupported_reason(config.dtype) if config.dtype in cpu.TYPES else None
+    return numerics if why is None else numerics | {"cpu_kernels_missing": why}

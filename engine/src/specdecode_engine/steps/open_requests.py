@@ -24,7 +24,7 @@ def _open_request(context: ModelContext, sequence: Sequence) -> None:
     assert req_index is not None
     if sequence.admitted_s is None:
         sequence.admitted_s = time.monotonic()
-        sequence.cached_tokens = sequence.matched
+        sequence.cached_tokens = min(sequence.matched, len(request.prompt_ids))
     prompt = list(request.prompt_ids)
     output = sequence.tokens[len(prompt) :]
     context.table.open(req_index, sequence.tokens)

@@ -80,7 +80,7 @@ def routed_prompts(context: ModelContext, sequences: Items[Sequence]) -> RoutedR
     for place, sequence in enumerate(sequences):
         if not sequence.request.return_routed_experts:
             continue
-        first = len(sequence.tokens) - 1 if sequence.output_tokens else 0
+        first = len(sequence.tokens) - 1 if sequence.returned_tokens else 0
         for start in range(first, len(sequence.tokens), PIECE_ROWS):
             end = min(start + PIECE_ROWS, len(sequence.tokens))
             pieces.append(_read_span(context, sequence, start, end)[None])

@@ -7,6 +7,13 @@ sum has one order: that of its terms.
 
 from specdecode_kernels.cpu.attention import with_cpu_attention
 from specdecode_kernels.cpu.layers import with_cpu_ops
-from specdecode_kernels.cpu.library import CACHE_VARIABLE, TYPES, unsupported_reason
+from specdecode_kernels.cpu.library import CACHE_VARIABLE, TYPES, numerics, unsupported_reason
 
-__all__ = ["CACHE_VARIABLE", "TYPES", "unsupported_reason", "with_cpu_attention", "with_cpu_ops"]
+__all__ = [
+    "CACHE_VARIABLE",
+    "TYPES",
+    "numerics",
+    "unsupported_reason",
+    "with_cpu_attention",
+    "with_cpu_ops",
+]

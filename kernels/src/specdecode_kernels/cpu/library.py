@@ -90,6 +90,7 @@ class Library:
 
     def __init__(self, file: Path, dtype: torch.dtype) -> None:
         self.dtype = dtype
+        self.fingerprint = file.stem
         name = str(file)
         for loaded, functions in ((ctypes.PyDLL(name), _SMALL), (ctypes.CDLL(name), _LARGE)):
             for called, arguments in functions.items():
@@ -114,6 +115,14 @@ def load_library(dtype: torch.dtype) -> Library:
     if isinstance(found, str):
         raise CannotCompile(found)
     return found
+
+
+def numerics(dtype: torch.dtype) -> str:
+    """Return a name for what the bits of results depend on: compiled kernels, or the processor."""
+    found = _library(dtype)
+    if isinstance(found, Library):
+        return found.fingerprint
+    return hashlib.sha256(_abilities().encode()).hexdigest()[:24]
 
 
 @cache

@@ -12,13 +12,13 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from fastapi import Request as HttpRequest
 from fastapi import Response
 
 from specdecode_api import names
-from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
 from specdecode_engine.grammar import Grammar, GrammarSource
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.json_body import read_json
@@ -26,7 +26,7 @@ from specdecode_engine.serve.openai.formatting import ResponseFormatter, Respons
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.routed_experts import MAX_BYTES
-from specdecode_engine.serve.openai.streaming import StreamingReply
+from specdecode_engine.serve.openai.streaming import AdmittedCall, StreamingReply
 from specdecode_engine.serve.openai.token_rules import BodyRules, read_rules, rule_field
 from specdecode_engine.serve.parsers.message import ContentParser, ReasoningParser
 from specdecode_engine.serve.service import Service, service_of
@@ -59,20 +59,71 @@ class PreparedCall:
     visible_ids: frozenset[int] = frozenset()
 
 
-async def generate(
-    http_request: HttpRequest,
-    body_type: type[Body],
-    prepare: Callable[[Body, Service], PreparedCall],
-    make_formatter: Callable[[Body, ResponseHead, Vocabulary], ResponseFormatter],
-) -> Response:
-    """Read and admit a request, or raise `HttpError`; the reply runs it.
+@dataclass(frozen=True, slots=True)
+class GenerationApi(Generic[Body]):
+    """An API that generates text.
 
     `prepare` runs in a thread; it encodes prompts and checks their length.
     """
+
+    path: str
+    body_type: type[Body]
+    prepare: Callable[[Body, Service], PreparedCall]
+    make_formatter: Callable[[Body, ResponseHead, Vocabulary], ResponseFormatter]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceSoFar:
+    """The beginning of a choice that another engine has generated."""
+
+    token_ids: tuple[int, ...]
+    sent_characters: int
+    finish_reason: FinishReason | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything of the choice was sent, its echo included."""
+        return bool(self.token_ids or self.sent_characters or self.finish_reason)
+
+
+NOTHING_SO_FAR = ChoiceSoFar((), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class CallOrigin:
+    """What identifies a call, and what another engine has done of it.
+
+    Without `seed` the engine draws one where the body has none. `max_tokens` are those that the
+    first engine allowed after each prompt.
+    """
+
+    request_id: str
+    created: int
+    seed: int | None = None
+    max_tokens: tuple[int, ...] = ()
+    choices: tuple[ChoiceSoFar, ...] = ()
+
+    @classmethod
+    def here(cls) -> Self:
+        """Return the origin of a call that begins now, without a router."""
+        return cls(uuid.uuid4().hex, int(time.time()))
+
+
+async def generate(http_request: HttpRequest, api: GenerationApi[Body]) -> Response:
+    """Read and admit a request, or raise `HttpError`; the reply runs it."""
     service = service_of(http_request)
     service.lifecycle.check_admission()
     started_s = service.clock()
-    body = await read_json(http_request, body_type, service.max_body_bytes)
+    body = await read_json(http_request, api.body_type, service.max_body_bytes)
+    call = await admit(http_request, api, body, CallOrigin.here())
+    return StreamingReply(service, call, started_s)
+
+
+async def admit(
+    http_request: HttpRequest, api: GenerationApi[Body], body: Body, origin: CallOrigin
+) -> AdmittedCall:
+    """Return what the engine and the reply need of a request, or raise `HttpError`."""
+    service = service_of(http_request)
     if body.model_extra:
         log.debug("ignored unknown fields: %s", sorted(body.model_extra))
     if body.model not in (None, service.served_name):
@@ -84,7 +135,7 @@ async def generate(
             "mixture of experts, start the engine with --enable-return-routed-experts "
             "(model.return_routed_experts)",
         )
-    call = await asyncio.to_thread(prepare, body, service)
+    call = await asyncio.to_thread(api.prepare, body, service)
     grammar = await service.grammars.compile(*call.constraint) if call.constraint else None
     rules = BodyRules()
     if (field := rule_field(body)) is not None:
@@ -96,15 +147,15 @@ async def generate(
     if label not in service.boot.server.request_labels:
         label = ""  # clients may invent any number, and each has metric series of its own
     max_steps = _max_steps(body, http_request)
-    sampling = _sampling(body, service.text, rules)
-    requests = _admit(body, call.prompts, service, sampling, grammar, label, max_steps)
+    sampling = _sampling(body, service.text, rules, origin.seed)
+    requests = _requests(body, call.prompts, service, sampling, grammar, label, max_steps, origin)
     if body.return_routed_experts:
         _check_routed_bytes(requests, service.routed_token_bytes)
     vocabulary = service.text.vocabulary
-    head = ResponseHead(requests[0].request_id, int(time.time()), service.served_name)
+    head = ResponseHead(origin.request_id, origin.created, service.served_name)
     choices = _choices(body, call, requests, vocabulary)
-    formatter = make_formatter(body, head, vocabulary)
-    return StreamingReply(service, body, requests, choices, formatter, started_s)
+    formatter = api.make_formatter(body, head, vocabulary)
+    return AdmittedCall(origin.request_id, body, requests, choices, formatter)
 
 
 def _choices(
@@ -131,7 +182,7 @@ def _choices(
     ]
 
 
-def _admit(
+def _requests(
     body: GenerationBody,
     prompts: tuple[EncodedPrompt, ...],
     service: Service,
@@ -139,8 +190,9 @@ def _admit(
     grammar: Grammar | None,
     label: str,
     max_steps: int | None,
+    origin: CallOrigin,
 ) -> tuple[Request, ...]:
-    """Return the engine's requests, one for each choice; the first has the id of the response.
+    """Return the engine's requests, one for each choice, with ids of their own.
 
     An `HttpError` names the field that exceeds a limit, the limit and the remedy.
     """
@@ -151,19 +203,35 @@ def _admit(
             f"the request needs {sequences} sequences (prompts times n); this engine accepts at "
             f"most {service.max_sequences}; send fewer prompts or a smaller n",
         )
-    request_id = uuid.uuid4().hex
+    _check_resumed_count(origin, len(prompts), sequences)
+    request_id, asks = uuid.uuid4().hex, bool(body.return_routed_experts)
     requests: list[Request] = []
-    for prompt_ids, _ in prompts:
+    for number, (prompt_ids, _) in enumerate(prompts):
         if not prompt_ids:
             raise errors.invalid(field, f"{field} has no tokens; send at least one")
         _check_vocabulary(field, prompt_ids, service.text.vocab_size)
-        max_tokens = _max_tokens(len(prompt_ids), body, service.engine.context_length)
+        wanted = origin.max_tokens[number] if origin.max_tokens else body.requested_tokens
+        max_tokens = _max_tokens(len(prompt_ids), body, wanted, service.engine.context_length)
         for index in range(count):
             sampling = replace(base, seed=sequence_seed(base.seed, index), max_tokens=max_tokens)
-            name = f"{request_id}-{len(requests)}" if requests else request_id
-            asks = bool(body.return_routed_experts)
-            requests.append(Request(name, prompt_ids, sampling, grammar, label, max_steps, asks))
+            so_far = origin.choices[len(requests)] if origin.choices else NOTHING_SO_FAR
+            if so_far.has_begun:  # they were sent
+                sampling = replace(sampling, prompt_logprobs=None)
+            name, begun = f"{request_id}-{len(requests)}", so_far.token_ids
+            requests.append(
+                Request(name, prompt_ids, sampling, grammar, label, max_steps, asks, begun)
+            )
     return tuple(requests)
+
+
+def _check_resumed_count(origin: CallOrigin, prompts: int, sequences: int) -> None:
+    """Refuse a resume that does not have what another engine has done of every choice."""
+    if origin.max_tokens and len(origin.max_tokens) != prompts:
+        message = f"max_tokens has {len(origin.max_tokens)} numbers for {prompts} prompts"
+        raise errors.invalid("max_tokens", message, "invalid_resume")
+    if origin.choices and len(origin.choices) != sequences:
+        message = f"resume has {len(origin.choices)} choices; the request has {sequences}"
+        raise errors.invalid("resume", message, "invalid_resume")
 
 
 def _check_routed_bytes(requests: tuple[Request, ...], token_bytes: int) -> None:
@@ -202,15 +270,18 @@ def sequence_seed(seed: int, index: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def _sampling(body: GenerationBody, text: TextProcessor, rules: BodyRules) -> SamplingParams:
+def _sampling(
+    body: GenerationBody, text: TextProcessor, rules: BodyRules, assigned_seed: int | None
+) -> SamplingParams:
     given = body.model_dump(include={*SamplingDefaults.model_fields}, exclude_none=True)
     chosen: dict[str, Any] = dict(text.defaults) | given
     if chosen["temperature"] < GREEDY_BELOW:
         chosen["temperature"] = 0.0
     biases = {int(token_id): bias for token_id, bias in (body.logit_bias or {}).items()}
     _check_vocabulary("logit_bias", tuple(biases), text.vocab_size)
+    seed = assigned_seed if body.seed is None else body.seed
     return SamplingParams(
-        seed=secrets.randbits(63) if body.seed is None else body.seed & SEED_MASK,
+        seed=secrets.randbits(63) if seed is None else seed & SEED_MASK,
         max_tokens=1,
         **chosen,
         presence_penalty=body.presence_penalty or 0.0,
@@ -234,9 +305,10 @@ def _check_vocabulary(field: str, token_ids: tuple[int, ...], vocab_size: int) -
         )
 
 
-def _max_tokens(prompt_tokens: int, body: GenerationBody, context_length: int) -> int:
+def _max_tokens(
+    prompt_tokens: int, body: GenerationBody, requested: int | None, context_length: int
+) -> int:
     """Return how many tokens to generate after a prompt: as requested, or by default what fits."""
-    requested = body.requested_tokens
     room = context_length - prompt_tokens
     least = 0 if requested == 0 else 1
     if room < least:

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 
 from specdecode_engine.serve import errors
-from specdecode_engine.serve.openai.admission import PreparedCall, generate
+from specdecode_engine.serve.openai.admission import GenerationApi, PreparedCall, generate
 from specdecode_engine.serve.openai.chat_formatter import ChatFormatter
 from specdecode_engine.serve.openai.chat_prompt import read_chat_prompt
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
@@ -14,11 +14,6 @@ from specdecode_engine.serve.parsers.reasoning import HiddenReasoning
 from specdecode_engine.serve.service import Service
 
 router = APIRouter()
-
-
-@router.post("/v1/chat/completions")
-async def create_chat_completion(request: Request) -> Response:
-    return await generate(request, ChatBody, prepare_chat, ChatFormatter)
 
 
 def prepare_chat(body: ChatBody, service: Service) -> PreparedCall:
@@ -58,3 +53,11 @@ def _check_tools(body: ChatBody, formats: MessageFormats) -> None:
             "set serving.toolParser (--tool-call-parser) to the model's format",
             "tools_not_supported",
         )
+
+
+API = GenerationApi("/v1/chat/completions", ChatBody, prepare_chat, ChatFormatter)
+
+
+@router.post(API.path)
+async def create_chat_completion(request: Request) -> Response:
+    return await generate(request, API)

@@ -5,7 +5,12 @@ from collections.abc import Sequence
 from fastapi import APIRouter, Request, Response
 
 from specdecode_engine.batch.request import TokenLogprobs
-from specdecode_engine.serve.openai.admission import EncodedPrompt, PreparedCall, generate
+from specdecode_engine.serve.openai.admission import (
+    EncodedPrompt,
+    GenerationApi,
+    PreparedCall,
+    generate,
+)
 from specdecode_engine.serve.openai.constraints import read_constraint
 from specdecode_engine.serve.openai.formatting import ChoiceFormatter, ResponseHead
 from specdecode_engine.serve.openai.output_processor import OutputProcessor, ScoredToken
@@ -15,11 +20,6 @@ from specdecode_engine.serve.service import Service
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 
 router = APIRouter()
-
-
-@router.post("/v1/completions")
-async def create_completion(request: Request) -> Response:
-    return await generate(request, CompletionBody, _prepare, CompletionFormatter)
 
 
 def _prepare(body: CompletionBody, service: Service) -> PreparedCall:
@@ -86,3 +86,11 @@ class CompletionFormatter(ChoiceFormatter):
         tokens = (*record.top, (record.token_id, record.logprob))
         shown = self._vocabulary.shown
         return {shown(token_id): max(logprob, LOWEST_LOGPROB) for token_id, logprob in tokens}
+
+
+API = GenerationApi("/v1/completions", CompletionBody, _prepare, CompletionFormatter)
+
+
+@router.post(API.path)
+async def create_completion(request: Request) -> Response:
+    return await generate(request, API)

@@ -35,6 +35,13 @@ class ResponseFormatter(Protocol):
     opens_at_once: bool
     end_marker: str | None
 
+    @property
+    def num_events(self) -> int:
+        """Events so far, where events are numbered; else 0."""
+
+    def resume(self, choices: Sequence[OutputProcessor], num_events: int) -> None:
+        """Continue a stream after `num_events` events, which contained all of the choices."""
+
     def whole(self, choices: Sequence[OutputProcessor], usage: dict[str, Any]) -> Event:
         """Return the response in one piece."""
 
@@ -58,6 +65,7 @@ class ChoiceFormatter(ABC):
     # As in vLLM and SGLang: clients take the first event for the first token.
     opens_at_once: bool = False
     end_marker: str | None = END_OF_STREAM
+    num_events: int = 0
     id_prefix: str
     object_type: str
     chunk_type: str
@@ -78,6 +86,9 @@ class ChoiceFormatter(ABC):
     @abstractmethod
     def chunk_choice(self, new: OutputProcessor) -> dict[str, Any]:
         """Return a choice of a chunk: what was added since the last one."""
+
+    def resume(self, choices: Sequence[OutputProcessor], num_events: int) -> None:
+        del choices, num_events  # chunks do not depend on those before them
 
     def whole(self, choices: Sequence[OutputProcessor], usage: dict[str, Any]) -> Event:
         objects = [self.choice(choice) for choice in choices]

@@ -38,7 +38,8 @@ class ScoredToken:
 class OutputProcessor:
     """One choice of a response: turns the outputs of its sequence into parts of a message.
 
-    `deltas` and `scored` are what was added since `clear`. Tokens are processed one at a time and
+    `deltas`, `scored` and `token_ids` are what was added since `clear`; `num_characters` counts all
+    characters of content, reasoning and arguments so far. Tokens are processed one at a time and
     in order, so that parts, end and token counts do not depend on how many tokens a step adds.
 
     Args:
@@ -66,6 +67,8 @@ class OutputProcessor:
         self.index = index
         self.deltas: list[MessageDelta] = []
         self.scored: list[ScoredToken] = []
+        self.token_ids: list[int] = []
+        self.num_characters = 0
         self.finish_reason: FinishReason | None = None
         self.has_tool_calls = False
         self.grammar_fault: str | None = None
@@ -74,6 +77,7 @@ class OutputProcessor:
         self.decode_steps = self.drafts = self.drafted = self.emitted = 0  # of decode steps
         self.accepted_at: list[int] = []  # accepted draft tokens by position
         self.echo = echo
+        self.has_echo = False  # whether the echo was added
         self._vocabulary = vocabulary
         self._prompt_ids = prompt_ids
         self._detokenizer = Detokenizer(vocabulary, visible_ids)
@@ -91,21 +95,33 @@ class OutputProcessor:
         return "".join(delta.text for delta in self.deltas if isinstance(delta, ContentDelta))
 
     @property
+    def has_changed(self) -> bool:
+        """Whether there is anything to send."""
+        return bool(self.deltas or self.scored or self.finish_reason)
+
+    @property
     def num_scored(self) -> int:
         """Tokens with log-probabilities that are to be formatted."""
         return len(self.scored) + len(self.prompt_logprobs or ())
 
     def clear(self) -> None:
-        """Drop parts and log-probabilities: they were sent."""
+        """Drop parts, log-probabilities and tokens: they were sent."""
         self.deltas = []
         self.scored = []
+        self.token_ids = []
+
+    def take_token_ids(self) -> list[int]:
+        """Return the tokens that were added, which then count as sent."""
+        token_ids, self.token_ids = self.token_ids, []
+        return token_ids
 
     def add_echo(self, logprobs: tuple[TokenLogprobs, ...] | None = None) -> None:
         """Add the echo of the prompt; `logprobs`, where given, begin with its second token.
 
         The log-probabilities of a long prompt take long.
         """
-        self.deltas.append(ContentDelta(self.echo))
+        self.has_echo = True
+        self._add(ContentDelta(self.echo))
         if logprobs is not None:
             columns = zip(self._prompt_ids, self._prompt_offsets(), (None, *logprobs), strict=True)
             self.scored += (ScoredToken(*column) for column in columns)
@@ -154,6 +170,7 @@ class OutputProcessor:
         """Process tokens one at a time; return whether a stop string ends the text in one."""
         for position, token_id in enumerate(output.token_ids):
             self.completion_tokens += 1
+            self.token_ids.append(token_id)
             is_last = position == len(output.token_ids) - 1
             if is_last and output.stop_token_id is not None and not self._keeps_stop:
                 break
@@ -178,7 +195,12 @@ class OutputProcessor:
     def _release_content(self) -> None:
         """Release content that could have begun a stop string: another part or the end follows."""
         if self._scanner is not None and (held := self._scanner.flush()):
-            self.deltas.append(ContentDelta(held))
+            self._add(ContentDelta(held))
+
+    def _add(self, delta: MessageDelta) -> None:
+        self.deltas.append(delta)
+        text = delta.arguments if isinstance(delta, ToolCallDelta) else delta.text
+        self.num_characters += len(text)
 
     def _count_accepted(self, accepted: int) -> None:
         """Count the first `accepted` positions of a draft."""
@@ -192,7 +214,7 @@ class OutputProcessor:
             self.has_tool_calls |= isinstance(delta, ToolCallDelta)
             if not isinstance(delta, ContentDelta):
                 self._release_content()
-                self.deltas.append(delta)
+                self._add(delta)
             elif self._append_content(delta):
                 return True
         return False
@@ -200,10 +222,10 @@ class OutputProcessor:
     def _append_content(self, delta: ContentDelta) -> bool:
         self._text_offset += len(delta.text)
         if self._scanner is None or self.completion_tokens <= self._min_tokens:
-            self.deltas.append(delta)
+            self._add(delta)
             return False
         if released := self._scanner.push(delta.text):
-            self.deltas.append(ContentDelta(released))
+            self._add(ContentDelta(released))
         return self._scanner.is_stopped
 
     def _prompt_offsets(self) -> list[int]:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
 
 from specdecode_engine.serve import errors
-from specdecode_engine.serve.openai.admission import PreparedCall, generate
+from specdecode_engine.serve.openai.admission import GenerationApi, PreparedCall, generate
 from specdecode_engine.serve.openai.chat import prepare_chat
 from specdecode_engine.serve.openai.chat_protocol import ChatBody, ChatMessage
 from specdecode_engine.serve.openai.protocol import GenerationBody
@@ -39,11 +39,6 @@ class ResponsesChatBody(ChatBody):
     """A body of chat whose errors name the field of this API."""
 
     prompt_field = "input"
-
-
-@router.post("/v1/responses")
-async def create_response(request: Request) -> Response:
-    return await generate(request, ResponsesBody, prepare_response, ResponsesFormatter)
 
 
 def prepare_response(body: ResponsesBody, service: Service) -> PreparedCall:
@@ -118,3 +113,11 @@ def _part(item: InputItem) -> dict[str, Any]:
             return {"role": "tool", "tool_call_id": item.call_id, "content": item.output}
         case ReasoningItem():
             return {"role": "assistant", "reasoning_content": item.content or item.summary}
+
+
+API = GenerationApi("/v1/responses", ResponsesBody, prepare_response, ResponsesFormatter)
+
+
+@router.post(API.path)
+async def create_response(request: Request) -> Response:
+    return await generate(request, API)

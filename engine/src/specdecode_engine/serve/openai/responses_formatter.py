@@ -1,7 +1,6 @@
 """OpenAI's `response` object and the events of its stream."""
 
 from collections.abc import Iterable, Sequence
-from itertools import count
 from typing import Any
 
 from specdecode_engine.batch.request import FinishReason
@@ -26,9 +25,14 @@ class ResponsesFormatter:
         self._body = body
         self._head = head
         self._items = ResponseItems(head.request_id)
-        self._numbers = count()
+        self.num_events = 0
         self._status = "in_progress"
         self._error: dict[str, Any] | None = None
+
+    def resume(self, choices: Sequence[OutputProcessor], num_events: int) -> None:
+        for choice in choices:
+            self.events(choice)
+        self.num_events = num_events
 
     def whole(self, choices: Sequence[OutputProcessor], usage: dict[str, Any]) -> Event:
         for choice in choices:
@@ -62,7 +66,8 @@ class ResponsesFormatter:
         return self._items.finish(is_complete=self._status == "completed")
 
     def _numbered(self, events: Sequence[Event]) -> list[Event]:
-        return [event | {"sequence_number": next(self._numbers)} for event in events]
+        start, self.num_events = self.num_events, self.num_events + len(events)
+        return [event | {"sequence_number": start + i} for i, event in enumerate(events)]
 
     def _response(self, usage: dict[str, Any] | None) -> dict[str, Any]:
         is_incomplete = self._status == "incomplete"

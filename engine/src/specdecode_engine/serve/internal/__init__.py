@@ -1,0 +1,1 @@
+"""The endpoints for routers on the management port: generate and continue answers."""

@@ -1,0 +1,129 @@
+"""Puts the events of a stream together: what a client has at the end, by choice."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Choice:
+    """One choice; `calls` are name and arguments by index, `scored` its log-probabilities."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: dict[int, list[str]] = field(default_factory=dict)
+    scored: list[Any] = field(default_factory=list)
+    finish_reason: str | None = None
+
+
+@dataclass
+class Answer:
+    """The choices of a stream, its usage without timing, and whether it ended as it should."""
+
+    ids: set[str] = field(default_factory=set)
+    choices: dict[int, Choice] = field(default_factory=dict)
+    usage: dict[str, Any] | None = None
+    is_complete: bool = False
+    errors: list[Any] = field(default_factory=list)
+    sequence_numbers: list[int] = field(default_factory=list)
+    items: list[Any] = field(default_factory=list)
+
+    @property
+    def content(self) -> str:
+        return self.choices[0].content
+
+
+def events_of(body: str) -> list[str]:
+    """The data of each event."""
+    return [
+        line.removeprefix("data: ")
+        for event in body.split("\n\n")
+        for line in event.split("\n")
+        if line.startswith("data: ")
+    ]
+
+
+def read_answer(body: str) -> Answer:
+    """Read a whole stream of any of the APIs."""
+    answer = Answer()
+    for data in events_of(body):
+        if data == "[DONE]":
+            assert not answer.is_complete
+            answer.is_complete = True
+            continue
+        event = json.loads(data)
+        if "type" in event:
+            _add_response_event(answer, event)
+        else:
+            _add_chunk(answer, event)
+    return answer
+
+
+def _add_chunk(answer: Answer, chunk: dict[str, Any]) -> None:
+    if "error" in chunk:
+        answer.errors.append(chunk["error"])
+        return
+    answer.ids.add(f"{chunk['id']} {chunk['created']} {chunk['model']}")
+    if chunk.get("usage"):
+        assert answer.usage is None, "the stream has its usage twice"
+        answer.usage = plain_usage(chunk["usage"])
+    for each in chunk["choices"]:
+        choice = answer.choices.setdefault(each["index"], Choice())
+        assert choice.finish_reason is None, "a choice continues after its end"
+        choice.finish_reason = each["finish_reason"]
+        delta = each.get("delta", {"content": each.get("text")})
+        choice.content += delta.get("content") or ""
+        choice.reasoning += delta.get("reasoning_content") or ""
+        choice.scored += _scored(each.get("logprobs"))
+        for call in delta.get("tool_calls") or ():
+            _add_call(choice, call)
+
+
+def _add_call(choice: Choice, call: dict[str, Any]) -> None:
+    function = call["function"]
+    if call.get("id"):
+        assert call["index"] not in choice.calls, "a call begins twice"
+        choice.calls[call["index"]] = [call["id"], function["name"], ""]
+    choice.calls[call["index"]][2] += function.get("arguments") or ""
+
+
+def _scored(logprobs: dict[str, Any] | None) -> list[Any]:
+    if not logprobs:
+        return []
+    if "content" in logprobs:
+        return list(logprobs["content"])
+    names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    return list(zip(*(logprobs[name] for name in names), strict=True))
+
+
+def _add_response_event(answer: Answer, event: dict[str, Any]) -> None:
+    answer.sequence_numbers.append(event["sequence_number"])
+    choice = answer.choices.setdefault(0, Choice())
+    match event["type"]:
+        case "response.output_text.delta":
+            choice.content += event["delta"]
+        case "response.reasoning_text.delta":
+            choice.reasoning += event["delta"]
+        case "response.function_call_arguments.delta":
+            call = choice.calls.setdefault(event["output_index"], [event["item_id"], "", ""])
+            call[2] += event["delta"]
+        case "response.output_item.done":
+            answer.items.append(event["item"])
+        case "response.completed" | "response.incomplete" | "response.failed":
+            response = event["response"]
+            assert response["output"] == answer.items
+            answer.ids.add(f"{response['id']} {response['created_at']} {response['model']}")
+            answer.usage = plain_usage(response["usage"])
+            choice.finish_reason = response["status"]
+            answer.is_complete = True
+        case "error":
+            answer.errors.append(event)
+
+
+def plain_usage(usage: dict[str, Any]) -> dict[str, Any]:
+    """Counts of tokens alone: figures of speculation and of the cache depend on the engine."""
+    counts = {name: count for name, count in usage.items() if isinstance(count, int)}
+    for name, details in usage.items():
+        if isinstance(details, dict) and "reasoning_tokens" in details:
+            counts[f"{name}.reasoning_tokens"] = details["reasoning_tokens"]
+    return counts
