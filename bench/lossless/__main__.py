@@ -12,7 +12,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from lossless.block_drafts import save_dflash
+from lossless.block_drafts import save_dflash, save_dspark
 from lossless.cases import Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
 from lossless.families import FAMILIES, LLAMA, MIXTURES, make_family
@@ -130,6 +130,8 @@ def _models(family: str, folder: Path, options: argparse.Namespace) -> Models:
         drafts["STANDALONE"] = make_family(family, drafts["STANDALONE"], folder / f"{family}-draft")
     drafts["DFLASH"] = folder / f"{family}-dflash"
     save_dflash(drafts["DFLASH"], target)
+    drafts["DSPARK"] = folder / f"{family}-dspark"
+    save_dspark(drafts["DSPARK"], target)
     return Models(
         target,
         drafts,

@@ -9,13 +9,20 @@ from safetensors.torch import save_file
 LAYERS = 2
 BLOCK = 11
 INNER = 96
+RANK = 8
 
 
-def save_dflash(folder: Path, target: Path, **keys: object) -> None:
+Tensors = dict[str, torch.Tensor]
+
+
+def save_dflash(
+    folder: Path, target: Path, *, others: Tensors | None = None, **keys: object
+) -> None:
     """Write a random DFlash draft.
 
     Args:
         target: folder of its target, whose sizes it has.
+        others: further tensors.
         keys: replace those of its config.json.
     """
     sizes = json.loads((target / "config.json").read_text())
@@ -52,7 +59,7 @@ def save_dflash(folder: Path, target: Path, **keys: object) -> None:
         }
         tensors |= {f"layers.{layer}.{name}.weight": random(*s) for name, s in shapes.items()}
         tensors |= {f"layers.{layer}.{name}.weight": 1 + random(n) for name, n in norms.items()}
-    save_file(tensors, folder / "model.safetensors")
+    save_file({**tensors, **(others or {})}, folder / "model.safetensors")
     config = {
         "architectures": ["DFlashDraftModel"],
         "hidden_size": hidden,
@@ -69,3 +76,34 @@ def save_dflash(folder: Path, target: Path, **keys: object) -> None:
         "dflash_config": {"mask_token_id": vocab - 1, "target_layer_ids": read},
     }
     (folder / "config.json").write_text(json.dumps({**config, **keys}))
+
+
+def save_dspark(folder: Path, target: Path, kind: str = "rnn", **keys: object) -> None:
+    """Write the draft of `save_dflash` with a random Markov head of this kind."""
+    sizes = json.loads((target / "config.json").read_text())
+    sizes = sizes.get("text_config", sizes)
+    hidden, vocab = sizes["hidden_size"], sizes["vocab_size"]
+    generator = torch.Generator().manual_seed(1)
+    shapes: dict[str, tuple[int, ...]] = {
+        "markov_head.markov_w1.weight": (vocab, RANK),
+        "markov_head.markov_w2.weight": (vocab, RANK),
+        "confidence_head.proj.weight": (1, hidden + RANK),
+        "confidence_head.proj.bias": (1,),
+    }
+    if kind == "gated":
+        shapes["markov_head.gate_proj.weight"] = (RANK, hidden + RANK)
+        shapes["markov_head.gate_proj.bias"] = (RANK,)
+    elif kind == "rnn":
+        shapes["markov_head.joint_proj.weight"] = (3 * RANK, 2 * RANK + hidden)
+        shapes["markov_head.joint_proj.bias"] = (3 * RANK,)
+    others = {
+        name: torch.empty(shape).normal_(0, 0.5, generator=generator)
+        for name, shape in shapes.items()
+    }
+    config: dict[str, object] = {
+        "architectures": ["Qwen3DSparkModel"],
+        "markov_rank": RANK,
+        "markov_head_type": kind,
+        "enable_confidence_head": True,
+    }
+    save_dflash(folder, target, others=others, **{**config, **keys})

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lossless.block_drafts import save_dflash
+from lossless.block_drafts import save_dflash, save_dspark
 from tests.engine.mtp_checkpoints import export_module
 
 VOCAB = 97
@@ -30,6 +30,7 @@ class Checkpoints:
     eagle: Path
     mtp: Path
     dflash: Path
+    dspark: Path
     vocab: int = VOCAB
 
 
@@ -63,6 +64,7 @@ def make_checkpoints(folder: Path, head_dim: int = HEAD_DIM) -> Checkpoints:
     _save_eagle3(folder / "eagle3", generator, head_dim)
     _save_eagle(folder / "eagle", generator, head_dim)
     save_dflash(folder / "dflash", folder / "target")
+    save_dspark(folder / "dspark", folder / "target")
     return Checkpoints(
         folder / "target",
         folder / "draft",
@@ -70,6 +72,7 @@ def make_checkpoints(folder: Path, head_dim: int = HEAD_DIM) -> Checkpoints:
         eagle=folder / "eagle",
         mtp=export_module(folder / "target", folder / "mtp"),
         dflash=folder / "dflash",
+        dspark=folder / "dspark",
     )
 
 

@@ -1,7 +1,7 @@
 """DFlash in a whole engine: state of the draft, what `num_steps` means, and trees of marginals."""
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ PROMPTS = [
 def make_boot(target: Path, draft: Path | None = None, **other: object) -> EngineBoot:
     speculation: dict[str, object] = {"num_steps": 6, **other.pop("speculation", {})}  # type: ignore[dict-item]
     if draft is not None:
-        speculation |= {"algorithm": "DFLASH", "draft_path": str(draft)}
+        speculation = {"algorithm": "DFLASH", **speculation, "draft_path": str(draft)}
     document = {
         "model": {"path": str(target), "dtype": "float64"},
         "speculation": speculation if draft is not None else {},
@@ -64,6 +64,7 @@ class Recorded:
 
     rows: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
     drafts: list[Draft] = field(default_factory=list)
+    bonus: list[list[int]] = field(default_factory=list)  # bonus tokens of each draft
 
     def keep(self, drafter: BlockDrafter, batch: DecodeBatch) -> None:
         table = drafter._table
@@ -83,7 +84,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     def keeping(self: BlockDrafter, batch: DecodeBatch, *others: object) -> Draft:
         drafted = draft(self, batch, *others)  # type: ignore[arg-type]
         kept.keep(self, batch)
-        kept.drafts.append(drafted)
+        # With CUDA graphs, the next draft overwrites the tokens.
+        kept.drafts.append(replace(drafted, tokens=drafted.tokens.clone()))
+        kept.bonus.append(self._table.tokens_at(batch.req_indices, batch.lengths).tolist())
         return drafted
 
     monkeypatch.setattr(BlockDrafter, "draft", keeping)

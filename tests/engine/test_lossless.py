@@ -23,6 +23,7 @@ def models(checkpoints, tmp_path_factory) -> Models:
         "EAGLE": checkpoints.eagle,
         "EAGLE3": checkpoints.eagle3,
         "DFLASH": checkpoints.dflash,
+        "DSPARK": checkpoints.dspark,
     }
     return Models(checkpoints.target, drafts, "float32")
 
@@ -33,7 +34,8 @@ def material(checkpoints) -> Material:
         tuple((number * 31 + place * 7) % checkpoints.vocab for place in range(3 + 5 * number))
         for number in range(8)
     )
-    return Material(prompts, checkpoints.vocab, algorithms=(*ALGORITHMS, "MTP", "DFLASH"))
+    algorithms = (*ALGORITHMS, "MTP", "DFLASH", "DSPARK")
+    return Material(prompts, checkpoints.vocab, algorithms=algorithms)
 
 
 @pytest.mark.parametrize("number", range(CASES))

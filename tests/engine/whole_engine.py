@@ -13,6 +13,7 @@ DRAFTS = {
     "EAGLE3": "eagle3",
     "MTP": "mtp",
     "DFLASH": "dflash",
+    "DSPARK": "dspark",
 }
 
 

@@ -23,6 +23,7 @@ EXAMPLES = (
     "mimo-7b-mtp",
     "ngram",
     "qwen3-4b-dflash",
+    "qwen3-4b-dspark",
 )
 
 

@@ -38,7 +38,14 @@ WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_wind
 def _write(keys: Mapping[str, object], folder: Path, seed: int) -> DraftFiles:
     files = DraftFiles(folder / "target", folder / "draft")
     write_target(files.target)
-    generator = torch.Generator().manual_seed(seed)
+    tensors = draw_backbone(torch.Generator().manual_seed(seed))
+    head = DFlashReference(SlowTarget(files.target), tensors, "layer_types" in keys)
+    write_fitted(folder / "draft", head, tensors, {"architectures": ["DFlashDraftModel"], **keys})
+    return files
+
+
+def draw_backbone(generator: torch.Generator) -> Tensors:
+    """Draw what drafts of blocks have in common."""
     hidden = SIZES.hidden_size
     tensors = {
         "fc.weight": draw_map((hidden, len(READ) * hidden), generator),
@@ -47,11 +54,16 @@ def _write(keys: Mapping[str, object], folder: Path, seed: int) -> DraftFiles:
     }
     for layer in range(LAYERS):
         tensors |= draw_layer(f"layers.{layer}", SIZES, generator, qk_norm=True)
-    head = DFlashReference(SlowTarget(files.target), tensors, "layer_types" in keys)
+    return tensors
+
+
+def write_fitted(
+    folder: Path, head: "DFlashReference", tensors: Tensors, keys: Mapping[str, object]
+) -> None:
+    """Fit a draft to what its target answers, and write it."""
     texts = [head.target.continued(prompt, ANSWER_TOKENS) for prompt in PROMPTS]
     config = {
         **asdict(SIZES),
-        "architectures": ["DFlashDraftModel"],
         "num_hidden_layers": LAYERS,
         "vocab_size": VOCAB,
         "max_position_embeddings": 8,  # the target's length counts
@@ -60,12 +72,13 @@ def _write(keys: Mapping[str, object], folder: Path, seed: int) -> DraftFiles:
         "dflash_config": {"mask_token_id": MASK_ID, "target_layer_ids": list(READ)},
         **keys,
     }
-    write_checkpoint(folder / "draft", config, fit(tensors, lambda w: head.loss(w, texts)))
-    return files
+    write_checkpoint(folder, config, fit(tensors, lambda w: head.loss(w, texts)))
 
 
 class DFlashReference:
     """Row r of a block predicts the token r positions after the bonus token."""
+
+    first_row = 1  # that predicts a token
 
     def __init__(self, target: SlowTarget, tensors: Tensors, has_windows: bool) -> None:
         self.target = target
@@ -81,12 +94,13 @@ class DFlashReference:
         return cls(SlowTarget(files.target), read_tensors(files.draft), has_windows)
 
     def next_logits(self, committed: Sequence[int], drafted: Sequence[int]) -> Tensor | None:
-        if len(drafted) >= BLOCK - 1:
+        if len(drafted) >= BLOCK - self.first_row:
             return None
         aux = self.target.states(tuple(committed[:-1])).side_by_side(READ)
         anchors = torch.tensor([len(committed) - 1])
         rows = self._blocks(self._tensors, aux, torch.tensor(committed), anchors)
-        return rows[0, 1 + len(drafted)] @ self._scores.T
+        before = torch.tensor([committed[-1], *drafted])
+        return self._logits(self._tensors, rows[:, self.first_row :], before[None])[0, -1]
 
     def loss(self, w: Tensors, texts: Sequence[tuple[int, ...]]) -> Tensor:
         """Cross entropy of the tokens after bonus tokens all over the texts."""
@@ -94,10 +108,15 @@ class DFlashReference:
         for text in texts:
             ids, aux = torch.tensor(text), self.target.states(text).side_by_side(READ)
             anchors = torch.arange(2, len(text) - BLOCK, ANCHOR_STEP)
-            logits = self._blocks(w, aux, ids, anchors)[:, 1:] @ self._scores.T
-            wanted = ids[anchors[:, None] + torch.arange(1, BLOCK)]
-            total = total + cross_entropy(logits.flatten(0, 1), wanted.flatten())
+            rows = self._blocks(w, aux, ids, anchors)[:, self.first_row :]
+            known = ids[anchors[:, None] + torch.arange(rows.shape[1] + 1)]
+            logits = self._logits(w, rows, known[:, :-1])
+            total = total + cross_entropy(logits.flatten(0, 1), known[:, 1:].flatten())
         return total
+
+    def _logits(self, w: Tensors, rows: Tensor, before: Tensor) -> Tensor:
+        """Score the tokens after each of `before` [blocks, n], from the first n rows of blocks."""
+        return rows[:, : before.shape[1]] @ self._scores.T
 
     def _blocks(self, w: Tensors, aux: Tensor, ids: Tensor, anchors: Tensor) -> Tensor:
         """Compute the block after each of some bonus tokens [anchors, BLOCK, hidden].

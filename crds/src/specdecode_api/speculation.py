@@ -55,6 +55,7 @@ class Algorithm(StrEnum):
     EAGLE3 = "EAGLE3"
     # Drafting a block takes the same time whatever is verified of it.
     DFLASH = "DFLASH", DraftCheckpoint.ALWAYS, 15
+    DSPARK = "DSPARK", DraftCheckpoint.ALWAYS, 15
     # A module is trained for one draft step, and its acceptance falls fast after that.
     MTP = "MTP", DraftCheckpoint.ELSE_TARGET, 3
     NGRAM = "NGRAM", DraftCheckpoint.NEVER

@@ -23,11 +23,11 @@ from specdecode_engine.graphs.plan import GraphKey
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.startup import config
 from specdecode_engine.startup.config import GraphMode, GraphsUnavailable
+from tests.engine.whole_engine import DRAFTS
 
 TABLE = {"1": (1, 3, 6), "3": (0, 2), "6": (0,)}
 SIZES = (1, 2, 4, 7)
 MAX_RUNNING = 7
-DRAFTS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3", "DFLASH": "dflash"}
 
 
 def make_core(
@@ -119,6 +119,8 @@ EVERY_SIZE = range(1, MAX_RUNNING + 1)
         ("EAGLE3", 1, False),
         ("DFLASH", 1, True),
         ("DFLASH", 3, False),
+        ("DSPARK", 1, True),
+        ("DSPARK", 3, False),
     ],
 )
 def test_no_reachable_pair_runs_eagerly_and_answers_are_the_same(

@@ -25,7 +25,7 @@ def test_every_algorithm_of_the_contract_has_a_method() -> None:
 
 
 def test_one_kind_of_head_at_most_recognizes_a_draft(checkpoints: Checkpoints) -> None:
-    for name in ("draft", "eagle", "eagle3", "dflash"):
+    for name in ("draft", "eagle", "eagle3", "dflash", "dspark"):
         folder = getattr(checkpoints, name)
         config = ConfigFile.open(folder / "config.json")
         heads = {each: method.head for each, method in METHODS.items() if method.head}
@@ -46,8 +46,7 @@ def test_forwards_are_of_kinds_with_known_widths(
              for one in method.forwards(sizes, shape, 2)}  # fmt: skip
     assert kinds == set(method.widths(draft, 64))
     assert ForwardKind.VERIFY not in kinds
-    most = method.max_steps(draft)
-    assert most is None or method.drafts_blocks
+    assert draft.max_steps is None or method.drafts_blocks
     usual = SpeculationBoot(algorithm=algorithm, draft_path=str(folder), policy=Policy.GOODPUT)
     speculation, table = resolve_speculation(usual, draft)
     assert table is not None

@@ -182,6 +182,9 @@ _BLOCKS = (
     replace(_EAGLE3, name="dflash-tree", algorithm="DFLASH", topk=2, requests=SAMPLED),
     replace(_EAGLE3, name="dflash-eager", algorithm="DFLASH", graphs="off", requests=SCORED),
     replace(_EAGLE3, name="dflash-catch-up", algorithm="DFLASH", speculation=PAUSED_BY_RANGE),
+    replace(_EAGLE3, name="dspark", algorithm="DSPARK", requests=MIXED, waves=2),
+    replace(_EAGLE3, name="dspark-tree", algorithm="DSPARK", topk=2, requests=SAMPLED),
+    replace(_EAGLE3, name="dspark-eager", algorithm="DSPARK", graphs="off"),
     replace(_EAGLE3, name="dflash-bf16", algorithm="DFLASH", topk=2, dtype="bfloat16"),
 )
 LAUNCH_CASES = {
@@ -242,6 +245,7 @@ _IN_UNIT_TESTS = (
     "transformers-eagle3",
     "dflash",
     "dflash-tree",
+    "dspark",
 )
 
 CASES: tuple[ShadowCase, ...] = tuple(

@@ -12,7 +12,6 @@ from specdecode_api.speculation import (
     MAX_DRAFT_TOKENS,
     MAX_STEPS,
     MAX_TOPK,
-    MOST_DEFAULT_STEPS,
     Algorithm,
     Policy,
     max_tree_tokens,
@@ -64,7 +63,6 @@ def _in_default_table(policy: Policy, most_steps: int) -> "Rule[Speculation]":
     shown = ", ".join(map(str, depths))
     drafting = [one for one in Algorithm if one is not Algorithm.NONE]
     algorithms = [one for one in drafting if one.most_default_steps == most_steps]
-    whose = "" if most_steps == MOST_DEFAULT_STEPS else f" of {', '.join(algorithms)}"
     return Rule(
         cel=f"!({_is_one_of(algorithms)}) || !has(self.numSteps) || !({_NO_TABLE}) || "
         f"self.adaptive.policy != '{name}' || self.numSteps in {depths}",
@@ -75,8 +73,8 @@ def _in_default_table(policy: Policy, most_steps: int) -> "Rule[Speculation]":
             or it.adaptive.policy != name
             or it.num_steps in depths
         ),
-        message=f"policy {name} without adaptive.batchSizes has a default table{whose} of the "
-        f"draft steps {shown}: use one of them, leave numSteps out or write adaptive.batchSizes",
+        message=f"policy {name} without adaptive.batchSizes has a default table of the draft "
+        f"steps {shown}: use one of them, leave numSteps out or write adaptive.batchSizes",
         field="numSteps",
     )
 

@@ -241,6 +241,9 @@ class OutputBuffers:
             assert outputs.hidden is not None
             own.hidden.copy_(outputs.hidden)
         if own.best is not None:
+            if outputs.best is not None:
+                own.best.ids.copy_(outputs.best.ids)
+                return
             if self._topk == 1:
                 own.best.ids.copy_(outputs.logits.argmax(dim=-1, keepdim=True))
                 return

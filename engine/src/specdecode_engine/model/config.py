@@ -90,6 +90,7 @@ class TokenDraft:
     recurrent_width: ClassVar = 0
     verifier: ClassVar = None
     proposed_draft_steps: ClassVar = None
+    max_steps: ClassVar = None
     facts: ClassVar[Mapping[str, object]] = {}
 
     @property

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows
+from specdecode_engine.model.markov_head import MarkovHead
 from specdecode_engine.model.rope import build_angles
 from specdecode_engine.model.weights import Weights
 
@@ -38,6 +39,8 @@ Config = TypeVar("Config", bound=BlockConfig)
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class BlockHead(HiddenStateHead[Config]):
     """A head that drafts a block in one forward, from context rows of its own."""
+
+    markov: MarkovHead | None = None  # None: the tokens of a block do not depend on each other
 
     @abstractmethod
     def write_context(
@@ -59,7 +62,7 @@ class BlockHead(HiddenStateHead[Config]):
             positions: [B * block_size] i64, in the rotary tables.
 
         Returns:
-            What `logits` takes, [B, block_size - 1, hidden]: of the rows after the bonus token's.
+            What `logits` takes, [B, max_steps, hidden]: of the rows that draft a token.
         """
 
 
@@ -122,7 +125,13 @@ class DFlashHead(BlockHead[DFlashConfig]):
             context_kv=weights.linear(*projections),
             norm=weights.norm("norm", decoder),
             mask_embedding=_mask_embedding(weights, config, embedding),
+            **cls._take_own(config, weights),
         )
+
+    @classmethod
+    def _take_own(cls, config: DFlashConfig, weights: Weights) -> dict[str, Any]:
+        """Take what this kind of head has besides the parts of DFlash."""
+        return {}
 
     def fuse(self, aux_hidden_states: Tensor) -> Tensor:
         return self.hidden_norm(self.fc(aux_hidden_states.to(self.embedding.dtype)))
@@ -148,13 +157,13 @@ class DFlashHead(BlockHead[DFlashConfig]):
         for number, layer in enumerate(self.layers):
             x = layer(x, rotary, number, kv)
         blocks = x.view(len(ids), self.config.block_size, -1)
-        drafting = blocks[:, 1:].reshape(-1, x.shape[1])
+        drafting = blocks[:, self.config.first_row :].reshape(-1, x.shape[1])
         return self.norm(drafting).view(len(ids), self.config.max_steps, -1)
 
     def embed_block(self, ids: Tensor) -> Tensor:
         """Return the inputs of blocks after bonus tokens ids [B] i64: [B * block_size, hidden]."""
         bonus = functional.embedding(ids, self.embedding)[:, None]
-        masks = self.mask_embedding.expand(len(ids), self.config.max_steps, -1)
+        masks = self.mask_embedding.expand(len(ids), self.config.block_size - 1, -1)
         return torch.cat((bonus, masks), dim=1).flatten(0, 1)
 
 

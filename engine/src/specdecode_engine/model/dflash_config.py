@@ -11,7 +11,7 @@ causal and how far their windows reach; vllm-project/speculators for its own for
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from specdecode_engine.model.config import AuxHiddenStates, parse_decoder
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile, DraftMismatch
@@ -20,7 +20,12 @@ from specdecode_engine.model.families import Family
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layer_map import FULL, SLIDING
 from specdecode_engine.model.rope import parse_rope
-from specdecode_engine.model.speculators import proposed_draft_steps
+from specdecode_engine.model.speculators import (
+    KIND,
+    Verifier,
+    flatten_speculators,
+    proposed_draft_steps,
+)
 
 DFLASH_ARCHITECTURES: Final = (
     "DFlashDraftModel",
@@ -29,12 +34,20 @@ DFLASH_ARCHITECTURES: Final = (
     "MuseGlimmerAssistantModel",
 )
 MUSE: Final = "MuseGlimmerAssistantModel"
-SPECULATORS_KIND: Final = "speculators_model_type"
+SECTIONS: Final = ("dflash_config", "dspark_config")
 LAYER_IDS: Final = "target_layer_ids"
 BOUNDARY_IDS: Final = "aux_hidden_state_layer_ids"
 DEFAULT_THETA: Final = 1_000_000.0
 DEFAULT_BLOCK: Final = 16
 _LAYERS: Final = Family(qk_norm=True)
+
+
+class BlockForm(NamedTuple):
+    """How a kind of block draft calls itself."""
+
+    name: str
+    architectures: tuple[str, ...]
+    speculators_kind: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +58,8 @@ class BlockConfig(HeadConfig):
     it; those after it in its block come on top where its layer is not causal.
     """
 
-    block_size: int  # rows of a block: the bonus token and the tokens after it
+    block_size: int  # rows of a block: the bonus token and mask tokens after it
+    first_row: int  # that drafts a token; the rows after it draft those after that token
     mask_token_id: int
     causal_layers: tuple[bool, ...]  # by layer: whether a row sees no later row of its block
     tie_word_embeddings: bool
@@ -53,12 +67,18 @@ class BlockConfig(HeadConfig):
     @property
     def max_steps(self) -> int:
         """Tokens that one block drafts."""
-        return self.block_size - 1
+        return self.block_size - self.first_row
+
+    @property
+    def recurrent_width(self) -> int:
+        """Values of a row besides its logits that the choice of its token reads."""
+        return 0
 
     @property
     def facts(self) -> dict[str, object]:
         block = {
             "block_size": self.block_size,
+            "draft_tokens": self.max_steps,
             "mask_token_id": self.mask_token_id,
             "target_layer_ids": list(self.aux_spec.layers),
             "causal": list(self.causal_layers),
@@ -71,14 +91,16 @@ class BlockConfig(HeadConfig):
 class DFlashConfig(BlockConfig):
     """Qwen3's layers over projected hidden states of the target."""
 
+    form: ClassVar = BlockForm("DFlash", DFLASH_ARCHITECTURES, "dflash")
+
     @classmethod
-    def load(cls, folder: Path, target: LanguageModelConfig) -> "DFlashConfig":
+    def load(cls, folder: Path, target: LanguageModelConfig) -> Self:
         """Read `folder`/config.json.
 
         Raises:
             ConfigError, DraftMismatch: a key is missing, not supported or not the target's.
         """
-        config = _open(folder)
+        config = _open(folder, cls.form)
         sinks = config.switch("add_swa_attention_sink_bias", False)
         decoder = replace(
             parse_decoder(config, _LAYERS), sinks=config.switch("attention_sink_bias", sinks)
@@ -86,6 +108,8 @@ class DFlashConfig(BlockConfig):
         count = config.integer("num_hidden_layers")
         _check_target(config, target)
         vocab_size, block_size = target.vocab_size, _block_size(config)
+        first_row = cls._first_row(config)
+        most = block_size - first_row
         return cls(
             decoder=decoder,
             rope=parse_rope(config, decoder.head_dim, {"rope_theta": DEFAULT_THETA}),
@@ -93,21 +117,42 @@ class DFlashConfig(BlockConfig):
             vocab_size=vocab_size,
             draft_vocab_size=_draft_vocabulary(config, vocab_size),
             aux_spec=AuxHiddenStates(layers=_target_layers(config, target)),
-            proposed_draft_steps=min(proposed_draft_steps(config) or block_size, block_size - 1),
+            verifier=Verifier.read(config),
+            proposed_draft_steps=min(proposed_draft_steps(config) or most, most),
             block_size=block_size,
+            first_row=first_row,
             mask_token_id=_mask_token_id(config, vocab_size),
             sliding_windows=_windows(config, count, block_size),
             causal_layers=_causal_layers(config, count),
             tie_word_embeddings=config.switch("tie_word_embeddings", False),
+            **cls._read_own(config),
         )
+
+    @classmethod
+    def _first_row(cls, config: ConfigFile) -> int:
+        config.refuse("sample_from_anchor", False, "the first row of a DFlash block drafts nothing")
+        return 1
+
+    @classmethod
+    def _read_own(cls, config: ConfigFile) -> dict[str, Any]:
+        """Read the fields that this kind of draft has besides those of DFlash."""
+        if markov_rank(config):
+            raise config.error("markov_rank", "a draft with a Markov head is one of DSPARK")
+        return {}
 
 
 def is_dflash(config: ConfigFile) -> bool:
     """Whether config.json is that of a DFlash draft."""
-    return config.architecture in DFLASH_ARCHITECTURES
+    return config.architecture in DFLASH_ARCHITECTURES and not markov_rank(config)
 
 
-def _open(folder: Path) -> ConfigFile:
+def markov_rank(config: ConfigFile) -> object:
+    """Return the rank of a draft's Markov head, wherever config.json states it; else None or 0."""
+    found = (config, *map(config.section, SECTIONS))
+    return next((one.get("markov_rank") for one in found if one and one.get("markov_rank")), None)
+
+
+def _open(folder: Path, form: BlockForm) -> ConfigFile:
     """Return the keys of the layers and those of the method, next to each other."""
     config = ConfigFile.open(folder / "config.json")
     if (folder / "mask_embedding.pt").exists():
@@ -115,29 +160,19 @@ def _open(folder: Path) -> ConfigFile:
             f"{folder / 'mask_embedding.pt'}: is a pickle; store its embedding as tensor "
             "mask_embedding in model.safetensors, and remove the file"
         )
-    if not is_dflash(config):
-        names = " or ".join(DFLASH_ARCHITECTURES)
-        raise config.error("architectures", f"a DFlash draft has {names}")
+    if config.architecture not in form.architectures:
+        names = " or ".join(form.architectures)
+        raise config.error("architectures", f"a {form.name} draft has {names}")
     config.refuse("quantization_config", {}, "convert the draft's weights to an unquantized type")
-    if config.get(SPECULATORS_KIND) is not None:
-        config = _flatten_speculators(config)
-    section = config.section("dflash_config")
-    if section is not None:
-        config = ConfigFile(config.file, {**config.keys, **section.keys})
-    config.refuse("is_neox_style", True, "only rotary positions of halves are supported")
+    if config.get(KIND) is not None:
+        config = flatten_speculators(config, form.speculators_kind, ("qwen3",))
+    for name in SECTIONS:
+        section = config.section(name)
+        if section is not None:
+            config = ConfigFile(config.file, {**config.keys, **section.keys})
+    for key in ("is_neox_style", "rope_is_neox_style"):
+        config.refuse(key, True, "only rotary positions of halves are supported")
     return config
-
-
-def _flatten_speculators(config: ConfigFile) -> ConfigFile:
-    config.refuse(SPECULATORS_KIND, "dflash", "supported: dflash")
-    config.refuse("sample_from_anchor", False, "the first row of a DFlash block drafts nothing")
-    layers = config.section("transformer_layer_config")
-    if layers is None:
-        remedy = "it must be an object with the sizes of the draft's layers"
-        raise config.error("transformer_layer_config", remedy)
-    layers.refuse("model_type", "qwen3", "supported: qwen3")
-    stated = {key: value for key, value in config.keys.items() if value is not None}
-    return ConfigFile(config.file, {**layers.keys, **stated})
 
 
 def _check_target(config: ConfigFile, target: LanguageModelConfig) -> None:

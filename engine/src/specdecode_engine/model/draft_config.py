@@ -45,6 +45,11 @@ class HeadConfig:
         return self.decoder.hidden_size
 
     @property
+    def max_steps(self) -> int | None:
+        """Tokens that the head can draft; None: any number."""
+        return None
+
+    @property
     def facts(self) -> Mapping[str, object]:
         """What was understood of the checkpoint: fields of /server_info."""
         return {}

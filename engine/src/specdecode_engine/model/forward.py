@@ -59,7 +59,7 @@ class ForwardOutputs:
 
     logits: Tensor  # [B * m, vocab] f32 or f64
     hidden: Tensor | None = None  # [B * m, width]: aux hidden states, or what the next row reads
-    best: "BestTokens | None" = None  # of a draft, from a CUDA graph for trees
+    best: "BestTokens | None" = None  # of a draft, from a CUDA graph or of a block's chain
 
 
 class BestTokens(NamedTuple):

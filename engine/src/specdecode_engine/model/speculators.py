@@ -16,11 +16,16 @@ LAYER_TYPES = ("llama", "qwen3")
 SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")
 
 
-def flatten_speculators(config: ConfigFile, kind: str) -> ConfigFile:
+def flatten_speculators(
+    config: ConfigFile, kind: str, layer_types: tuple[str, ...] = LAYER_TYPES
+) -> ConfigFile:
     """Return the config with the keys of the draft's layers next to its own.
 
     The layers' keys are often a copy of the target's, of which `tie_word_embeddings` is not about
     the draft.
+
+    Args:
+        layer_types: model types that the layers may have.
 
     Raises:
         ConfigError: the draft is of another kind, or its layers of another model type.
@@ -31,8 +36,8 @@ def flatten_speculators(config: ConfigFile, kind: str) -> ConfigFile:
     if layer is None:
         remedy = "it must be an object with the sizes of the head's layer"
         raise config.error("transformer_layer_config", remedy)
-    if layer.get("model_type") not in (None, *LAYER_TYPES):
-        raise layer.error("model_type", f"supported: {', '.join(LAYER_TYPES)}")
+    if layer.get("model_type") not in (None, *layer_types):
+        raise layer.error("model_type", f"supported: {', '.join(layer_types)}")
     stated = {key: value for key, value in config.keys.items() if value is not None}
     of_layers = {key: value for key, value in layer.keys.items() if key != "tie_word_embeddings"}
     return ConfigFile(config.file, {**of_layers, **stated})

@@ -1,4 +1,4 @@
-"""Drafting a block of tokens in one forward of the draft (DFlash).
+"""Drafting a block of tokens in one forward of the draft (DFlash, DSpark).
 
 The draft keeps keys and values of known positions alone, one row per token that the target has
 computed; a row depends on no later token. They are computed from the target's hidden states: those
@@ -7,9 +7,10 @@ draft was trained for, and the first `num_steps` drafted tokens are verified.
 """
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from specdecode_engine.batch.decode_inputs import DecodeInputs
@@ -22,10 +23,11 @@ from specdecode_engine.model.block_view import BlockMasks, BlockView
 from specdecode_engine.model.dflash import BlockHead
 from specdecode_engine.model.forward import BestTokens, ForwardOutputs
 from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.markov_head import MarkovHead
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
+from specdecode_engine.speculate.block_tokens import BlockTokens, draft_chain
 from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
 from specdecode_engine.speculate.pending_rows import PendingRows
-from specdecode_engine.speculate.tree import FirstLevel, TreeLevel, grow_tree
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +36,7 @@ class BlockForward:
 
     Attributes:
         window: context rows that it computes; those computed before are left out.
+        is_chain: whether every draft is a chain. With a Markov head it chooses the likeliest one.
     """
 
     head: BlockHead[Any]
@@ -44,14 +47,30 @@ class BlockForward:
     rotary: RotaryOffsets
     masks: BlockMasks
     window: int
+    is_chain: bool
 
     def __call__(self, inputs: DecodeInputs) -> ForwardOutputs:
         """Return the logits of the first `inputs.rows` drafted positions of each request."""
-        batch = inputs.gather(self.table)
+        batch, head = inputs.gather(self.table), self.head
         self.write_context(self.missing_rows(batch, self.window, self.window))
         self.progress.write_first_missing(batch, batch.lengths)
-        hidden = self._run_block(batch)[:, : inputs.rows]
-        return ForwardOutputs(self.head.logits(hidden.flatten(0, 1)))
+        hidden = self._run_block(batch)[:, : inputs.rows].flatten(0, 1)
+        read = hidden if head.config.recurrent_width else None
+        outputs = ForwardOutputs(head.logits(hidden), read)
+        if head.markov is None or not (self.is_chain and inputs.is_greedy):
+            return outputs
+        return replace(outputs, best=self._greedy_chain(head.markov, batch, outputs, inputs.rows))
+
+    def _greedy_chain(
+        self, markov: MarkovHead, batch: DecodeBatch, outputs: ForwardOutputs, rows: int
+    ) -> BestTokens:
+        """Return the tokens of the likeliest chain [B * rows, 1]; their scores are not computed."""
+        bonus = self.table.tokens_at(batch.req_indices, batch.lengths)
+        target_ids = self.head.draft_to_target
+        ids = draft_chain(
+            markov, bonus, outputs, rows, target_ids, lambda logits, _: logits.argmax(-1)
+        ).view(-1, 1)
+        return BestTokens(torch.zeros_like(ids, dtype=torch.float32), ids)
 
     def missing_rows(self, batch: DecodeBatch, pending: int, count: int) -> Rows:
         """Lay out the first `count` of the last `pending` rows, without those computed already."""
@@ -99,11 +118,16 @@ class BlockDrafter:
         self._pool = forward.pool
         self._table = forward.table
         self._progress = forward.progress
-        self._target_ids = forward.head.draft_to_target
-        self._sampler = sampler
         self._graphs = graphs
         self._max_steps = max_steps
-        self._first_level = FirstLevel.of(topk, forward.table.device)
+        self._tokens = BlockTokens(
+            forward.table,
+            sampler,
+            max_steps,
+            topk,
+            forward.head.draft_to_target,
+            forward.head.markov,
+        )
         self._pending = PendingRows(
             forward.progress,
             forward.ring,
@@ -133,13 +157,15 @@ class BlockDrafter:
 
     def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         self._pending.catch_up(batch, batch.host_lengths)
-        inputs = DecodeInputs(batch.req_indices, batch.longest, self._max_steps, batch=batch)
+        inputs = DecodeInputs(
+            batch.req_indices,
+            batch.longest,
+            self._max_steps,
+            batch=batch,
+            is_greedy=sampling.params is None,
+        )
         outputs = self._graphs.run(ForwardKind.BLOCK, inputs)
-        if shape.topk == 1:
-            return Draft(shape, self._to_target(self._chain(batch, sampling, shape, outputs)))
-        best = self._best_tokens(batch, sampling, shape, outputs)
-        tree = self._grow(best, shape)
-        return Draft(shape, self._to_target(tree.tokens), tree.tree)
+        return self._tokens.choose(batch, sampling, shape, outputs)
 
     def update_after_verify(
         self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
@@ -147,54 +173,3 @@ class BlockDrafter:
         assert aux_hidden_states is not None
         self._forward.ring.write_rows(batch, aux_hidden_states)
         self._progress.add_pending(batch.host_req_indices, batch.host_lengths, most_rows)
-
-    def _chain(
-        self,
-        batch: DecodeBatch,
-        sampling: SamplingBatch,
-        shape: DraftShape,
-        outputs: ForwardOutputs,
-    ) -> Tensor:
-        """Sample every position on its own: [B, num_steps] i64, ids of the draft's vocabulary."""
-        steps = shape.num_steps
-        if outputs.best is not None and sampling.params is None:
-            return outputs.best.ids.view(batch.size, self._max_steps, -1)[:, :steps, 0]
-        logits = self._by_position(batch, outputs.logits, steps)
-        positions = self._table.next_positions(batch, steps)
-        return self._sampler.sample_block(logits, sampling, positions, self._target_ids)
-
-    def _best_tokens(
-        self,
-        batch: DecodeBatch,
-        sampling: SamplingBatch,
-        shape: DraftShape,
-        outputs: ForwardOutputs,
-    ) -> BestTokens:
-        """Return the best tokens of every position [B, num_steps, topk]."""
-        steps, k = shape.num_steps, shape.topk
-        if outputs.best is not None and sampling.params is None:
-            by_position = batch.size, self._max_steps, -1
-            columns = [part.view(by_position)[:, :steps, :k] for part in outputs.best]
-            return BestTokens(*columns)
-        logits = self._by_position(batch, outputs.logits, steps)
-        positions = self._table.next_positions(batch, steps)
-        scores = self._sampler.score_draft(logits, sampling, positions, self._target_ids)
-        return BestTokens.of(scores, k)
-
-    def _grow(self, best: BestTokens, shape: DraftShape) -> Draft:
-        """Grow a tree of marginals: all nodes of one depth have the same children."""
-
-        def advance(level: TreeLevel) -> BestTokens:
-            at = level.step + 1
-            columns = [part[:, at, None].expand(-1, shape.topk, -1) for part in best]
-            return BestTokens(*columns)
-
-        roots = BestTokens(*[part[:, 0] for part in best])
-        return grow_tree(self._sampler.ops, shape, self._first_level, roots, advance)
-
-    def _by_position(self, batch: DecodeBatch, logits: Tensor, steps: int) -> Tensor:
-        """Return the logits of the first positions [B, steps, vocab]."""
-        return logits.view(batch.size, self._max_steps, -1)[:, :steps].contiguous()
-
-    def _to_target(self, ids: Tensor) -> Tensor:
-        return ids if self._target_ids is None else self._target_ids[ids]

@@ -103,7 +103,7 @@ class EngineConfig:
     @property
     def most_draft_steps(self) -> int | None:
         """Draft steps that the draft can draft at most; None: any number."""
-        return None if self.draft is None else self.method.max_steps(self.draft)
+        return None if self.draft is None else self.draft.max_steps
 
     def make_policy(self, costs: Iterable[CostPoint] = ()) -> AdaptivePolicy:
         """Make the policy; see `policies.make_policy`."""
@@ -185,7 +185,7 @@ def resolve_speculation(
         CannotServe: a table or `num_steps` has more.
     """
     table = range_table(speculation.entries, speculation.policy)
-    most = METHODS[speculation.algorithm].max_steps(draft) if draft is not None else None
+    most = None if draft is None else draft.max_steps
     if table is not None and not speculation.table:
         table = table.up_to(most)
     prepared = () if table is None else table.candidates()

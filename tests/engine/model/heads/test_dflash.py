@@ -55,7 +55,7 @@ MUSE: dict[str, Any] = {
     "target_layer_ids": [0, 1],
 }
 SLIDING = ["sliding_attention", "full_attention"]
-VARIANTS: dict[str, dict[str, object]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "both ways": {},
     "causal": {"is_causal": True},
     "causal where sliding": {"layer_types": SLIDING, "sliding_window": 12},
@@ -276,7 +276,7 @@ def test_configs_that_are_not_computed_are_refused(
     checkpoints: Checkpoints,
     target: LanguageModel,
     tmp_path: Path,
-    keys: dict[str, object],
+    keys: dict[str, Any],
     error: str,
 ) -> None:
     save_dflash(tmp_path / "draft", checkpoints.target, **keys)

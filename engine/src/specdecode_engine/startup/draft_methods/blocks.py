@@ -47,13 +47,10 @@ from specdecode_kernels import DEFAULT_ATTENTION, Backend, OpCall
 
 @dataclass(frozen=True, slots=True)
 class InBlocks(DraftMethod):
-    """DFlash: one forward over a block, whatever is verified of it."""
+    """DFlash, DSpark: one forward over a block, whatever is verified of it."""
 
     head: type[BlockHead[Any]]
     drafts_blocks = True
-
-    def max_steps(self, draft: DraftConfig) -> int:
-        return _block_config(draft).max_steps
 
     def forwards(
         self, sizes: StepSizes, shape: DraftShape, batch_size: int
@@ -61,11 +58,13 @@ class InBlocks(DraftMethod):
         yield ForwardShape(ForwardKind.BLOCK, batch_size, sizes.max_steps)
 
     def widths(self, draft: DraftConfig, aux_width: int) -> Mapping[ForwardKind, ForwardWidths]:
-        return {ForwardKind.BLOCK: ForwardWidths(draft.draft_vocab_size, aux_width)}
+        widths = ForwardWidths(draft.draft_vocab_size, aux_width, draft.recurrent_width)
+        return {ForwardKind.BLOCK: widths}
 
     def scratch_bytes(self, plan: DraftPlan, running: int) -> int:
-        # Logits of a block, and scores of its tokens.
-        return running * plan.sizes.max_steps * plan.config.draft_vocab_size * 4 * 2
+        # Logits of a block, and scores of its tokens or of those after a level of a tree.
+        rows = max(plan.sizes.max_steps, plan.sizes.topk)
+        return running * rows * plan.config.draft_vocab_size * 4 * 2
 
     def op_calls(self, needs: KernelNeeds, draft: DraftConfig, ops_in: OpsIn) -> Iterator[OpCall]:
         model, ops = _block_config(draft), ops_in(None)
@@ -91,6 +90,7 @@ class InBlocks(DraftMethod):
             rotary=RotaryOffsets(network.rotary_limits, table.num_rows, plan.device),
             masks=BlockMasks.make(table.num_rows, network.config.block_size, plan.device),
             window=sizes.max_path_length,
+            is_chain=sizes.topk == 1,
         )
 
         def make(sampler: Sampler, graphs: GraphCache) -> Drafter:

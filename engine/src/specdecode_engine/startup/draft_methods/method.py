@@ -97,10 +97,6 @@ class DraftMethod:
         """Return why this machine cannot draft this way, with the remedy."""
         return None
 
-    def max_steps(self, draft: DraftConfig) -> int | None:
-        """Return the most tokens that a draft can draft; None: any number."""
-        return None
-
     def forwards(
         self, sizes: StepSizes, shape: DraftShape, batch_size: int
     ) -> Iterable[ForwardShape]:

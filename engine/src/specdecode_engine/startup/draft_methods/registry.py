@@ -8,6 +8,7 @@ from specdecode_api.speculation import Algorithm
 from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
 from specdecode_engine.model.dflash import DFlashHead
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
+from specdecode_engine.model.dspark import DSparkHead
 from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
@@ -24,6 +25,7 @@ METHODS: Mapping[Algorithm, DraftMethod] = {
     Algorithm.EAGLE: TokenByToken(Eagle1Head),
     Algorithm.EAGLE3: TokenByToken(Eagle3Head),
     Algorithm.DFLASH: InBlocks(DFlashHead),
+    Algorithm.DSPARK: InBlocks(DSparkHead),
     Algorithm.MTP: TokenByToken(MtpHead),
     Algorithm.NGRAM: FromText(),
 }
