@@ -234,6 +234,7 @@ def test_what_was_understood_of_the_draft_is_reported(checkpoints) -> None:
     core = build_poisoned(make_boot(checkpoints.target, checkpoints.dflash))
     assert core.facts["block_draft"] == {
         "block_size": 11,
+        "draft_tokens": 10,
         "mask_token_id": 96,
         "target_layer_ids": [0, 1],
         "causal": [False, False],
