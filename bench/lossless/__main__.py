@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -20,7 +21,15 @@ from lossless.grammars import Constraints
 from lossless.mtp_module import write_mtp_module
 from lossless.prompts import load_prompts
 from lossless.resumed import resume_some
-from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
+from lossless.run import (
+    Answer,
+    Models,
+    build_plain,
+    build_speculative,
+    run_alone,
+    run_case,
+    tuned,
+)
 from specdecode_engine.engine import EngineCore
 from specdecode_kernels.testing import computed_loop_bounds
 
@@ -68,6 +77,8 @@ class Tally:
             "graphs",
         ):
             self.seen[f"{name}={getattr(case, name)}"] += 1
+        for name, value in asdict(case.tuning).items():
+            self.seen[f"tuning {name}={value}"] += 1
         report = core.context.graphs.report()
         self.switches += sum(core.counters.switches.values())
         self.graph_steps += report.graph_steps
@@ -160,10 +171,11 @@ def _compare_cases(
     for number in tqdm(numbers, desc="cases", file=sys.stderr):
         case = draw_case(number, options.seed, material)
         models, plain_core = by_family[case.family], plain_cores[case.family]
-        core = build_speculative(case, models)
         plain = [run_alone(plain_core, request) for request in case.requests]
         requests = resume_some(case, options.seed, plain)
-        answers = run_case(core, requests, case.preempted_at_steps)
+        with tuned(case.tuning):
+            core = build_speculative(case, models)
+            answers = run_case(core, requests, case.preempted_at_steps)
         tally.count(case, core)
         tally.seen["requests resumed"] += sum(bool(each.begun) for each in requests)
         for request, expected, answer in zip(requests, plain, answers, strict=True):

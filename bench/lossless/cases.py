@@ -7,6 +7,7 @@ from lossless.families import LLAMA
 from specdecode_api.speculation import max_tree_tokens
 from specdecode_engine.batch.request import SamplingParams, TokenLogprobs
 from specdecode_engine.grammar import Grammar
+from specdecode_kernels.cpu.tuning import Tuning
 
 ALGORITHMS = ("STANDALONE", "EAGLE", "EAGLE3", "NGRAM")
 
@@ -53,6 +54,7 @@ class Case:
     graph_max_bytes: int | None
     graph_max_seconds: float
     ngram: tuple[tuple[str, object], ...]  # settings of algorithm NGRAM
+    tuning: Tuning  # of linear maps on a CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         graph_max_bytes=rng.choice((None, None, None, 128 << 10, 384 << 10)),
         graph_max_seconds=rng.choice((120.0, 120.0, 0.0)),
         ngram=_draw_ngram(rng),
+        tuning=Tuning.draw(rng),
     )
 
 

@@ -1,7 +1,8 @@
 """Runs the requests of a case on an engine core, checking after every step that nothing leaked."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from specdecode_engine.batch.request import (
     TokenLogprobs,
 )
 from specdecode_engine.engine import EngineCore
+from specdecode_kernels.cpu.library import TYPES, load_library, unsupported_reason
+from specdecode_kernels.cpu.tuning import Tuning
 
 IDLE_STEPS = 8
 """Before a step without work: enough to capture some of the pairs of num_steps that pend."""
@@ -141,6 +144,20 @@ class RandomNumSteps(StaticPolicy):
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Draw one."""
         return Decision(self._rng.choice(self.table.candidates()), 1, 0, Reason.STATIC)
+
+
+@contextmanager
+def tuned(tuning: Tuning) -> Iterator[None]:
+    """Use a tuning of the kernels in C within the context, where they can run."""
+    libraries = [load_library(dtype) for dtype in TYPES if unsupported_reason(dtype) is None]
+    before = [library.tuning for library in libraries]
+    for library in libraries:
+        library.use(tuning)
+    try:
+        yield
+    finally:
+        for library, own in zip(libraries, before, strict=True):
+            library.use(own)
 
 
 def run_case(

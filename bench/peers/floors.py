@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from specdecode_kernels.cpu.library import FLAGS, compile_library
+from specdecode_kernels.cpu.compile import FLAGS, compile_library
 
 DEFAULT_L3_BYTES = 32 * 2**20
 _LEAST_BYTES = 256 * 2**20

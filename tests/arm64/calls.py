@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from tests.arm64.image import Link, Span, Touched
 
-BLOCK = 64  # outputs of a block of packed weights, as in linear.c
+BLOCK, CHUNK = 64, 8  # outputs and inputs that packed weights are filled up to, as in formats.h
+TUNING_FIELDS = 7  # of `struct tuning`
 _WORD = 8  # bytes of an index and of a pointer
 
 
@@ -86,7 +87,7 @@ def store_kv(
 
 
 def pack(of: Entries, weight: int, packed: int, outputs: int, inputs: int) -> Touched:
-    written = of.span(packed, _packed(of, outputs, inputs), is_written=True)
+    written = of.span(packed, _packed(outputs, inputs), is_written=True)
     return Touched([of.span(weight, outputs * inputs), written])
 
 
@@ -94,10 +95,14 @@ def linear(
     of: Entries, packed: int, x: int, stride: int, bias: int | None, out: int, rows: int,
     outputs: int, inputs: int,
 ) -> Touched:  # fmt: skip
-    weights = of.span(packed, _packed(of, outputs, inputs))
+    weights = of.span(packed, _packed(outputs, inputs))
     result = of.span(out, rows * outputs, is_written=True)
     added = [of.span(bias, outputs)] if bias else []
     return Touched([weights, of.rows(x, rows, stride, inputs), result, *added])
+
+
+def set_tuning(_: Entries, values: int) -> Touched:
+    return Touched([_INDICES.span(values, TUNING_FIELDS)])
 
 
 def experts(
@@ -107,15 +112,15 @@ def experts(
     rows, top_k, count, width, inner, _kind = _integers(sizes, 6)
     pairs = rows * top_k
     weights = [
-        of.span(gate_up, count * _packed(of, 2 * inner, width)),
-        of.span(down, count * _packed(of, width, inner)),
+        of.span(gate_up, count * _packed(2 * inner, width)),
+        of.span(down, count * _packed(width, inner)),
         *([of.span(gate_up_bias, count * 2 * inner)] if gate_up_bias else []),
         *([of.span(down_bias, count * width)] if down_bias else []),
     ]
     written = [
         of.span(out, rows * width, is_written=True),
         of.span(scratch, pairs * (width + 2 * inner), is_written=True),
-        _INDICES.span(order, 2 * count + 1 + pairs, is_written=True),
+        _INDICES.span(order, 2 * count + 1 + 2 * pairs, is_written=True),
     ]
     given = [of.rows(x, rows, stride, width), *(_FLOATS.span(at, pairs) for at in (ids, factors))]
     settings = [_INDICES.span(sizes, 6), _FLOATS.span(gate, 2)]
@@ -153,6 +158,7 @@ CALLS: dict[str, Spans] = {
     **{call.__name__: call for call in (store_kv, pack, linear, attend, experts)},
     "gelu_tanh_and_mul": silu_and_mul,
     "softcap": softcap,
+    "set_tuning": set_tuning,
 }
 """By the kernel's name; the order gives the numbers by which driver.c knows them."""
 
@@ -236,10 +242,9 @@ def _tree(of: Entries, address: int, layout: _Layout, widths: tuple[int, int]) -
     return Touched(spans, links if count else [])
 
 
-def _packed(of: Entries, outputs: int, inputs: int) -> int:
-    """Entries of packed weights: whole blocks of outputs, and whole pairs of bfloat16 inputs."""
-    step = 1 if of.size == 4 else 2
-    return -(-outputs // BLOCK) * BLOCK * (-(-inputs // step) * step)
+def _packed(outputs: int, inputs: int) -> int:
+    """Entries of packed weights: whole blocks of outputs, and whole chunks of inputs."""
+    return -(-outputs // BLOCK) * BLOCK * (-(-inputs // CHUNK) * CHUNK)
 
 
 def _integers(address: int, count: int) -> list[int]:

@@ -33,6 +33,8 @@ void attend(const void *, const void *, const entry *, long, const entry *, cons
 void experts(const entry *, const entry *, const entry *, const entry *, const entry *, long,
              const int32_t *, const float *, entry *, entry *, long *, const void *, const void *);
 
+void set_tuning(const void *);
+
 struct region {
     char *allocated, *start;
     size_t size;
@@ -107,6 +109,7 @@ static void call(int64_t function, const union argument *a) {
         break;
     case 9: gelu_tanh_and_mul(P(0), N(1), P(2), N(3), P(4), N(5), N(6)); break;
     case 10: softcap(P(0), F(1), P(2), N(3)); break;
+    case 11: set_tuning(P(0)); break;
     default: fail("an unknown function");
     }
 }

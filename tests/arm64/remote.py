@@ -10,9 +10,12 @@ from pathlib import Path
 import torch
 
 from specdecode_kernels.cpu.library import SIGNATURES, Library
+from specdecode_kernels.cpu.tuning import Tuning
 from tests.arm64.calls import CALLS, Entries
 from tests.arm64.image import Image
 
+MOST_ROWS = 6
+"""Of a tile where vectors are narrower than those of AVX-512."""
 _NUMBER, _REAL, _POINTER = 0, 1, 2  # kinds of arguments, as in driver.c
 
 
@@ -64,8 +67,11 @@ class RemoteLibrary(Library):
         self.dtype = dtype
         self._driver = driver
         self._entries = Entries(dtype.itemsize)
+        self.most_rows = MOST_ROWS
         for number, name in enumerate(CALLS):
             setattr(self, name, partial(self._call, number, name))
+        self.advise_huge_pages = _nothing  # a request's memory lasts for the request alone
+        self.use(Tuning(rows=MOST_ROWS))
 
     def _call(self, number: int, name: str, *arguments: int | float | None) -> None:
         image = Image(CALLS[name](self._entries, *arguments))
@@ -80,11 +86,19 @@ class RemoteLibrary(Library):
             answer = answer[size:]
 
 
+def _nothing(*_: int) -> None:
+    """Take what a function takes that a driver lacks."""
+
+
 def _kinds(
     name: str, arguments: Sequence[int | float | None]
 ) -> list[tuple[int, int | float | None]]:
     """Pair each argument with its kind, which the signature for ctypes has."""
-    of = {ctypes.c_void_p: _POINTER, ctypes.c_long: _NUMBER, ctypes.c_float: _REAL}
+    of: dict[type, int] = {
+        ctypes.c_void_p: _POINTER,
+        ctypes.c_long: _NUMBER,
+        ctypes.c_float: _REAL,
+    }
     kinds = [of[declared] for declared in SIGNATURES[name]]
     return list(zip(kinds, arguments, strict=True))
 

@@ -10,7 +10,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.model.eagle import Eagle1Head
 from specdecode_engine.model.layers import Linears, Mlp
 from specdecode_engine.model.llama import Llama
-from specdecode_kernels import PackedWeight, choose_backend
+from specdecode_kernels import PackedWeight, choose_backend, cpu
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "models"
 CPU = torch.device("cpu")
@@ -38,6 +38,7 @@ def test_an_engine_on_a_cpu_packs_and_says_so(packing: Linears) -> None:
     core = build_poisoned(boot("float32"), 64)
     assert core.facts["linears"] == "packed"
     assert "in the order in which C reads them" in str(core.facts["linears_reason"])
+    assert core.facts["cpu_kernel_tuning"] == cpu.tuning_facts(torch.float32)
     target = core.context.target
     assert isinstance(target, Llama)
     layer = target.layers[0]

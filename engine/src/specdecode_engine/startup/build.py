@@ -385,9 +385,13 @@ def _skipped_tensors(target: LanguageModel) -> dict[str, object]:
 
 
 def _cpu_kernels(config: EngineConfig) -> dict[str, object]:
-    """Return which C kernels run, and why none do, for a data type that they support."""
+    """Return which C kernels run and how they are tuned, or why none do, for a type of theirs."""
     if config.device.type != "cpu":
         return {}
     numerics: dict[str, object] = {"cpu_numerics": cpu.numerics(config.dtype)}
-    why = cpu.unsupported_reason(config.dtype) if config.dtype in cpu.TYPES else None
-    return numerics if why is None else numerics | {"cpu_kernels_missing": why}
+    if config.dtype not in cpu.TYPES:
+        return numerics
+    why = cpu.unsupported_reason(config.dtype)
+    if why is not None:
+        return numerics | {"cpu_kernels_missing": why}
+    return numerics | {"cpu_kernel_tuning": cpu.tuning_facts(config.dtype)}

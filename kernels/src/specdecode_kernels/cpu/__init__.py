@@ -6,13 +6,15 @@ sum has one order: that of its terms.
 """
 
 from specdecode_kernels.cpu.attention import with_cpu_attention
+from specdecode_kernels.cpu.compile import CACHE_VARIABLE
 from specdecode_kernels.cpu.layers import with_cpu_ops
-from specdecode_kernels.cpu.library import CACHE_VARIABLE, TYPES, numerics, unsupported_reason
+from specdecode_kernels.cpu.library import TYPES, numerics, tuning_facts, unsupported_reason
 
 __all__ = [
     "CACHE_VARIABLE",
     "TYPES",
     "numerics",
+    "tuning_facts",
     "unsupported_reason",
     "with_cpu_attention",
     "with_cpu_ops",

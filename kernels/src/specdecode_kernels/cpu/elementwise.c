@@ -59,8 +59,8 @@ static void rotate(entry *x, long heads, long dim, const float *cos, const float
             long count = half - at < LANES ? half - at : LANES;
             floats c = load_floats(cos + at, count), s = load_floats(sin + at, count);
             floats first = load_some(x + at, count), second = load_some(x + half + at, count);
-            store_some(x + at, first * c - second * s, count);
-            store_some(x + half + at, second * c + first * s, count);
+            store_some(x + at, fused(-second, s, first * c), count);
+            store_some(x + half + at, fused(first, s, second * c), count);
         }
 }
 

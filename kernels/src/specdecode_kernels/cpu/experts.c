@@ -15,12 +15,6 @@ struct gate {
     float alpha, limit; /* of SWIGLUOAI */
 };
 
-/* The weights of one projection of all experts, packed; bias may be NULL. */
-struct projection {
-    const entry *packed, *bias;
-    long outputs, inputs;
-};
-
 /* The error function by Abramowitz and Stegun, 7.1.26; off by at most 1.5e-7. */
 INLINE floats error_function(floats x) {
     floats size = larger(x, -x), t = 1.0f / (1.0f + 0.3275911f * size);
@@ -44,35 +38,63 @@ INLINE floats activated(long kind, struct gate of, floats gate, floats up) {
     return bounded / (1.0f + exponent(-bounded * of.alpha)) * (up + 1.0f);
 }
 
-/* Where each expert's rows begin after sorting, `starts` [experts + 1], and where each pair of a row and
-an expert goes, `places` [pairs]. Returns how many experts have rows; `busy` [experts] names them. */
-static long sort_pairs(const int32_t *ids, long pairs, long experts, long *starts, long *places,
-                       long *busy) {
-    long found = 0;
-    memset(starts, 0, (size_t)(experts + 1) * sizeof *starts);
-    for (long pair = 0; pair < pairs; pair++) starts[ids[pair] + 1]++;
-    for (long expert = 0; expert < experts; expert++) {
-        if (starts[expert + 1]) busy[found++] = expert;
-        starts[expert + 1] += starts[expert];
+/* Rows sorted by expert. */
+struct sorted {
+    long *starts;  /* [experts + 1]: where each expert's rows begin */
+    long *busy;    /* [found]: experts that have rows */
+    long *places;  /* [pairs]: where each pair of a row and an expert goes */
+    long *sources; /* [pairs]: the row that a place comes from */
+    long found;
+};
+
+static struct sorted sort_pairs(const int32_t *ids, struct sizes of, long *order) {
+    long pairs = of.rows * of.top_k;
+    struct sorted by = {order, order + of.experts + 1, order + 2 * of.experts + 1,
+                        order + 2 * of.experts + 1 + pairs, 0};
+    memset(by.starts, 0, (size_t)(of.experts + 1) * sizeof *by.starts);
+    for (long pair = 0; pair < pairs; pair++) by.starts[ids[pair] + 1]++;
+    for (long expert = 0; expert < of.experts; expert++) {
+        if (by.starts[expert + 1]) by.busy[by.found++] = expert;
+        by.starts[expert + 1] += by.starts[expert];
     }
-    for (long pair = 0; pair < pairs; pair++) places[pair] = starts[ids[pair]]++;
-    for (long expert = experts; expert > 0; expert--) starts[expert] = starts[expert - 1];
-    starts[0] = 0;
-    return found;
+    for (long pair = 0; pair < pairs; pair++) {
+        by.places[pair] = by.starts[ids[pair]]++;
+        by.sources[by.places[pair]] = pair / of.top_k;
+    }
+    for (long expert = of.experts; expert > 0; expert--) by.starts[expert] = by.starts[expert - 1];
+    by.starts[0] = 0;
+    return by;
 }
 
-/* Maps the sorted rows x, `stride` entries apart, each by its expert's weights. */
-static void map_sorted(struct projection by, const entry *x, long stride, entry *out, const long *starts,
-                       const long *busy, long found) {
-    long padded = padded_inputs(by.inputs), blocks = (by.outputs + BLOCK - 1) / BLOCK;
-#pragma omp parallel for schedule(dynamic, 4) if (found * by.outputs * by.inputs > 65536)
-    for (long task = 0; task < found * blocks; task++) {
-        long expert = busy[task / blocks], at = task % blocks * BLOCK, first = starts[expert];
-        const entry *block = by.packed + (expert * blocks * BLOCK + at) * padded;
-        const entry *bias = by.bias ? by.bias + expert * by.outputs + at : NULL;
-        map_block(block, x + first * stride, stride, bias, out + first * by.outputs + at,
-                  starts[expert + 1] - first, by.outputs, by.inputs,
-                  by.outputs - at < BLOCK ? by.outputs - at : BLOCK);
+/* The weight of one of several experts that lie one after the other. */
+INLINE struct weight weight_of(struct weight all, long expert) {
+    all.blocks += expert * packed_bytes(all);
+    if (all.bias) all.bias += expert * all.outputs;
+    return all;
+}
+
+/* Maps rows of x, `stride` entries apart, each by its expert's weight. Sources are those of sorted rows
+where x is not sorted itself, else NULL. */
+static void map_sorted(struct weight by, const entry *x, long stride, const long *sources, struct sorted of,
+                       struct result out) {
+    long wide = padded(by.inputs), blocks = blocks_of(by.outputs), pairs = of.starts[of.busy[of.found - 1] + 1];
+    float *packed = scratch(pairs * wide);
+#pragma omp parallel if (pairs * by.outputs * by.inputs > 65536)
+    {
+#pragma omp for schedule(dynamic)
+        for (long task = 0; task < of.found; task++) {
+            long first = of.starts[of.busy[task]], count = of.starts[of.busy[task] + 1] - first;
+            const entry *from = sources ? x : x + first * stride;
+            pack_rows(from, stride, sources ? sources + first : NULL, count, by.inputs,
+                      packed + first * wide);
+        }
+#pragma omp for schedule(dynamic, 4)
+        for (long task = 0; task < of.found * blocks; task++) {
+            long expert = of.busy[task / blocks], first = of.starts[expert];
+            struct result here = {out.rows + first * out.stride, out.stride};
+            map_blocks(weight_of(by, expert), task % blocks, 1, packed + first * wide,
+                       of.starts[expert + 1] - first, here);
+        }
     }
 }
 
@@ -102,24 +124,20 @@ static void combine(const entry *outputs, const long *places, const float *facto
 }
 
 /* x [rows, hidden], rows `stride` entries apart, to out [rows, hidden], by the experts ids [rows, top_k]
-with factors [rows, top_k]. Biases may be NULL. scratch holds pairs * (hidden + 2 * inner) entries, order
-2 * experts + 1 + pairs numbers, where pairs = rows * top_k. */
+with factors [rows, top_k]. Biases may be NULL. workspace holds pairs * (hidden + 2 * inner) entries, order
+2 * experts + 1 + 2 * pairs numbers, where pairs = rows * top_k. */
 void experts(const entry *gate_up, const entry *gate_up_bias, const entry *down, const entry *down_bias,
              const entry *x, long stride, const int32_t *ids, const float *factors, entry *out,
-             entry *scratch, long *order, const struct sizes *sizes, const struct gate *gate) {
+             entry *workspace, long *order, const struct sizes *sizes, const struct gate *gate) {
     struct sizes of = *sizes;
     long pairs = of.rows * of.top_k;
-    long *starts = order, *busy = starts + of.experts + 1, *places = busy + of.experts;
-    entry *sorted = scratch, *inner = scratch + pairs * of.hidden;
-    long found = sort_pairs(ids, pairs, of.experts, starts, places, busy);
-#pragma omp parallel for schedule(static) if (pairs * of.hidden > 65536)
-    for (long pair = 0; pair < pairs; pair++)
-        memcpy(sorted + places[pair] * of.hidden, x + pair / of.top_k * stride,
-               (size_t)of.hidden * sizeof(entry));
-    struct projection to_inner = {gate_up, gate_up_bias, 2 * of.inner, of.hidden};
-    map_sorted(to_inner, sorted, of.hidden, inner, starts, busy, found);
+    if (!pairs) return;
+    struct sorted by = sort_pairs(ids, of, order);
+    entry *inner = workspace, *outputs = workspace + pairs * 2 * of.inner;
+    struct weight to_inner = {(const char *)gate_up, gate_up_bias, 2 * of.inner, of.hidden, OF_ENTRIES};
+    map_sorted(to_inner, x, stride, by.sources, by, (struct result){inner, 2 * of.inner});
     activate(inner, pairs, of.inner, of.kind, *gate);
-    struct projection to_hidden = {down, down_bias, of.hidden, of.inner};
-    map_sorted(to_hidden, inner, 2 * of.inner, sorted, starts, busy, found);
-    combine(sorted, places, factors, out, of);
+    struct weight to_hidden = {(const char *)down, down_bias, of.hidden, of.inner, OF_ENTRIES};
+    map_sorted(to_hidden, inner, 2 * of.inner, NULL, by, (struct result){outputs, of.hidden});
+    combine(outputs, by.places, factors, out, of);
 }

@@ -17,8 +17,8 @@ from specdecode_kernels.metadata import PackedWeight, as_rows
 from specdecode_kernels.torch import elementwise as reference
 from specdecode_kernels.torch import linear as linear_reference
 
-BLOCK = 64
-"""Outputs whose weights lie side by side; as in linear.c."""
+BLOCK, CHUNK = 64, 8
+"""Outputs whose weights lie side by side, and inputs that are filled up; as in formats.h."""
 
 
 def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
@@ -48,8 +48,10 @@ def pack_weight(library: Library, weight: Tensor) -> PackedWeight:
     *leading, outputs, inputs = weight.shape
     in_blocks = -(-outputs // BLOCK)
     pair = () if weight.dtype == torch.float32 else (2,)
-    steps = -(-inputs // 2) if pair else inputs
+    steps = -(-inputs // CHUNK) * CHUNK // (2 if pair else 1)
     blocks = torch.empty(*leading, in_blocks, steps, BLOCK, *pair, dtype=weight.dtype)
+    if library.tuning.huge_pages:
+        library.advise_huge_pages(blocks.data_ptr(), blocks.nbytes)
     weight = weight.contiguous()
     each = blocks.view(-1, in_blocks * steps * BLOCK * len((0, *pair)))
     for plain, packed in zip(weight.view(-1, outputs, inputs), each, strict=True):

@@ -1,109 +1,65 @@
-/* A linear map whose weight is laid out in the order in which it is read.
+/* Linear maps whose weights are packed in the order in which they are read.
 
-Outputs are cut into blocks of 64; within a block, the 64 weights of one input lie side by side (in
-bfloat16 those of two inputs, by pairs). So a product with one row reads memory once, from front to
-back. Every output is one sum over the inputs in their order, whatever the number of rows, of
-threads, and however the inputs are cut: a row's bits depend on the row alone. */
+Rows are cut into tiles, and inputs into panels whose weights stay in a cache while the tiles take
+turns. Meanwhile the weights of the next panel are fetched, so that memory does not wait for
+arithmetic. However rows and inputs are cut, and whatever the number of threads, each output is the
+sum of its products in the order of the inputs (tile.c): a row's bits depend on the row alone. */
 #include "linear.h"
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
 
-#define SLAB 96     /* rows that share a block while it is in the cache */
-#define CUT 512     /* most steps over the inputs before the next rows take their turn */
-#ifndef SLAB_CUT    /* library.py chooses it for some processors */
-#define SLAB_CUT CUT /* the same where all rows are one slab */
-#endif
-#define AHEAD 4096  /* bytes: how far to ask for weights that only one turn needs */
-#define LINE 64     /* bytes that memory hands out at once */
+#include <stdlib.h>
 
-#ifdef __AVX512F__
-#define WIDTH 4     /* vectors of a block, and rows, whose sums stay in registers */
-#define MOST_ROWS 6
-#else
-#define WIDTH 1
-#define MOST_ROWS 4
-#endif
+#include "tile.h"
+#include "tuning.h"
 
-#define PARTS (BLOCK / LANES / WIDTH)
+#define SLAB 240         /* rows that share a panel */
+#define MOST_PANEL 512   /* inputs */
+#define MOST_STREAMS 4
+#define FEW_TILES 2
+#define LEAST_PARALLEL 65536 /* weights */
 
-#ifdef BFLOAT16
-typedef words weights;
-
-INLINE floats add_product(floats sum, weights w, uint32_t pair) {
-#ifdef __AVX512BF16__
-    return (floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)w, (__m512bh)_mm512_set1_epi32((int)pair));
-#else
-    sum += (floats)(w << 16) * widen((entry)pair);
-    return sum + (floats)(w & 0xffff0000) * widen((entry)(pair >> 16));
-#endif
-}
-
-/* Two inputs of a row; past an odd end, a zero. */
-INLINE uint32_t inputs_at(const entry *row, long at, long inputs) {
-    uint32_t pair = 0;
-    if (at + 1 < inputs) memcpy(&pair, row + at, sizeof pair);
-    else pair = row[at];
-    return pair;
-}
-
-#else
-
-typedef floats weights;
-
-INLINE floats add_product(floats sum, weights w, float input) { return sum + w * input; }
-
-INLINE float inputs_at(const entry *row, long at, long inputs) {
-    (void)inputs;
-    return row[at];
-}
-
-#endif
-
-/* Goes on with the sums of some rows from input `first` to `last`. A lone turn asks for weights
-shortly before it needs them; others for their share of the `next` ones, `pace` bytes at each step. */
-INLINE void add_products(const int rows, const int is_alone, const entry *block, const entry *x,
-                         long stride, float *sums, long first, long last, long inputs,
-                         const char *next, long pace) {
-    for (int part = 0; part < BLOCK / LANES; part += WIDTH) {
-        floats sum[MOST_ROWS][WIDTH];
-        for (int row = 0; row < rows; row++)
-            for (int i = 0; i < WIDTH; i++)
-                sum[row][i] = ((const floats *)(sums + row * BLOCK))[part + i];
-        for (long at = first; at < last; at += STEP) {
-            const weights *w = (const weights *)(block + at * BLOCK) + part;
-            if (is_alone) {
-                for (int i = 0; i < WIDTH; i++) __builtin_prefetch((const char *)(w + i) + AHEAD, 0, 3);
-            } else {
-                for (long i = 0; i < pace; i += LINE) __builtin_prefetch(next + i, 0, 2);
-                next += pace;
-            }
-            for (int row = 0; row < rows; row++)
-                for (int i = 0; i < WIDTH; i++)
-                    sum[row][i] = add_product(sum[row][i], w[i], inputs_at(x + row * stride, at, inputs));
-        }
-        for (int row = 0; row < rows; row++)
-            for (int i = 0; i < WIDTH; i++)
-                ((floats *)(sums + row * BLOCK))[part + i] = sum[row][i];
+float *scratch(long count) {
+    static __thread float *memory;
+    static __thread long room;
+    if (count > room) {
+        free(memory);
+        memory = aligned_alloc(64, (size_t)(count + 15) / 16 * 64);
+        if (!memory) abort();
+        room = count;
     }
+    return memory;
 }
 
-#define CASE(rows, is_alone)                                                                        \
-    case rows:                                                                                     \
-        add_products(rows, is_alone, block, x, stride, sums, first, last, inputs, next, pace);     \
-        break;
+/* How rows are divided into tiles of nearly equal height. */
+INLINE long tiles_of(long rows) { return (rows + tuning.rows - 1) / tuning.rows; }
+INLINE long tile_start(long tile, long tiles, long rows) { return rows * tile / tiles; }
 
-#if MOST_ROWS > 4
-#define CASES(is_alone) \
-    CASE(1, is_alone) CASE(2, is_alone) CASE(3, is_alone) CASE(4, is_alone) CASE(5, is_alone) CASE(6, is_alone)
+INLINE float as_float(entry x) {
+#ifdef BFLOAT16
+    return widen(x);
 #else
-#define CASES(is_alone) CASE(1, is_alone) CASE(2, is_alone) CASE(3, is_alone) CASE(4, is_alone)
+    return x;
 #endif
+}
 
-static void add_rows(int rows, const entry *block, const entry *x, long stride, float *sums, long first,
-                     long last, long inputs, const char *next, long pace) {
-    if (next) switch (rows) { CASES(0) }
-    else switch (rows) { CASES(1) }
+/* One tile [padded inputs, rows]. */
+static void pack_tile(const entry *const *x, long rows, long inputs, float *to) {
+    for (long at = 0; at < inputs; at++)
+        for (long row = 0; row < rows; row++) *to++ = as_float(x[row][at]);
+    for (long at = inputs; at < padded(inputs); at++)
+        for (long row = 0; row < rows; row++) *to++ = 0;
+}
+
+void pack_rows(const entry *x, long stride, const long *order, long rows, long inputs, float *to) {
+    for (long top = 0; top < rows; top += SLAB) {
+        long height = rows - top < SLAB ? rows - top : SLAB, tiles = tiles_of(height);
+        for (long tile = 0; tile < tiles; tile++) {
+            long first = tile_start(tile, tiles, height), end = tile_start(tile + 1, tiles, height);
+            const entry *of_tile[MOST_ROWS];
+            for (long row = first; row < end; row++)
+                of_tile[row - first] = x + (order ? order[top + row] : top + row) * stride;
+            pack_tile(of_tile, end - first, inputs, to + (top + first) * padded(inputs));
+        }
+    }
 }
 
 /* Adds the bias, rounds, and writes as many outputs as there are. */
@@ -115,50 +71,90 @@ static void finish(const float *sums, const entry *bias, entry *out, long output
     }
 }
 
-/* Goes on with the sums of up to SLAB rows. While they take their turns with these weights, each turn
-asks for its share of the next ones, so that memory does not wait for arithmetic. */
-static void add_slab(const entry *block, const entry *x, long stride, float *sums, long rows, long first,
-                     long last, long inputs) {
-    long turns = (rows + MOST_ROWS - 1) / MOST_ROWS, bytes = BLOCK * STEP * (long)sizeof(entry);
-    long steps = (last - first + STEP - 1) / STEP, shares = turns * PARTS;
-    long pace = (bytes / shares + LINE - 1) / LINE * LINE;
-    const char *next = turns == 1 ? NULL : (const char *)(block + first * BLOCK) + steps * bytes;
-    for (long row = 0; row < rows; turns--) {
-        long some = (rows - row + turns - 1) / turns;
-        add_rows((int)some, block, x + row * stride, stride, sums + row * BLOCK, first, last, inputs,
-                 next, pace);
-        if (next) next += steps * pace * PARTS;
-        row += some;
+/* The weights of one block for some inputs, and how they are read. */
+struct panel {
+    const char *weights;
+    long first, inputs;
+    int format;
+};
+
+/* What the tiles of a slab fetch while they use a panel: one that is read once, weights further on in
+the same block; else their share of the next panel. */
+static struct prefetch fetched_during(struct panel panel, long passes) {
+    long bytes = block_bytes(panel.format, panel.inputs), chunks = passes * panel.inputs / CHUNK;
+    long lines = (bytes / LINE + chunks - 1) / chunks;
+    if (passes == 1) return (struct prefetch){panel.weights + tuning.ahead, lines, tuning.level};
+    return (struct prefetch){panel.weights + bytes, lines, tuning.level ? tuning.level : 1};
+}
+
+/* Goes on with the sums of the rows of a slab; x as `pack_rows` writes it. */
+static void add_panel(struct panel panel, const float *x, long rows, long inputs, float *sums) {
+    long tiles = tiles_of(rows), passes = 0;
+    for (long tile = 0; tile < tiles; tile++)
+        passes += passes_of(tile_start(tile + 1, tiles, rows) - tile_start(tile, tiles, rows));
+    struct prefetch ahead = fetched_during(panel, passes);
+    __attribute__((aligned(64))) float widened[MOST_PANEL * BLOCK];
+    if (panel.format != OF_FLOAT32 && tiles >= tuning.widen) {
+        widen_weights(panel.format, panel.weights, widened, panel.inputs);
+        panel.weights = (const char *)widened;
+        panel.format = OF_FLOAT32;
+    }
+    for (long tile = 0; tile < tiles; tile++) {
+        long first = tile_start(tile, tiles, rows), height = tile_start(tile + 1, tiles, rows) - first;
+        tile_of(panel.format, height)(panel.weights, x + first * inputs + panel.first * height,
+                                      sums + first * BLOCK, panel.inputs, &ahead);
     }
 }
 
-void map_block(const entry *block, const entry *x, long stride, const entry *bias, entry *out, long rows,
-               long outputs, long inputs, long width) {
-    __attribute__((aligned(64))) float sums[SLAB * BLOCK];
-    long most = rows > SLAB ? CUT : SLAB_CUT;
-    long steps = (inputs + STEP - 1) / STEP, cuts = (steps + most - 1) / most;
-    long cut = (steps + cuts - 1) / cuts * STEP;
+/* Inputs of a panel: all where one tile reads its weights once from one stream. */
+static long panel_inputs(long rows, long count, long inputs) {
+    long tiles = tiles_of(rows);
+    if (count == 1 && tiles == 1 && passes_of(rows) == 1) return inputs;
+    return tiles <= FEW_TILES ? tuning.few_panel : tuning.panel;
+}
+
+/* One slab of rows; the blocks take turns, panel by panel. */
+static void map_slab(struct weight by, long first, long count, const float *x, long rows,
+                     struct result out) {
+    __attribute__((aligned(64))) float sums[(SLAB > MOST_STREAMS * MOST_ROWS ? SLAB : MOST_STREAMS * MOST_ROWS) * BLOCK];
+    long inputs = padded(by.inputs), most = panel_inputs(rows, count, inputs);
+    memset(sums, 0, (size_t)(count * rows * BLOCK) * sizeof(float));
+    for (long at = 0; at < inputs; at += most)
+        for (long block = 0; block < count; block++) {
+            struct panel panel = {by.blocks + (first + block) * block_bytes(by.format, inputs) +
+                                      block_bytes(by.format, at),
+                                  at, inputs - at < most ? inputs - at : most, by.format};
+            add_panel(panel, x, rows, inputs, sums + block * rows * BLOCK);
+        }
+    for (long block = 0; block < count; block++) {
+        long at = (first + block) * BLOCK, width = by.outputs - at < BLOCK ? by.outputs - at : BLOCK;
+        for (long row = 0; row < rows; row++)
+            finish(sums + (block * rows + row) * BLOCK, by.bias ? by.bias + at : NULL,
+                   out.rows + row * out.stride + at, width);
+    }
+}
+
+void map_blocks(struct weight by, long first, long count, const float *x, long rows, struct result out) {
     for (long top = 0; top < rows; top += SLAB) {
         long height = rows - top < SLAB ? rows - top : SLAB;
-        memset(sums, 0, (size_t)height * BLOCK * sizeof(float));
-        for (long first = 0; first < inputs; first += cut) {
-            long last = inputs - first < cut ? inputs : first + cut;
-            add_slab(block, x + top * stride, stride, sums, height, first, last, inputs);
-        }
-        for (long row = 0; row < height; row++)
-            finish(sums + row * BLOCK, bias, out + (top + row) * outputs, width);
+        struct result here = {out.rows + top * out.stride, out.stride};
+        map_slab(by, first, count, x + top * padded(by.inputs), height, here);
     }
 }
 
-/* Lays a weight [outputs, inputs] out in blocks; what fills them up is zero. */
+long blocks_together(long rows) {
+    return tiles_of(rows) == 1 && passes_of(rows) == 1 ? tuning.streams : 1;
+}
+
+/* Packs a weight [outputs, inputs] of entries; what fills it up is zero. */
 void pack(const entry *weight, entry *packed, long outputs, long inputs) {
-    long padded = padded_inputs(inputs);
+    long wide = padded(inputs), step = step_of(OF_ENTRIES);
 #pragma omp parallel for schedule(static)
     for (long first = 0; first < outputs; first += BLOCK)
-        for (long at = 0; at < padded; at++)
+        for (long at = 0; at < wide; at++)
             for (long i = 0; i < BLOCK; i++) {
                 int is_there = first + i < outputs && at < inputs;
-                packed[first * padded + at / STEP * STEP * BLOCK + i * STEP + at % STEP] =
+                packed[first * wide + at / step * step * BLOCK + i * step + at % step] =
                     is_there ? weight[(first + i) * inputs + at] : 0;
             }
 }
@@ -166,11 +162,16 @@ void pack(const entry *weight, entry *packed, long outputs, long inputs) {
 /* x [rows, inputs], rows `stride` entries apart, to out [rows, outputs]; bias may be NULL. */
 void linear(const entry *packed, const entry *x, long stride, const entry *bias, entry *out, long rows,
             long outputs, long inputs) {
-    long padded = padded_inputs(inputs);
-#pragma omp parallel for schedule(static) if (outputs * inputs > 65536)
-    for (long at = 0; at < outputs; at += BLOCK) {
-        long width = outputs - at < BLOCK ? outputs - at : BLOCK;
-        map_block(packed + at * padded, x, stride, bias ? bias + at : NULL, out + at, rows, outputs,
-                  inputs, width);
+    struct weight by = {(const char *)packed, bias, outputs, inputs, OF_ENTRIES};
+    for (long top = 0; top < rows; top += SLAB) {
+        long height = rows - top < SLAB ? rows - top : SLAB, together = blocks_together(height);
+        float *packed_rows = scratch(height * padded(inputs));
+        pack_rows(x + top * stride, stride, NULL, height, inputs, packed_rows);
+        struct result here = {out + top * outputs, outputs};
+        long blocks = blocks_of(outputs);
+#pragma omp parallel for schedule(static) if (outputs * inputs > LEAST_PARALLEL)
+        for (long first = 0; first < blocks; first += together)
+            map_blocks(by, first, blocks - first < together ? blocks - first : together, packed_rows,
+                       height, here);
     }
 }

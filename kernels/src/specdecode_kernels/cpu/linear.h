@@ -1,20 +1,45 @@
-/* The linear map of one block of outputs; see linear.c. */
+/* Linear maps of packed weights; see linear.c. */
 #pragma once
-#include "vectors.h"
+#include "formats.h"
 
-#define BLOCK 64    /* outputs side by side */
+#define HIDDEN __attribute__((visibility("hidden")))
 
 #ifdef BFLOAT16
-#define STEP 2      /* inputs whose weights lie side by side */
+#define OF_ENTRIES OF_BFLOAT16
 #else
-#define STEP 1
+#define OF_ENTRIES OF_FLOAT32
 #endif
 
-/* Inputs of a packed weight, with what fills up its last step. */
-INLINE long padded_inputs(long inputs) { return (inputs + STEP - 1) / STEP * STEP; }
+/* A packed weight [outputs, inputs]; bias [outputs] may be NULL. */
+struct weight {
+    const char *blocks;
+    const entry *bias;
+    long outputs, inputs;
+    int format;
+};
 
-/* Maps x [rows, inputs], rows `stride` entries apart, by one block of a packed weight: to the first
-`width` entries of each row of out, which are `outputs` apart. bias [width] may be NULL. */
-__attribute__((visibility("hidden"))) void map_block(const entry *block, const entry *x, long stride,
-                                                     const entry *bias, entry *out, long rows,
-                                                     long outputs, long inputs, long width);
+/* Where the rows of a result lie: `stride` entries apart. */
+struct result {
+    entry *rows;
+    long stride;
+};
+
+INLINE long blocks_of(long outputs) { return (outputs + BLOCK - 1) / BLOCK; }
+
+INLINE long packed_bytes(struct weight of) {
+    return blocks_of(of.outputs) * block_bytes(of.format, padded(of.inputs));
+}
+
+/* Writes rows of x [inputs], `stride` entries apart, as floats in the order in which tiles read them:
+[rows, padded inputs] numbers. Row i is that at order[i], or i where order is NULL. */
+HIDDEN void pack_rows(const entry *x, long stride, const long *order, long rows, long inputs, float *to);
+
+/* Maps packed rows by `count` blocks of a weight from `first` on. */
+HIDDEN void map_blocks(struct weight by, long first, long count, const float *x, long rows,
+                       struct result out);
+
+/* Blocks that a thread maps together. */
+HIDDEN long blocks_together(long rows);
+
+/* Memory of this thread for `count` floats, until the next call; it is kept, and grows. */
+HIDDEN float *scratch(long count);

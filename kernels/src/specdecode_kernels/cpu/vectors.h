@@ -22,6 +22,18 @@ INLINE floats pick(ints mask, floats yes, floats no) {
     return (floats)((mask & (ints)yes) | (~mask & (ints)no));
 }
 
+/* a * b + c with one rounding. An expression with two products leaves it to the compiler which of them
+is fused, and compilers for other processors choose otherwise. */
+INLINE floats fused(floats a, floats b, floats c) {
+    float x[LANES], y[LANES], z[LANES];
+    memcpy(x, &a, sizeof a);
+    memcpy(y, &b, sizeof b);
+    memcpy(z, &c, sizeof c);
+    for (int lane = 0; lane < LANES; lane++) z[lane] = __builtin_fmaf(x[lane], y[lane], z[lane]);
+    memcpy(&c, z, sizeof c);
+    return c;
+}
+
 INLINE floats larger(floats a, floats b) { return pick(a > b, a, b); }
 
 #ifdef BFLOAT16

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from specdecode_kernels.cpu.library import CannotCompile, compile_library
+from specdecode_kernels.cpu.compile import CannotCompile, compile_library
 
 _FOLDER = Path(__file__).parent
 _SOURCES = tuple(_FOLDER / name for name in ("forest.c", "trie.c", "suffix.c", "lookup.c"))

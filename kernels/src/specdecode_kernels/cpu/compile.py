@@ -1,0 +1,133 @@
+"""Compiles C sources into a library for this processor once, and keeps it.
+
+The compiler is the machine's own (`CC`, gcc or cc), as for Triton's launchers; options in `CC` come
+last and win. The library is kept in the user's cache, named by a hash of sources, compiler,
+options and processor.
+"""
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+Loaded = TypeVar("Loaded")
+
+CACHE_VARIABLE = "SPECDECODE_CACHE"
+"""Folder for what is compiled; `specdecode` in the user's cache where it is not set."""
+
+# Tunings of some x86 processors split a fused multiply-add of wide vectors in some copies of a loop
+# and not in others; a row would then depend on the loop that computes it.
+_FUSE_ALWAYS = ("--param=avoid-fma-max-bits=0",) if platform.machine() == "x86_64" else ()
+FLAGS = (
+    *("-std=gnu11", "-O3", "-march=native", "-Wno-psabi", "-fopenmp", "-fPIC", "-shared"),
+    *_FUSE_ALWAYS,
+)
+COMPILE_TIMEOUT_S = 120
+
+
+class CannotCompile(Exception):
+    """There is no library for this machine; the message has the reason."""
+
+
+def compile_library(
+    sources: tuple[Path, ...],
+    headers: tuple[Path, ...],
+    flags: tuple[str, ...],
+    load: Callable[[Path], Loaded],
+) -> Loaded:
+    """Load a library that was compiled before, or compile it first.
+
+    Raises:
+        CannotCompile: there is no compiler, or it fails.
+        OSError: the cache cannot be written.
+    """
+    files = (*sources, *headers)
+    try:
+        return load(_compiled(sources, files, flags))
+    except OSError:  # cut short by a full disk, or from a machine with another C library
+        _compiled(sources, files, flags).unlink()
+        return load(_compiled(sources, files, flags))
+
+
+def _compiled(sources: tuple[Path, ...], files: tuple[Path, ...], flags: tuple[str, ...]) -> Path:
+    """Find the library that was made before, or make it."""
+    compiler, *given = _compiler()
+    options = [*flags, *given]
+    folder = _folder()
+    file = folder / f"{_fingerprint(compiler, options, files)}.so"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as part:
+            _compile([compiler, *options, *map(str, sources)], Path(part.name))
+        Path(part.name).replace(file)  # whole or not at all, whoever else compiles just now
+    return file
+
+
+def _compile(command: list[str], to: Path) -> None:
+    try:
+        subprocess.run(
+            [*command, "-o", str(to)],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_TIMEOUT_S,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        to.unlink(missing_ok=True)
+        said = getattr(error, "stderr", None) or str(error)
+        first = next((line for line in said.splitlines() if "error" in line), said.strip())
+        raise CannotCompile(f"{command[0]} cannot compile them: {first}") from None
+
+
+def _compiler() -> list[str]:
+    wanted = os.environ.get("CC", "")
+    if wanted:
+        return shlex.split(wanted)
+    for name in ("gcc", "cc"):
+        if shutil.which(name):
+            return [name]
+    raise CannotCompile("there is no C compiler; install gcc and libc6-dev, or set CC")
+
+
+def _fingerprint(compiler: str, options: list[str], files: tuple[Path, ...]) -> str:
+    """Name what the result depends on: the sources, the compiler, the processor's abilities."""
+    parts = [shlex.join([compiler, *options]), _version(compiler), _abilities()]
+    parts += [file.read_text() for file in files]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def _version(compiler: str) -> str:
+    try:
+        asked = [compiler, "-dumpfullversion", "-dumpmachine"]
+        return subprocess.run(asked, check=True, capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CannotCompile(f"{compiler} does not run: {error}") from None
+
+
+def processor_fingerprint() -> str:
+    """Name the processor by its model and abilities."""
+    return hashlib.sha256(_abilities().encode()).hexdigest()[:24]
+
+
+def _abilities() -> str:
+    lines = _cpuinfo().splitlines()
+    told = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(sorted({line for line in lines if line.startswith(told)}))
+
+
+def _cpuinfo() -> str:
+    return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+
+
+def _folder() -> Path:
+    wanted = os.environ.get(CACHE_VARIABLE, "")
+    if wanted:
+        return Path(wanted) / "cpu"
+    base = os.environ.get("XDG_CACHE_HOME", "") or "~/.cache"
+    return Path(base).expanduser() / "specdecode" / "cpu"

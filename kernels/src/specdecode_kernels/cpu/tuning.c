@@ -1,0 +1,37 @@
+/* The tuning in use, and what is needed to measure one. */
+#include "tuning.h"
+
+#include <stdint.h>
+#include <sys/mman.h>
+
+#include "tile.h"
+#ifdef __CLFLUSHOPT__
+#include <immintrin.h>
+#endif
+
+#define HUGE_PAGE (2ul << 20)
+
+struct tuning tuning = {.rows = MOST_ROWS == 12 ? 8 : 6, .panel = 256, .few_panel = 64, .streams = 1,
+                        .ahead = 4096, .level = 1, .widen = 1000};
+
+/* For all maps that begin afterwards. */
+void set_tuning(const struct tuning *values) { tuning = *values; }
+
+int most_rows(void) { return MOST_ROWS; }
+
+/* Requests huge pages for memory that nothing was written to yet. */
+void advise_huge_pages(char *from, long bytes) {
+    uintptr_t first = ((uintptr_t)from + HUGE_PAGE - 1) & -HUGE_PAGE;
+    uintptr_t end = ((uintptr_t)from + (uintptr_t)bytes) & -HUGE_PAGE;
+    if (first < end) madvise((void *)first, end - first, MADV_HUGEPAGE);
+}
+
+/* Removes memory from the caches, where a program may. */
+void evict(const char *from, long bytes) {
+#ifdef __CLFLUSHOPT__
+    for (long at = 0; at < bytes; at += LINE) _mm_clflushopt((void *)(from + at));
+    _mm_sfence();
+#else
+    (void)from, (void)bytes;
+#endif
+}

@@ -1,0 +1,15 @@
+/* How linear maps are cut and prefetched on a processor; it changes times and no bits. */
+#pragma once
+
+/* `struct _Fields` of tuning.py. */
+struct tuning {
+    long rows;      /* of a tile, at most */
+    long panel;     /* inputs whose weights serve all rows before the next ones are read */
+    long few_panel; /* the same where there are no more than two tiles of rows, or several streams */
+    long streams;   /* blocks that are read in turns where one tile reads its weights once */
+    long ahead;     /* bytes: how far such a tile fetches weights before it needs them */
+    long level;     /* cache that they are fetched to; 0: as data that is read once */
+    long widen;     /* tiles of rows from which weights of 16 bits become floats once for all */
+};
+
+extern __attribute__((visibility("hidden"))) struct tuning tuning;

@@ -1,0 +1,137 @@
+"""How linear maps in C are cut and prefetched, measured once per processor and kept.
+
+A tuning changes how long a map takes and no bit of what it computes: see tile.c.
+"""
+
+import ctypes
+import json
+import logging
+import math
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+
+CHOICES: Mapping[str, tuple[int, ...]] = {
+    "rows": (4, 6, 8, 10, 12),
+    "panel": (64, 128, 256, 512),
+    "few_panel": (32, 64, 128, 256),
+    "streams": (1, 2, 4),
+    "ahead": (1024, 2048, 4096, 8192, 16384),
+    "level": (0, 1, 2),
+    "widen": (2, 4, 8, 1000),
+    "huge_pages": (0, 1),
+}
+"""What each field of a `Tuning` may be."""
+RUNS = 15
+"""Of every map, of which the least counts: other processes disturb some."""
+SAME = 0.99
+"""A value is preferred to earlier ones when it takes less than this share of their time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """`struct tuning` of tuning.h, and whether packed weights are in huge pages."""
+
+    rows: int = 8
+    panel: int = 256
+    few_panel: int = 64
+    streams: int = 1
+    ahead: int = 4096
+    level: int = 1
+    widen: int = 1000
+    huge_pages: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value not in CHOICES[name]:
+                raise ValueError(f"tuning: {name} is {value!r}; it must be one of {CHOICES[name]}")
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> "Tuning":
+        """Draw any tuning; results must not depend on it."""
+        return cls(**{name: rng.choice(values) for name, values in CHOICES.items()})
+
+    def in_c(self) -> "_Fields":
+        return _Fields(*(value for name, value in asdict(self).items() if name in IN_C))
+
+
+IN_C = tuple(field.name for field in fields(Tuning) if field.name != "huge_pages")
+
+
+class _Fields(ctypes.Structure):
+    """`struct tuning` of tuning.h."""
+
+    _fields_ = tuple((name, ctypes.c_long) for name in IN_C)
+
+
+class Timed(Protocol):
+    """A machine that maps rows with weights which no cache holds."""
+
+    most_rows: int
+
+    def seconds(self, tuning: Tuning, rows: int) -> float:
+        """Return the time of one map of so many rows."""
+        ...
+
+
+def measure(machine: Timed) -> Tuning:
+    """Choose field by field what takes the least time; the earliest of what takes the same."""
+    found = Tuning(rows=min(Tuning().rows, machine.most_rows))
+    pages = [replace(found, huge_pages=huge) for huge in (1, 0)]
+    found = _fastest(machine, pages, (1, 1, 1))
+    reading = [
+        replace(found, streams=streams, ahead=ahead, level=level)
+        for streams in CHOICES["streams"]
+        for level in CHOICES["level"]
+        for ahead in CHOICES["ahead"]
+    ]
+    found = _fastest(machine, reading, (1,))
+    heights = [rows for rows in CHOICES["rows"] if rows <= machine.most_rows]
+    found = _fastest(machine, [replace(found, rows=rows) for rows in heights], (8, 64))
+    panels = [replace(found, few_panel=panel) for panel in CHOICES["few_panel"]]
+    found = _fastest(machine, panels, (8, 16))
+    panels = [replace(found, panel=panel) for panel in CHOICES["panel"]]
+    found = _fastest(machine, panels, (64,))
+    tiles = [replace(found, widen=tiles) for tiles in reversed(CHOICES["widen"])]
+    return _fastest(machine, tiles, (16, 32, 64))
+
+
+def _fastest(machine: Timed, tunings: Sequence[Tuning], rows: tuple[int, ...]) -> Tuning:
+    """Compare products of the least times of maps of `rows`; all tunings take turns."""
+    least = [[math.inf] * len(rows) for _ in tunings]
+    for _ in range(RUNS):
+        for tuning, times in zip(tunings, least, strict=True):
+            for at, count in enumerate(rows):
+                times[at] = min(times[at], machine.seconds(tuning, count))
+    costs = [math.prod(times) for times in least]
+    chosen = 0
+    for at, cost in enumerate(costs):
+        if cost < costs[chosen] * SAME:
+            chosen = at
+    return tunings[chosen]
+
+
+def read(file: Path) -> Tuning | None:
+    """Read a kept tuning; None if there is none, or it is damaged."""
+    try:
+        return Tuning(**json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        log.warning("the kernels are tuned again, as %s is damaged: %s", file, error)
+        return None
+
+
+def keep(tuning: Tuning, file: Path) -> None:
+    """Write a tuning for later starts, if the folder can be written."""
+    try:
+        part = file.with_suffix(f".{time.monotonic_ns()}.part")
+        part.write_text(json.dumps(asdict(tuning)) + "\n", encoding="utf-8")
+        part.replace(file)
+    except OSError as error:
+        log.warning("the tuning of the kernels is measured at every start: %s", error)

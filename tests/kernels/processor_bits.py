@@ -1,0 +1,85 @@
+"""Digests of what every kernel in C computes, to compare processors; `python -m` prints them."""
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specdecode_kernels import Backend, ExpertWeights, GatedActivation
+from specdecode_kernels.testing import Shape, backend_of, draw_case
+from tests.kernels.attention_params import draw_params
+from tests.kernels.mixtures import KINDS, WIDTH, draw_routing, draw_weights, normal
+
+CPU = torch.device("cpu")
+TYPES = (torch.float32, torch.bfloat16)
+ROWS = (1, 3, 8, 40)
+SHAPES = {
+    "decode": Shape((1,) * 3, page_size=16, kv_heads=2, shared=1, dim=16, longest=40),
+    "verify": Shape((4,) * 2, page_size=4, kv_heads=2, shared=4, dim=40, longest=70),
+    "prompt": Shape((37,), page_size=1, kv_heads=1, shared=3, dim=10, longest=60),
+    "tree": Shape((2,) * 3, page_size=4, kv_heads=2, shared=2, dim=64, longest=20, tree_rows=5),
+}
+
+
+def digests() -> dict[str, str]:
+    """Digest the results of all kernels by name."""
+    return {
+        f"{name} {dtype}": hashlib.sha256(
+            result.float().contiguous().numpy().tobytes()
+        ).hexdigest()[:16]
+        for dtype in TYPES
+        for name, result in _results(backend_of("cpu", CPU, dtype), dtype)
+    }
+
+
+def _results(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    yield from _linear(ops, dtype)
+    yield from _elementwise(ops, dtype)
+    yield from _experts(ops, dtype)
+    for name, shape in SHAPES.items():
+        for seed in range(4):
+            drawn = draw_params(replace(shape, dtype=dtype), random.Random(seed))
+            yield f"attend {name} {seed}", draw_case(drawn, seed).attend(ops)
+
+
+def _linear(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    assert ops.pack_weight is not None
+    for outputs, inputs in ((100, 75), (70, 300)):
+        packed = ops.pack_weight(normal(outputs, inputs).to(dtype))
+        for rows in ROWS:
+            x, bias = normal(rows, inputs).to(dtype), normal(outputs).to(dtype)
+            yield f"linear {outputs} {inputs} {rows}", ops.linear(x, packed, bias)
+
+
+def _elementwise(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    x, update = normal(5, 75).to(dtype), normal(5, 75, seed=1).to(dtype)
+    yield "rms_norm", ops.rms_norm(x, normal(75).to(dtype), 1e-5)
+    both = ops.add_rms_norm(x, update, normal(75), 1e-5)
+    yield "add_rms_norm", torch.cat(both)
+    yield "silu_and_mul", ops.silu_and_mul(3 * x, update)
+    yield "gelu_tanh_and_mul", ops.gelu_tanh_and_mul(3 * x, update)
+    yield "softcap", ops.softcap(9 * normal(5, 75), 4.0)
+    heads = normal(5, 4, 20).to(dtype), normal(5, 2, 20).to(dtype)
+    angles = normal(5, 10), normal(5, 10, seed=1)
+    yield "apply_rope", torch.cat(ops.apply_rope(*heads, *angles), dim=1)
+
+
+def _experts(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    plain, pack_weight = draw_weights(dtype), ops.pack_weight
+    assert pack_weight is not None
+    assert isinstance(plain.gate_up, Tensor)
+    assert isinstance(plain.down, Tensor)
+    biases = plain.gate_up_bias, plain.down_bias
+    weights = ExpertWeights(pack_weight(plain.gate_up), pack_weight(plain.down), *biases)
+    x, routing = normal(9, WIDTH).to(dtype), draw_routing(9)
+    for kind in KINDS:
+        activation = GatedActivation(kind, limit=1.5)
+        yield f"experts {kind}", ops.experts(x, routing, weights, activation)
+
+
+if __name__ == "__main__":
+    print(json.dumps(digests()))
