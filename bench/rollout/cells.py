@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from rollout.first_block import alarm_in_first_block
+from rollout.first_pair import alarm_in_first_pair, draw_history
 from rollout.pods import run_on_pods
 from rollout.traffic import by_restart, in_turns
 from rollout.trials import End, run_in_turns
@@ -115,14 +115,22 @@ def run_task(task: Task) -> Outcome:
 
 
 def _run(task: Task, rng: np.random.Generator) -> End:
-    world, case = task.world, task.case
-    if task.kind is Kind.SEPARATE_PODS:
-        return run_on_pods(world, case.candidate, task.pods, case.aim, rng)
-    if task.kind is Kind.TURNS:
-        return run_in_turns(world, case.candidate, in_turns(task.pods), case.aim, rng)
-    plan = by_restart(task.pods)
-    alarm = alarm_in_first_block(world, case.candidate, plan, case.aim, rng)
-    return alarm or run_in_turns(world, case.candidate, plan, case.aim, rng)
+    case = task.case
+    return run_trial(task.kind, task.world, case.candidate, task.pods, case.aim, rng)
+
+
+def run_trial(
+    kind: Kind, world: World, candidate: Candidate, pods: int, aim: Aim, rng: np.random.Generator
+) -> End:
+    """Draw and judge a trial; by restart, the first pair is drawn twice."""
+    if kind is Kind.SEPARATE_PODS:
+        return run_on_pods(world, candidate, pods, aim, rng)
+    if kind is Kind.TURNS:
+        return run_in_turns(world, candidate, in_turns(pods), aim, rng)
+    plan = by_restart(pods)
+    history = draw_history(world, plan, rng)
+    alarm = alarm_in_first_pair(world, candidate, plan, history, aim, rng)
+    return alarm or run_in_turns(world, candidate, plan, aim, rng, history)
 
 
 def summarize(ends: list[End]) -> Outcome:
@@ -171,7 +179,8 @@ def cell(kind: Kind, world: World, pods: int, found: Mapping[str, Outcome]) -> d
         },
         "equal_edit_promoted": _share(found, "equal_edit", Verdict.PROMOTE),
         "equal_edit_rolled_back": _share(found, "equal_edit", Verdict.ROLL_BACK),
-        "broken_requests": round(float(np.median(broken.requests))) if broken.runs else None,
+        "broken_requests": _requests(broken, 0.5),
+        "broken_requests_90": _requests(broken, 0.9),
         "power_n": {case.name: found.get(case.name, NOTHING).runs for case in CASES[1:]},
         "minutes": round(float(np.median(equal.minutes))) if equal.runs else None,
         "reasons": dict(sorted(equal.reasons.items())),
@@ -181,6 +190,10 @@ def cell(kind: Kind, world: World, pods: int, found: Mapping[str, Outcome]) -> d
 def _share(found: Mapping[str, Outcome], case: str, verdict: Verdict) -> float | None:
     outcome = found.get(case, NOTHING)
     return round(outcome.share(verdict), 4) if outcome.runs else None
+
+
+def _requests(found: Outcome, quantile: float) -> int | None:
+    return round(float(np.quantile(found.requests, quantile))) if found.runs else None
 
 
 def _upper(found: Outcome, verdict: Verdict) -> float | None:

@@ -25,9 +25,9 @@ class Environment:
 
 
 def draw_environment(
-    world: World, pods: int, hours_s: float, rng: np.random.Generator
+    world: World, pods: int, hours_s: float, pair_s: float, rng: np.random.Generator
 ) -> Environment:
-    """Draw the environment of a trial."""
+    """Draw the environment of a trial; `pair_s` is the mean length of a pair or window."""
     slots = int(hours_s / SLOT_S)
     accept = np.zeros((slots, pods))
     if world.content:
@@ -39,7 +39,8 @@ def draw_environment(
     if world.slowdown != 1.0:
         is_slow = telegraph(world.slow_s, slots, 1, rng, world.calm_s)
         speed = speed * np.where(is_slow, world.slowdown, 1.0)
-    load = world.level * _load(world, slots, pods, rng)
+    period_s = world.period_pairs * pair_s or world.period_s
+    load = world.level * _load(world, slots, pods, period_s, rng)
     return Environment(*(part.astype(np.float32) for part in (load, accept, speed)))
 
 
@@ -68,7 +69,9 @@ def telegraph(
     return states
 
 
-def _load(world: World, slots: int, pods: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def _load(
+    world: World, slots: int, pods: int, period_s: float, rng: np.random.Generator
+) -> NDArray[np.float64]:
     at_s = np.arange(slots) * SLOT_S
     load = np.exp(rng.normal(0.0, 0.1, (slots // 12 + 1, 1))).repeat(12, axis=0)[:slots]
     phase = at_s / 2400 + rng.random()
@@ -77,8 +80,8 @@ def _load(world: World, slots: int, pods: int, rng: np.random.Generator) -> NDAr
     if world.burst_dwell_s:
         is_high = telegraph(world.burst_dwell_s, slots, pods, rng)
         load = load * np.where(is_high, low * world.burst, low)
-    if world.period_s:
-        is_high = (at_s / world.period_s + rng.random()) % 1.0 < 0.5
+    if period_s:
+        is_high = (at_s / period_s + rng.random()) % 1.0 < 0.5
         load = load * np.where(is_high, low * world.burst, low)[:, None]
     return np.asarray(load * np.ones((1, pods)))
 

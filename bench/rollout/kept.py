@@ -14,17 +14,21 @@ import rollout
 from rollout.cells import CASES, Kind, Outcome, Task
 from rollout.worlds import WORLDS
 from specdecode_operator import judge
+from specdecode_operator.trial import early_alarms, guard, looks
 
 WORLD_OF = {world.name: world for world in WORLDS}
+TRIAL_MODULES = (early_alarms, guard, looks)
+"""What this package imports from the operator's trials."""
 CASE_OF = {case.name: case for case in CASES}
 
 
 def code_digest() -> str:
     """Digest of the code that results depend on."""
+    packages = (Path(next(iter(package.__path__))) for package in (judge, rollout))
+    files = [path for folder in packages for path in sorted(folder.glob("*.py"))]
     digest = hashlib.sha256()
-    for package in (judge, rollout):
-        for path in sorted(Path(next(iter(package.__path__))).glob("*.py")):
-            digest.update(path.read_bytes())
+    for path in (*files, *(Path(str(module.__file__)) for module in TRIAL_MODULES)):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 

@@ -1,4 +1,4 @@
-"""One trial: calls the operator's judge at the end of every turn until it gives a verdict.
+"""One trial in turns: calls the operator's judge at every look until it gives a verdict.
 
 Judging at every look is slow, so looks at which no bound can have been crossed are skipped: the
 bounds of pairs only move when a pair closes, and `first_shown` covers all looks at once.
@@ -15,12 +15,14 @@ from rollout.traffic import Arrangement, Seen, watch
 from rollout.worlds import Candidate, World
 from specdecode_operator.judge.alarms import PAIRS
 from specdecode_operator.judge.effects import decode_effects, first_token_effects, share_effects
+from specdecode_operator.judge.evidence import ArmEvidence
 from specdecode_operator.judge.guard import FALLEN_PAIRS, Aim, Guard
 from specdecode_operator.judge.guardrails import BY_PAIR
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Judgement, Verdict
 from specdecode_operator.judge.randomization import centre_of, first_shown
-from specdecode_operator.judge.trial_evidence import TurnEvidence
+from specdecode_operator.judge.recording import compare_with
+from specdecode_operator.judge.trial_evidence import Counts, TurnEvidence
 from specdecode_operator.trial.guard import RESTARTED_PAIRS
 
 ENDS = (Verdict.PROMOTE, Verdict.ROLL_BACK, Verdict.INCONCLUSIVE)
@@ -36,45 +38,61 @@ class End:
     candidate_requests: int
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look at a trial in turns, after so many complete pairs."""
+
+    at_s: float
+    pairs: int
+    served: int
+    open: Counts = ()
+
+
 def run_in_turns(
-    world: World, candidate: Candidate, plan: Arrangement, aim: Aim, rng: np.random.Generator
+    world: World,
+    candidate: Candidate,
+    plan: Arrangement,
+    aim: Aim,
+    rng: np.random.Generator,
+    history: ArmEvidence | None = None,
 ) -> End:
-    """Draw and judge a trial in turns until its end."""
+    """Draw and judge a trial in turns until its end; `history`: of the baseline, by restart."""
     fallen = RESTARTED_PAIRS if plan.is_restart else FALLEN_PAIRS
     guard = Guard(aim=aim, max_duration_s=plan.hours_s, fallen_pairs=fallen)
     judged = 0
     for seen in watch(world, candidate, plan, rng):
-        for turn in looks(seen, guard, judged):
-            judgement = look(seen, guard, turn)
+        if history is not None:
+            seen = replace(seen, evidence=compare_with(seen.evidence, history))
+        for look in looks(seen, guard, judged):
+            judgement = judge_at(seen, guard, look)
             if judgement.verdict in ENDS:
-                return _end(seen, judgement.verdict, judgement.reason, turn)
+                return End(judgement.verdict, judgement.reason, look.at_s, look.served)
         judged = len(seen.evidence.pairs)
-    return _end(seen, Verdict.INCONCLUSIVE, "OutOfTime", len(seen.ends_s) - 1)
+    return End(Verdict.INCONCLUSIVE, "OutOfTime", plan.hours_s, int(seen.served[-1]))
 
 
-def look(seen: Seen, guard: Guard, turn: int) -> Judgement:
-    """Judge what is known at the end of a turn."""
-    pairs = (turn + 1) // 2
-    open_pair = seen.first_turns[pairs] if turn % 2 == 0 else ()
-    evidence = replace(seen.evidence, pairs=seen.evidence.pairs[:pairs], open=open_pair)
-    return judge_turns(evidence, guard, min(float(seen.ends_s[turn]), guard.max_duration_s - 1.0))
+def judge_at(seen: Seen, guard: Guard, look: Look) -> Judgement:
+    """Judge what is known at a look."""
+    pairs = seen.evidence.pairs[: look.pairs]
+    evidence = replace(seen.evidence, pairs=pairs, open=look.open)
+    return judge_turns(evidence, guard, min(look.at_s, guard.max_duration_s - 1.0))
 
 
-def looks(seen: Seen, guard: Guard, after: int = 0) -> Iterator[int]:
-    """Turns at whose end a verdict is possible, from those that complete pair `after` + 1 on."""
+def looks(seen: Seen, guard: Guard, after: int = 0) -> Iterator[Look]:
+    """Looks at which a verdict is possible, from those that complete pair `after` + 1 on."""
     evidence = seen.evidence
-    complete = len(evidence.pairs)
     soonest, futile = _soonest(seen, guard)
     effects = decode_effects(evidence).shifted(0.0)
     known = _known(evidence)
-    for pairs in range(after + 1, complete + 1):
-        if pairs <= PAIRS:
-            yield 2 * pairs - 2
+    for pairs in range(after + 1, len(evidence.pairs) + 1):
+        for each in seen.open_pairs:
+            if each.pair == pairs - 1:
+                yield Look(each.at_s, each.pair, each.served, each.counts)
         is_due = pairs >= soonest
         if not is_due and pairs >= futile:
             is_due = -math.expm1(centre_of(effects[: known[pairs]])) > -0.25 * guard.margin
         if pairs <= PAIRS or is_due:
-            yield 2 * pairs - 1
+            yield Look(float(seen.pair_ends_s[pairs - 1]), pairs, int(seen.served[pairs - 1]))
 
 
 def _soonest(seen: Seen, guard: Guard) -> tuple[float, float]:
@@ -88,7 +106,7 @@ def _soonest(seen: Seen, guard: Guard) -> tuple[float, float]:
     loss, win = guard.loss_alpha, guard.win_alpha
     first = first_token_effects(evidence).shifted(math.log1p(guard.first_token_margin))
     rail = guard.rail_alpha / len(BY_PAIR)
-    soon = int(np.searchsorted(seen.ends_s[1::2], guard.min_duration_s)) + 1
+    soon = int(np.searchsorted(seen.pair_ends_s, guard.min_duration_s)) + 1
     floor = float(max(guard.min_pairs, soon))
     ends = [
         _reached(effects.shifted(worst), loss),
@@ -119,7 +137,3 @@ def _reached(effects: list[float], alpha: float) -> float:
 
 def _negative(effects: list[float]) -> list[float]:
     return [-effect for effect in effects]
-
-
-def _end(seen: Seen, verdict: Verdict, reason: str, turn: int) -> End:
-    return End(verdict, reason, float(seen.ends_s[turn]), int(seen.served[turn]))

@@ -17,6 +17,7 @@ class World:
     burst: float = 1.0  # highest over lowest load
     burst_dwell_s: float = 0.0
     period_s: float = 0.0  # of a load that is high in its first half
+    period_pairs: float = 0.0  # the same period, in mean lengths of a pair or window
     wave: float = 1.0  # highest over mean load (squared: over the lowest), sine of 40 minutes
     content: tuple[float, float] | None = None  # accept lengths that no label names
     content_dwell_s: float = 300.0
@@ -34,7 +35,7 @@ WORLDS = (
     World("steady", is_nasty=False),
     World("wave", is_nasty=False, wave=2.0**0.5),
     World("bursts", burst=4.0, burst_dwell_s=120.0),
-    World("periodic", burst=4.0, period_s=240.0),
+    World("periodic", burst=4.0, period_pairs=1.0),
     World("mix", content=(2.4, 4.2)),
     World("mix_by_pod", content=(3.0, 3.6), is_sticky=True),
     World("ar1", drift=0.2, drift_s=300.0),
@@ -60,6 +61,7 @@ def draw_world(rng: np.random.Generator) -> World:
         burst=sometimes(1.5, 6.0, 1.0),
         burst_dwell_s=sometimes(20.0, 600.0, 0.0),
         period_s=sometimes(30.0, 600.0, 0.0),
+        period_pairs=float(rng.choice([0.0, 0.0, 0.5, 1.0, 2.0])),
         wave=sometimes(1.0, 2.0, 1.0),
         content=accepts() if rng.random() < 0.5 else None,
         content_dwell_s=float(rng.uniform(30.0, 1200.0)),

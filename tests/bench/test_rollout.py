@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -16,14 +17,14 @@ import pytest
 
 from rollout import kept
 from rollout.__main__ import in_order, result
-from rollout.cells import CASES, PODS, Kind, Outcome, Task, cell, run_task, wilson
+from rollout.cells import CASES, PODS, Kind, Outcome, Task, cell, run_task, run_trial, wilson
 from rollout.environment import draw_environment
-from rollout.first_block import alarm_in_first_block, known_at_looks
+from rollout.first_pair import alarm_in_first_pair, draw_history, known_at_looks
 from rollout.months import try_for_months
-from rollout.pods import arms_of, run_on_pods
+from rollout.pods import WINDOW_S, arms_of, early_looks_s, run_on_pods
 from rollout.requests import REQUESTS_PER_S, STRATA, draw_arrivals, serve
 from rollout.traffic import Timeline, by_restart, in_turns, watch
-from rollout.trials import ENDS, look, looks, run_in_turns
+from rollout.trials import ENDS, Look, judge_at, looks, run_in_turns
 from rollout.worlds import BROKEN, DISTURBED, EQUAL, GAIN_10, LOSS_10, WORLDS, draw_world
 from specdecode_operator.judge.evidence import RequestSums
 from specdecode_operator.judge.guard import Aim, Guard
@@ -61,9 +62,9 @@ def test_a_trial_counts_the_requests_of_its_world_in_both_roles():
     ]
     expected = REQUESTS_PER_S * 7200.0 * 60 / 70  # without washouts
     assert requests == pytest.approx([expected, expected], rel=0.05)
-    assert found.ends_s[-1] >= 7200.0
+    assert found.pair_ends_s[-1] >= 7200.0 - 150.0
     probe_turn_s = 0.08 * 60.0 + 0.3 * 10.0
-    assert np.all(np.diff(found.ends_s) >= probe_turn_s - 1e-9)
+    assert np.all(np.diff(found.pair_ends_s) >= 2.0 * probe_turn_s - 1e-9)
     assert found.served[-1] == pytest.approx(REQUESTS_PER_S * 7200.0, rel=0.05)
 
 
@@ -111,14 +112,15 @@ def test_a_disturbed_machine_rolls_no_equal_arms_back():
     assert "HeavyLoss" not in wrong
 
 
-def test_in_worlds_nobody_chose_equal_arms_get_no_more_verdicts_than_promised():
+@pytest.mark.parametrize("kind", Kind)
+def test_in_worlds_nobody_chose_equal_arms_get_no_more_verdicts_than_promised(kind):
     """Every run draws other worlds; the bounds are those of a binomial test at 1e-4."""
     seed, trials, guard = secrets.randbits(64), 40, Guard()
     found = []
     for number in range(trials):
         rng = np.random.default_rng([seed, number])
-        world, pods = draw_world(rng), 1 + number % 2
-        end = run_in_turns(world, EQUAL, in_turns(pods), Aim.GAIN, rng)
+        world, pods = draw_world(rng), PODS[kind][number % len(PODS[kind])]
+        end = run_trial(kind, world, EQUAL, pods, Aim.GAIN, rng)
         found.append((end.verdict, end.reason, pods, world))
     for verdict, share in (
         (Verdict.ROLL_BACK, guard.alpha),
@@ -155,17 +157,29 @@ def test_restarts_have_long_blocks_in_which_all_pods_run_one_configuration():
 
 
 @pytest.mark.parametrize("pods", [1, 4])
-def test_by_restart_a_broken_draft_is_found_before_its_first_block_counts(pods):
+def test_by_restart_a_broken_draft_is_found_soon_after_its_first_pod_serves(pods):
     def run(candidate, world):
         rngs = (np.random.default_rng([seed, 8]) for seed in range(9))
         plan = by_restart(pods)
+        histories = ((draw_history(BY_NAME[world], plan, rng), rng) for rng in rngs)
         return [
-            alarm_in_first_block(BY_NAME[world], candidate, plan, Aim.GAIN, rng) for rng in rngs
+            alarm_in_first_pair(BY_NAME[world], candidate, plan, history, Aim.GAIN, rng)
+            for history, rng in histories
         ]
 
     assert median(end.candidate_requests for end in run(BROKEN, "bursts") if end) <= 60
     assert all(run(BROKEN, "bursts"))
     assert not any(run(EQUAL, "mix"))
+
+
+@pytest.mark.parametrize("kind", [Kind.RESTART, Kind.SEPARATE_PODS])
+def test_a_broken_draft_is_found_within_100_requests_on_pods_that_start_with_it(kind):
+    for world in (BY_NAME["mix"], BY_NAME["periodic"]):
+        for pods in PODS[kind][::2]:
+            rngs = [np.random.default_rng([seed, pods]) for seed in range(15)]
+            found = [run_trial(kind, world, BROKEN, pods, Aim.GAIN, rng) for rng in rngs]
+            assert {end.verdict for end in found} == {Verdict.ROLL_BACK}
+            assert median(end.candidate_requests for end in found) <= 100, (world.name, pods)
 
 
 def test_separate_pods_find_a_broken_draft_at_once_and_else_need_five_for_each_arm():
@@ -175,14 +189,54 @@ def test_separate_pods_find_a_broken_draft_at_once_and_else_need_five_for_each_a
 
     broken, few, many = run(BROKEN, 2), run(EQUAL, 8), run(GAIN_10, 12)
     assert (broken.reason, few.reason) == ("AcceptLengthFell", "TooFewPods")
-    assert broken.elapsed_s < 300.0
+    assert broken.elapsed_s < 120.0, "before the warm-up is over"
     assert many.verdict is Verdict.PROMOTE
+
+
+def test_looks_are_frequent_until_the_candidate_has_answered_enough():
+    answered = np.arange(10.0, 60.0, 0.1)  # the two hundredth after 20 s
+    found = early_looks_s(10.0, 60.0, answered)
+    assert np.diff(found, prepend=10.0)[:8] == pytest.approx([2.5] * 8)
+    assert np.diff(found)[8:-1] == pytest.approx(15.0)
+    assert found[-1] == 60.0
+
+
+@pytest.mark.parametrize(
+    ("pair_s", "is_measured"),
+    [(in_turns(4).pair_s, False), (by_restart(2).pair_s, True), (WINDOW_S, False)],
+)
+def test_the_periodic_world_has_the_period_of_the_mean_pair(pair_s, is_measured):
+    load = draw_environment(
+        BY_NAME["periodic"], 1, 40 * pair_s, pair_s, np.random.default_rng(3)
+    ).load[:, 0]
+    is_high = load > np.sqrt(load.min() * load.max())
+    rises_s = np.flatnonzero(np.diff(is_high.astype(int)) == 1) * 5.0
+    assert np.diff(rises_s).mean() == pytest.approx(pair_s, rel=0.05)
+    if is_measured:
+        ends_s = Timeline(7, by_restart(2)).pair_ends_s
+        assert np.diff(ends_s).mean() == pytest.approx(pair_s, rel=0.1)
+
+
+def test_the_mean_pair_is_that_of_the_turns():
+    for plan in (in_turns(2), by_restart(4)):
+        lengths = np.diff(Timeline(5, plan).pair_ends_s[3:])  # without probes
+        assert lengths.mean() == pytest.approx(plan.pair_s, rel=0.1)
+
+
+def test_results_depend_on_all_code_of_trials_that_the_bench_imports(monkeypatch):
+    package = ROOT / "bench" / "rollout"
+    text = "".join(path.read_text() for path in package.glob("*.py") if path.stem != "kept")
+    imported = set(re.findall(r"from specdecode_operator\.trial\.(\w+) import", text))
+    assert imported == {module.__name__.rpartition(".")[2] for module in kept.TRIAL_MODULES}
+    before = kept.code_digest()
+    monkeypatch.setattr(kept, "TRIAL_MODULES", kept.TRIAL_MODULES[1:])
+    assert kept.code_digest() != before
 
 
 def served(pods=3, seconds=300.0):
     """Requests of a fleet, with the slot of each; the group is the pod."""
     rng, world = np.random.default_rng(4), BY_NAME["bursts"]
-    around = draw_environment(world, pods, seconds, rng)
+    around = draw_environment(world, pods, seconds, 100.0, rng)
     arrivals = draw_arrivals(around, slice(0, len(around.load)), rng)
     is_new = rng.random(len(arrivals.pod)) < 0.5
     return serve(world, BROKEN, around, arrivals, is_new, arrivals.pod, rng), arrivals.slot
@@ -218,13 +272,31 @@ def test_a_look_at_a_first_block_knows_all_requests_before_it():
 @pytest.mark.parametrize("candidate", [LOSS_10, EQUAL])
 def test_looks_that_are_skipped_would_not_have_ended_the_trial(candidate):
     found, guard = seen(candidate=candidate), Guard()
-    asked = set(looks(found, guard))
-    skipped = [turn for turn in range(1, 80, 2) if turn not in asked]
+    asked = list(looks(found, guard))
+    due = {each.pairs for each in asked if not each.open}
+    skipped = [pairs for pairs in range(1, 41) if pairs not in due]
     assert skipped
-    is_over = [look(found, guard, turn).verdict in ENDS for turn in sorted(asked)]
-    end = sorted(asked)[is_over.index(True)]
-    for turn in skipped:
-        assert turn > end or look(found, guard, turn).verdict is Verdict.CONTINUE
+    is_over = [judge_at(found, guard, each).verdict in ENDS for each in asked]
+    end = asked[is_over.index(True)].pairs
+    for pairs in skipped:
+        at = Look(float(found.pair_ends_s[pairs - 1]), pairs, 0)
+        assert pairs > end or judge_at(found, guard, at).verdict is Verdict.CONTINUE
+
+
+def test_by_restart_early_pairs_are_looked_at_once_a_minute_while_their_blocks_count():
+    plan = by_restart(2)
+    *_, found = watch(BY_NAME["steady"], EQUAL, plan, np.random.default_rng(1))
+    asked = [each for each in looks(found, Guard()) if each.pairs == 1 and each.open]
+    gaps_s = np.diff([each.at_s for each in asked])
+    assert len(asked) > 8
+    assert set(np.round(gaps_s[gaps_s <= 60.0 + 1e-6], 6)) >= {60.0}
+    assert gaps_s.max() < 60.0 + plan.washout_s + 60.0
+    requests = [
+        sum(sum(column_of(each.open, role, "requests")) for role in ROLES) for each in asked
+    ]
+    assert requests == sorted(requests)
+    pair = found.evidence.pairs[1]
+    assert requests[-1] < sum(sum(column_of(pair, role, "requests")) for role in ROLES)
 
 
 def test_a_cell_reports_shares_with_their_upper_bounds():

@@ -14,7 +14,8 @@ from specdecode_engine.graphs.plan import GraphReport, GraphSetReport
 from specdecode_engine.stats.prometheus import CORE, EngineMetrics, RequestLatency
 from specdecode_engine.stats.snapshot import CoreSnapshot, graph_values, range_state_values
 from specdecode_operator import children, resource
-from specdecode_operator.metrics import Metrics
+from specdecode_operator.metrics import Metrics, OverdueTrial
+from specdecode_operator.observed import Key
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "specdecode"
@@ -31,7 +32,7 @@ TARGET_LABELS = {"job", "namespace", "pod", "container", "endpoint", "instance"}
 TOLD_BY_OTHERS = {
     "specdecode_operator_definition_lacking_fields",  # has an alert
     "specdecode_engine_failures_total",  # has an alert; the process ends with it
-    "specdecode_operator_trial_progress_seconds",  # has an alert
+    "specdecode_operator_trial_overdue_seconds",  # has an alert
     "specdecode_accept_length",  # since the start; the panel divides rates
     "specdecode_active_range",
     "specdecode_range_drafted_tokens_total",  # kept and wasted together
@@ -74,6 +75,7 @@ def operator_registry():
     metrics.reconcile_seconds.observe(1.0)
     metrics.watch_queue(lambda: 0.0, lambda: 0.0)
     metrics.watch_resources(lambda: ())
+    metrics.watch_trials(lambda: [OverdueTrial(Key("ml", "chat"), "chat-1", 0.0)])
     return metrics.registry
 
 

@@ -96,6 +96,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "candidate cannot be changed",
     ),
     "strategy": ({}, {"strategy": "Hot"}, "strategy cannot be changed"),
+    "budget": ({}, {"explorationBudget": "Exempt"}, "explorationBudget cannot be changed"),
     "origin": ({}, {"origin": "Edit"}, "origin cannot be changed"),
     "after an abort": (
         {"state": "Aborted"},

@@ -34,8 +34,6 @@ MAX_FETCHING_PODS = 16
 """Fetching pods that are queried for one reconcile."""
 MAX_METRICS_BYTES = 4 * 2**20
 MAX_REPORT_BYTES = 64 * 1024
-MAX_INLINE_BYTES = 32 * 1024
-"""Longer metrics are parsed in a thread: the event loop must not stand still for milliseconds."""
 MAX_ERROR_CHARS = 500
 
 _METRICS_HEADERS: Mapping[str, str] = MappingProxyType({"accept": exposition.ACCEPT})
@@ -80,8 +78,13 @@ class EngineClient:
         return report.degraded if report is not None else None
 
     async def scrape(self, pods: Sequence[Manifest]) -> Scraped:
-        """Read the metrics of all pods; a pod without a complete response affects no other."""
-        results = await asyncio.gather(*(self._reading(pod) for pod in pods))
+        """Read the metrics of all pods; a pod without a complete response affects no other.
+
+        They are parsed in a thread, because that takes milliseconds.
+        """
+        bodies = await asyncio.gather(*(self._metrics(pod) for pod in pods))
+        uids = [pod["metadata"]["uid"] for pod in pods]
+        results = await asyncio.to_thread(lambda: list(map(_parse, uids, bodies)))
         by_pod = list(zip(pods, results, strict=True))
         return Scraped(
             tuple(each for _, each in by_pod if isinstance(each, Reading)),
@@ -117,20 +120,17 @@ class EngineClient:
             return TableResult(error=_no_answer(url, error))
         return _table_result(url, status, body)
 
-    async def _reading(self, pod: Manifest) -> Reading | str:
-        """The reading of one pod, or why there is none."""
+    async def _metrics(self, pod: Manifest) -> bytes | str:
+        """The response of one pod, or why there is none."""
         url = url_of(pod, self._port, names.PATH_METRICS)
         if url is None:
             return "has no address yet"
         try:
             async with self._scrapes:
-                body = await read_response(
+                return await read_response(
                     self._http, url, MAX_METRICS_BYTES, METRICS_TIMEOUT, _METRICS_HEADERS
                 )
-            if len(body) <= MAX_INLINE_BYTES:
-                return _parse(pod["metadata"]["uid"], body)
-            return await asyncio.to_thread(_parse, pod["metadata"]["uid"], body)
-        except (BadScrape, BadResponse) as error:
+        except BadResponse as error:
             return str(error)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return _no_answer(url, error)
@@ -188,8 +188,14 @@ def _no_answer(url: str, error: Exception) -> str:
     return f"{url} does not answer: {str(error) or type(error).__name__}"
 
 
-def _parse(pod_uid: str, body: bytes) -> Reading:
-    return reading_of(pod_uid, exposition.read(body.decode(errors="replace"), READ))
+def _parse(pod_uid: str, body: bytes | str) -> Reading | str:
+    """The reading of one pod, or why there is none."""
+    if isinstance(body, str):
+        return body
+    try:
+        return reading_of(pod_uid, exposition.read(body.decode(errors="replace"), READ))
+    except BadScrape as error:
+        return str(error)
 
 
 def _table_result(url: str, status: int, body: bytes) -> TableResult:

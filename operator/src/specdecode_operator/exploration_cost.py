@@ -1,4 +1,4 @@
-"""What trials of the operator's own cost, summed over custom resources from their status."""
+"""What trials cost, summed over custom resources from their status."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,15 +1,47 @@
 """Metrics of the operator."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from specdecode_api import names
 from specdecode_operator.conditions import Type
 from specdecode_operator.exploration_cost import exploration_cost
 from specdecode_operator.kinds import Manifest
+from specdecode_operator.observed import Key
 
 PREFIX = f"{names.METRIC_PREFIX}operator_"
+
+
+@dataclass(frozen=True, slots=True)
+class OverdueTrial:
+    """A running trial, and by how much its phase, pair or window is late; 0: it is on time."""
+
+    key: Key
+    name: str
+    late_s: float
+
+
+class _OverdueTrials(Collector):
+    """One series for each running trial that is not paused."""
+
+    def __init__(self, overdue: Callable[[], Iterable[OverdueTrial]]) -> None:
+        self._overdue = overdue
+
+    def collect(self) -> Iterable[Metric]:
+        """List the trials at every scrape."""
+        family = GaugeMetricFamily(
+            f"{PREFIX}trial_overdue_seconds",
+            "Seconds by which the present phase, pair or window of a running trial is late: beyond "
+            "twice the longest time that it usually takes. No value while the trial is paused.",
+            labels=("resource_namespace", "deployment", "trial"),
+        )
+        for each in self._overdue():
+            family.add_metric((each.key.namespace, each.key.name, each.name), each.late_s)
+        yield family
 
 
 class Metrics:
@@ -49,15 +81,9 @@ class Metrics:
         )
         self._resources = self._gauge("resources", "Custom resources.")
         self._running = self._gauge("trials_running", "Custom resources with a running trial.")
-        self._trial_progress = self._gauge(
-            "trial_progress_seconds",
-            "Longest time since a running trial completed a pair, a window or a phase; 0 without "
-            "trials.",
-        )
         self._candidate_pod_s = self._gauge(
             "exploration_candidate_pod_seconds",
-            "Pod-seconds of the last 24 hours that ran, or may still run, candidates of trials of "
-            "the operator's own.",
+            "Pod-seconds of the last 24 hours that ran, or may still run, candidates of trials.",
         )
         self._budget_used = self._gauge(
             "exploration_budget_used_ratio",
@@ -87,9 +113,9 @@ class Metrics:
         self._candidate_pod_s.set_function(lambda: exploration_cost(resources()).candidate_pod_s)
         self._budget_used.set_function(lambda: exploration_cost(resources()).largest_used)
 
-    def watch_trials(self, stalled_s: Callable[[], float]) -> None:
-        """Export the time since the running trials made progress."""
-        self._trial_progress.set_function(stalled_s)
+    def watch_trials(self, overdue: Callable[[], Iterable[OverdueTrial]]) -> None:
+        """Export how late each running trial is; there are few of them at any time."""
+        self.registry.register(_OverdueTrials(overdue))
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"{PREFIX}{name}", text, labels, registry=self.registry)

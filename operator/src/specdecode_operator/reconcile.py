@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from http import HTTPStatus
 
+from specdecode_api.v1alpha1 import Spec
 from specdecode_operator import events, pods, trial
 from specdecode_operator.activity import ActivityLog
 from specdecode_operator.cache import Cache
@@ -17,7 +18,7 @@ from specdecode_operator.denials import Denials
 from specdecode_operator.engine_poller import SLACK_S, EnginePoller
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest, child_id
 from specdecode_operator.kube_api import KubeApiError
-from specdecode_operator.metrics import Metrics
+from specdecode_operator.metrics import Metrics, OverdueTrial
 from specdecode_operator.object_writer import ObjectWriter
 from specdecode_operator.observed import Key, Observed
 from specdecode_operator.outcome import Outcome
@@ -27,7 +28,9 @@ from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
 from specdecode_operator.stable_pods import running_image
 from specdecode_operator.status import status
+from specdecode_operator.trial.overdue import overdue_s
 from specdecode_operator.trial.snapshot import EngineSnapshot
+from specdecode_operator.trial.state import Trial
 from specdecode_operator.trial.stored import RecordMemory, StateMark
 from specdecode_operator.update_strategy import overdue_pods
 
@@ -57,8 +60,8 @@ class Reconciler:
     memories: dict[Key, RecordMemory] = field(default_factory=dict)
     stored: dict[Key, StateMark] = field(default_factory=dict)
     """State of trials that was written last."""
-    progress: dict[Key, float] = field(default_factory=dict)
-    """Monotonic time of the latest progress of each running trial."""
+    running: dict[Key, tuple[Trial, Spec]] = field(default_factory=dict)
+    """Running trials, each with the spec of its resource."""
     activities: ActivityLog = field(default_factory=ActivityLog)
     denials: Denials[Key] = field(init=False)
     writer: ObjectWriter = field(init=False)
@@ -84,7 +87,7 @@ class Reconciler:
         now_s = snapshot.at_s if snapshot else self._now_s()
         observed = self._with_activity(key, observed, snapshot)
         decided = await self._decide(key, observed, now_s, snapshot)
-        self._remember(key, decided.memory)
+        self._remember(key, decided)
         outcome = await self.writer.write(key, observed, decided)
         if outcome.blocked is None:
             self.denials.clear(key)
@@ -116,7 +119,7 @@ class Reconciler:
         """Drop everything about a resource that is gone."""
         self.poller.forget(key)
         self.denials.clear(key)
-        for known in (self.memories, self.stored, self.progress):
+        for known in (self.memories, self.stored, self.running):
             known.pop(key, None)
         self.activities.forget(key)
         self.image_rollouts.forget(key)
@@ -186,22 +189,25 @@ class Reconciler:
             has_old_pods=any(pods.config_hash_of(pod) != new for pod in stable),
         )
 
-    def stalled_s(self) -> float:
-        """Longest time since a running trial made progress, in seconds; 0 without trials."""
-        now_s = time.monotonic()
-        # copied first: metrics are read by another thread
-        return max((now_s - latest_s for latest_s in list(self.progress.values())), default=0.0)
+    def overdue_trials(self) -> list[OverdueTrial]:
+        """How late each running trial is; called by another thread."""
+        now_s = self._now_s()
+        return [
+            OverdueTrial(key, running.name, late_s)
+            for key, (running, spec) in list(self.running.items())
+            if (late_s := overdue_s(running, spec, now_s)) is not None
+        ]
 
-    def _remember(self, key: Key, memory: RecordMemory | None) -> None:
-        """Keep the state of trials; what is to be stored changes when a trial makes progress."""
-        if memory is None:
+    def _remember(self, key: Key, decided: Plan) -> None:
+        """Keep the state of trials."""
+        if decided.memory is None or decided.step is None:
             return
-        before = self.memories.get(key)
-        self.memories[key] = memory
-        if memory.record.trial is None:
-            self.progress.pop(key, None)
-        elif before is None or before.mark.trial != memory.mark.trial:
-            self.progress[key] = time.monotonic()
+        self.memories[key] = decided.memory
+        running = decided.memory.record.trial
+        if running is None:
+            self.running.pop(key, None)
+        else:
+            self.running[key] = running, decided.step.now.resource.spec
 
     def _note_stored(self, key: Key, decided: Plan, *, is_done: bool) -> bool:
         """Whether new state was stored now.

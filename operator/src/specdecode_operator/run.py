@@ -133,7 +133,7 @@ def _build(
     )
     metrics.watch_queue(queue.depth, queue.oldest_s)
     metrics.watch_resources(cache.resources)
-    metrics.watch_trials(reconciler.stalled_s)
+    metrics.watch_trials(lambda: reconciler.overdue_trials() if gate.is_open else ())
     metrics.watch_leadership(lambda: gate.is_open)
     return _Components(
         settings, cluster, metrics, cache, queue, gate, served_crd, poller, reconciler, resync

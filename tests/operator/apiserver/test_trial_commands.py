@@ -36,7 +36,7 @@ def only_trial(api, namespace):
 
 def test_a_trial_is_started_with_owner_and_label(chat, plugin, only_trial):
     resource = chat()
-    words = ("--strategy", "Canary", "--on-success", "Promote", "--max-duration", "1h")
+    words = ("--strategy", "Canary", "--on-success", "Promote", "--max-duration", "1h", "--exempt")
     code, out, err = plugin("trial", "start", "chat", "-p", "{pageSize: 32}", *words)
     assert (code, err) == (0, "")
     trial = only_trial()
@@ -50,6 +50,7 @@ def test_a_trial_is_started_with_owner_and_label(chat, plugin, only_trial):
         "candidate": {"pageSize": 32},
         "strategy": "Canary",
         "onSuccess": "Promote",
+        "explorationBudget": "Exempt",
         "origin": "User",
         "state": "Running",
         "promote": False,

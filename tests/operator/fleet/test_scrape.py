@@ -129,6 +129,21 @@ async def test_pods_are_read_whole(listen):
     assert listen.commands[0][:2] == ("/metrics", exposition.ACCEPT)
 
 
+async def test_metrics_are_parsed_outside_of_the_event_loop(listen, monkeypatch):
+    threads, plain = set(), exposition.read
+
+    def read(*arguments):
+        threads.add(threading.get_ident())
+        return plain(*arguments)
+
+    monkeypatch.setattr(exposition, "read", read)
+    port = listen(TEXT.encode())
+    async with open_engine_client(port) as engines:
+        found = await engines.scrape([pod("a"), pod("b")])
+    assert len(found.readings) == 2
+    assert threading.get_ident() not in threads
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

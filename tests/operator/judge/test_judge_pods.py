@@ -1,6 +1,7 @@
 """Verdicts on separate pods: the pod is the unit."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -38,14 +39,18 @@ def evidence(effect=0.0, pods=6, windows=24, spread=0.01, seed=1, accept=3.0, **
                 )
                 for number in range(windows)
             )
-            rows.append(PodWindows(f"{role}-{pod}", role, found))
+            rows.append(PodWindows(f"{role}-{pod}", role, found, sums(role, accept, windows * 200)))
     count = pods * windows * 200
     base = RoleRow(count, 150_000 * count, 0, 0, 0, count)
-    cells = [
-        Cell(count, 1000 * count, 4_000_000 * count, round(1000 * count / a)) for a in (3.0, accept)
-    ]
+    cells = [sums(role, accept, count) for role in ROLES]
     total = (*base, *base._replace(**row), *cells[0], *cells[1])
     return PodEvidence(strata=STRATA, total=total, pods=tuple(rows))
+
+
+def sums(role, accept, requests):
+    accept = accept if role is Role.CANDIDATE else 3.0
+    tokens = 1000 * requests
+    return Cell(requests, tokens, round(12_000_000 * requests / accept), round(tokens / accept))
 
 
 def verdict(found, elapsed_s=3600.0):
@@ -77,8 +82,25 @@ def test_a_draft_that_does_not_fit_is_found_on_one_pod_of_each_arm(batch):
     old, new = Cell(40, 8000, 32_000_000, 2700), Cell(40, 8000, 80_000_000, 7900)
     cells = (old, new) if batch == 8 else (old, Cell(), Cell(), new)
     total = (*row, *row, *(number for cell in cells for number in cell))
-    found = verdict(PodEvidence(strata=strata, total=total), 60.0)
+    pods = tuple(
+        PodWindows(role, role, sums=cell) for role, cell in zip(ROLES, (old, new), strict=True)
+    )
+    found = verdict(PodEvidence(strata=strata, total=total, pods=pods), 60.0)
     assert found == (Verdict.ROLL_BACK, "AcceptLengthFell")
+
+
+@pytest.mark.parametrize("pods", [1, 2, 6])
+def test_a_fall_must_show_on_every_pod_of_the_candidate(pods):
+    """Content that sticks to pods halves the tokens per step of some pods, not of all."""
+    found = evidence(0.7, pods, accept=1.0)
+    assert verdict(found) == (Verdict.ROLL_BACK, "AcceptLengthFell")
+    *others, last = found.pods
+    alike = replace(last, sums=others[0].sums)
+    mixed = replace(found, pods=(*others, alike))
+    assert verdict(mixed)[1] != "AcceptLengthFell"
+    silent = replace(last, sums=Cell(2, 2000, 4_000_000, 667))
+    rest = verdict(replace(found, pods=(*others, silent)))[1] == "AcceptLengthFell"
+    assert rest is (pods > 1)
 
 
 def test_between_two_looks_nothing_changes():

@@ -120,6 +120,19 @@ def test_a_draft_that_does_not_fit_is_found_in_the_second_pair_of_turns():
     assert verdict([], by_restart, 25.0, open=broken) == (Verdict.ROLL_BACK, "AcceptLengthFell")
 
 
+def test_by_restart_a_fall_must_go_below_what_the_baseline_answered_at_other_times():
+    """One pair cannot distinguish other content from another draft; hours of the baseline can."""
+    by_restart = replace(GUARD, fallen_pairs=1)
+    broken = counts(new_time=2.3, accept=(4.2, 1.4))
+    alarm = (Verdict.ROLL_BACK, "AcceptLengthFell")
+    assert verdict([], by_restart, 25.0, open=broken, before=counts(accept=(4.2, 1.0))) == alarm
+    assert verdict([], by_restart, 25.0, open=broken, before=counts(accept=(2.4, 1.0))) == alarm
+    other = verdict([], by_restart, 25.0, open=broken, before=counts(accept=(1.6, 1.0)))
+    assert other[0] is Verdict.CONTINUE
+    unknown = verdict([], by_restart, 25.0, open=broken, before=(0,) * len(broken))
+    assert unknown == alarm
+
+
 def test_content_that_changes_within_a_pair_is_no_draft_that_does_not_fit():
     """Equal arms; a third of the tokens per step in the candidate's turn of one pair, or of two."""
     changed, same = counts(new_time=2.3, accept=(4.2, 1.4)), counts(new_time=1.0)

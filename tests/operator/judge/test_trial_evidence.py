@@ -13,6 +13,7 @@ from specdecode_operator.judge.recording import (
     abandon_pair,
     close_pair,
     close_window,
+    compare_with,
     observe_open,
     tail_bound,
 )
@@ -134,6 +135,20 @@ def test_windows_of_pods_are_standardised_by_the_mean_of_both_arms():
     assert later.pods[0].windows[1].log_ratio_micro < 0
 
 
+def test_sums_of_a_pod_are_those_of_all_its_windows():
+    found = PodEvidence()
+    for number, requests in enumerate((10.0, 4.0)):
+        found = close_window(found, number, {"a": (Role.BASELINE, arm(requests, strata=2))})
+    assert found.pods[0].sums == (28, 1400, 28_000_000, 560)
+
+
+def test_the_baseline_before_a_trial_is_kept_in_the_strata_of_the_trial():
+    found = compare_with(close_pair(TurnEvidence(), arm(strata=2), arm(strata=2)), arm(30, 3))
+    assert len(found.before) == len(found.pairs[0])
+    assert cell_of(found.before, 1, Role.BASELINE) == (30, 1500, 30_000_000, 600)
+    assert not any(cell_of(found.before, 1, Role.CANDIDATE))
+
+
 def test_the_bound_of_a_tail_has_the_share_closest_to_five_percent():
     assert tail_bound(Latencies(BOUNDS_S, (90.0, 5.0, 4.0, 1.0))) == 1
     assert tail_bound(Latencies()) == -1
@@ -144,7 +159,7 @@ def documents():
     pods = close_window(
         PodEvidence(), 0, {"a": (Role.BASELINE, arm()), "b": (Role.CANDIDATE, arm())}
     )
-    return [observe_open(turns, arm(), arm()), pods]
+    return [compare_with(observe_open(turns, arm(), arm()), arm(30)), pods]
 
 
 @pytest.mark.parametrize("evidence", documents(), ids=["turns", "pods"])

@@ -73,7 +73,8 @@ def test_a_trial_that_may_exceed_the_budget_does_not_start(world):
     made.run(300)
     assert made.record.trial is None
     message = conditions(made)["RecommendationReady"]["message"]
-    assert "6.2% of a day's pod-seconds" in message
+    assert "up to 6.2% of a day's pod-seconds" in message
+    assert "(0.0% by trials of the last 24 hours)" in message
     assert "rollout.exploration.maxCandidateShare is 5%" in message
 
 
@@ -101,13 +102,85 @@ def test_the_rest_doubles_after_each_inconclusive_trial_up_to_a_day(world):
     assert rests == [1800.0, 1800.0, 3600.0, 7200.0, DAY_S]
 
 
-def test_the_worst_case_is_half_of_the_time_of_the_pods_that_take_turns(world):
+def test_the_worst_case_is_the_time_of_pods_that_may_run_the_candidate(world):
     made = world(mode="Auto", guarded=False, replicas=20)
     spec = parse(made.resource).spec
-    assert worst_case_s(Kind.HOT, spec) == 0.5 * 8 * 1500.0
-    assert worst_case_s(Kind.SWITCHBACK, spec) == 0.5 * 1500.0
+
+    def worst_s(kind, has_restarts=False):
+        return worst_case_s(kind, spec, spec.rollout, has_restarts=has_restarts)
+
+    assert worst_s(Kind.HOT) == 0.5 * 8 * 1500.0
+    assert worst_s(Kind.SWITCHBACK) == 0.5 * 1500.0
+    assert worst_s(Kind.SWITCHBACK, has_restarts=True) == 0.5 * 20 * 1500.0
+    assert worst_s(Kind.CANARY) == 2 * 1500.0
     spent = (Spent(0.0, 864.0), Spent(-DAY_S, 10_000.0))
     assert share(spent, spec, 10.0) == 864.0 / (20 * DAY_S)
+
+
+def spent(made):
+    """Origins and pod-seconds of the trials of the last day."""
+    shown = made.status["exploration"]["spent"]
+    return [(each["origin"], float(each["candidatePodSeconds"])) for each in shown]
+
+
+@pytest.mark.parametrize("budget", ["Enforce", "Exempt"])
+def test_a_trial_of_a_user_begins_within_the_budget_or_if_it_is_exempt(world, try_out, budget):
+    made = world(guarded=False, exploration={"maxCandidateShare": "0.5%"})
+    try_out(made, explorationBudget=budget)
+    made.run(30)
+    status = made.trials["mine"]["status"]
+    if budget == "Exempt":
+        assert made.record.trial.name == "mine"
+        assert spent(made) == [("User", 0.5 * 2 * 1500.0)]
+        return
+    assert (status["verdict"], status["reason"]) == ("Aborted", "BudgetExceeded")
+    assert "up to 0.9% of a day's pod-seconds" in status["message"]
+    assert "rollout.exploration.maxCandidateShare is 0.5%" in status["message"]
+    assert "explorationBudget: Exempt" in status["message"]
+    assert "exploration" not in made.status
+    try_out(made, name="shorter", guard={"maxDuration": "10m"})
+    made.run(30)
+    assert made.record.trial.name == "shorter"
+
+
+def test_an_edit_always_begins_and_its_cost_counts_for_later_trials(world, speculate, try_out):
+    made = world(exploration={"maxCandidateShare": "0.5%"})
+    made.edit(speculation=speculate(3))
+    ended = made.run_to_end()
+    assert ended.origin == "Edit"
+    ((origin, cost_s),) = spent(made)
+    assert origin == "Edit"
+    assert 0.0 < cost_s < 0.5 * 2 * 1500.0
+    try_out(made, candidate={"speculation": speculate(1)}, guard={"maxDuration": "10m"})
+    made.run(30)
+    assert made.trials["mine"]["status"]["reason"] == "BudgetExceeded"
+
+
+def test_trials_that_others_asked_for_leave_the_number_of_the_operators_own(world, speculate):
+    made = world(mode="Auto", exploration={"maxTrialsPerDay": 1})
+    made.edit(speculation=speculate(3))
+    made.run_to_end()
+    made.seconds_by_num_steps = FASTER_AT_1
+    assert made.run(4000, until=lambda w: w.record.trial)
+    assert made.record.trial.origin == "Recommendation"
+    assert made.status["exploration"]["trialsToday"] == 2
+
+
+def test_a_lost_budget_is_at_least_that_of_the_trials_that_are_kept(world):
+    made = world(mode="Auto", guarded=False)
+    made.seconds_by_num_steps = FASTER_AT_1
+    made.speeds = {5: 0.02, 1: 0.016}
+    made.run_to_end()
+    before, cost_s = made.status["exploration"], spent(made)[0][1]
+    status = {name: value for name, value in made.status.items() if name != "exploration"}
+    made.resource = {**made.resource, "status": status}
+    made.end_operator()
+    made.run(30)
+    after = made.status["exploration"]
+    assert after["trialsToday"] == before["trialsToday"] == 1
+    assert after["trials"] == before["trials"] == 1
+    assert spent(made)[0][1] >= cost_s
+    assert float(after["alphaBudget"]) <= float(before["alphaBudget"])
 
 
 # --- without trials

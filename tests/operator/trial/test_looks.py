@@ -82,3 +82,21 @@ def test_the_table_of_a_trial_expires_and_that_of_a_verdict_stays(world, specula
     ending = look(made)
     assert ending.tables
     assert ending.expires_after_s is None
+
+
+def test_an_ending_trial_looks_at_some_pods_at_a_time_until_all_run_the_last_table(
+    world, speculate
+):
+    made = world(replicas=40)
+    in_turns(made, speculate)
+    made.command(made.record.trial.name, promote=True)
+    assert made.run(30, until=lambda w: w.record.trial.phase.is_ending)
+    seen: list[set[str]] = []
+    while made.record.trial is not None:
+        found = look(made)
+        assert found.tables.keys() == {pod["metadata"]["uid"] for pod in found.pods}
+        seen.append(set(found.tables))
+        made.run(2.5, step_s=2.5)
+    assert max(map(len, seen)) == 16
+    assert len(set().union(*seen)) == 40
+    assert {made.depth(engine) for engine in made.engines.values()} == {3}

@@ -1,5 +1,7 @@
 """Losses fail safe: nothing is rolled, and the conditions contain the remedy."""
 
+import copy
+
 import pytest
 
 from specdecode_api import names
@@ -105,6 +107,100 @@ def test_a_revision_deleted_while_the_operator_runs_is_written_again(rejected):
     rejected.run(60)
     assert rejected.revisions.keys() == {rejected.status["effective"]["revision"]}
     assert rejected.revisions.keys() <= before.keys()
+
+
+def fields_of(status):
+    """Paths of the fields of the status, and of the parts of `effective`."""
+    return [(name,) for name in status] + [("effective", name) for name in status["effective"]]
+
+
+def lose_field(made, path):
+    *parts, last = path
+    status = copy.deepcopy(made.status)
+    found = status
+    for part in parts:
+        found = found[part]
+    del found[last]
+    made.resource = {**made.resource, "status": status}
+    made.end_operator()
+
+
+def test_a_rejected_spec_does_not_get_in_force_whatever_single_field_is_lost(rejected):
+    before, hash_before = set(rejected.engines), rejected.status["configHash"]
+    complete, paths = rejected.resource, fields_of(rejected.status)
+    assert ("effective", "revision") in paths
+    assert ("lastTrial",) in paths
+    for path in paths:
+        rejected.resource = complete
+        lose_field(rejected, path)
+        rejected.run(60)
+        assert set(rejected.engines) == before, path
+        assert rejected.status["configHash"] == hash_before, path
+
+
+@pytest.mark.parametrize("policy", ["Immediate", "Guarded"])
+def test_a_promotion_stays_in_force_whatever_single_field_is_lost(world, try_out, policy):
+    made = promoted(world, try_out, policy)
+    before, hash_before = set(made.engines), made.status["configHash"]
+    complete, paths = made.resource, fields_of(made.status)
+    assert ("effective", "overrides") in paths
+    for path in paths:
+        made.resource = complete
+        lose_field(made, path)
+        made.run(60)
+        assert set(made.engines) == before, path
+        assert made.status["configHash"] == hash_before, path
+        assert "pageSize" in conditions(made)["SpecOverridden"]["message"], path
+
+
+def test_a_rejected_spec_does_not_get_in_force_without_status_effective_and_revisions(rejected):
+    before = set(rejected.engines)
+    rejected.revisions.clear()
+    lose_field(rejected, ("effective",))
+    rejected.run(60)
+    assert set(rejected.engines) == before
+    assert conditions(rejected)["StateLost"]["status"] == "True"
+
+
+def test_a_rejected_table_that_needs_no_restart_does_not_get_in_force_without_status(world):
+    """Its config hash is that of the configuration in force, so the revision decides."""
+    made = world()
+    spec = made.resource["spec"]["speculation"]
+    table = [{"from": 1, "candidateSteps": [1, 3, 5], "upHysteresis": 0.9}]
+    made.edit(speculation=spec | {"adaptive": {"policy": "Goodput", "batchSizes": table}})
+    assert made.run(60, until=lambda w: w.record.trial)
+    made.command(made.record.trial.name, state="Aborted")
+    assert made.run_to_end().verdict == "Aborted"
+    boots = {engine.entries["1"].up_hysteresis for engine in made.engines.values()}
+    lose_status(made)
+    made.trials.clear()
+    made.run(300)
+    assert made._boot(made.status["configHash"]).speculation.table["1"].up_hysteresis in boots
+    assert "speculation" in conditions(made)["SpecOverridden"]["message"]
+
+
+def test_an_immediate_edit_is_no_loss_after_a_trial(world, try_out):
+    """Trials leave revisions, and an edit that nothing guards is in force at once."""
+    made = world(guarded=False)
+    try_out(made)
+    assert made.run(60, until=lambda w: w.record.trial)
+    made.command("mine", state="Aborted")
+    made.run(120)
+    assert made.record.trial is None
+    assert made.status["effective"]["reason"] == "FollowsSpec"
+    made.edit(pageSize=32)
+    made.reconcile()
+    made.reconcile()
+    assert made.status["effective"]["reason"] == "FollowsSpec"
+    for lost in (lambda: None, made.revisions.clear):
+        lost()
+        made.end_operator()
+        before = made.status["configHash"]
+        made.edit(pageSize=made.resource["spec"]["pageSize"] * 2)
+        made.run(60)
+        assert "StateLost" not in conditions(made)
+        assert "SpecOverridden" not in conditions(made)
+        assert made.status["configHash"] != before
 
 
 @pytest.mark.parametrize("policy", ["Immediate", "Guarded"])

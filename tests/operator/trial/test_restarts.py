@@ -5,10 +5,9 @@ import itertools
 import pytest
 
 from specdecode_api import names
-from specdecode_operator.judge.evidence import ArmEvidence, RequestSums, Role, Stratum
+from specdecode_operator.judge.evidence import Role
 from specdecode_operator.trial.block_pods import role_now
 from specdecode_operator.trial.blocks import block_s, start_time_s
-from specdecode_operator.trial.early_alarms import comparable
 from specdecode_operator.trial.state import Restarts, Startup
 
 STABLE = ("Deployment", "chat-standalone")
@@ -368,18 +367,6 @@ def test_a_broken_draft_stops_before_its_block_counts(restarting):
     assert 4 <= ended.status["candidate"]["requests"] <= most <= 100
     made.run(120)
     assert hashes(made) == {made.old}
-
-
-def test_what_pods_answer_before_their_block_counts_is_compared_in_equal_strata_only():
-    sums = RequestSums(10.0, 1000.0, 300.0, 10.0)
-    both, old, new = (Stratum(size, "greedy", "free", "short") for size in (4, 8, 16))
-    pair = comparable(
-        ArmEvidence(strata={both: sums, old: sums}, failed_requests=3.0),
-        [ArmEvidence(strata={both: sums}), ArmEvidence(strata={both: sums, new: sums})],
-    )
-    assert pair.baseline.strata == {both: sums}
-    assert pair.candidate.strata == {both: sums + sums}
-    assert pair.baseline.failed_requests == 0.0
 
 
 def test_a_pause_returns_to_the_configuration_in_force(restarting):

@@ -129,8 +129,9 @@ class ExplorationSpec(HotRecord):
 
     max_candidate_share: Percent = Field(
         default="5%",
-        description="Maximum share of a day's pod-seconds that run a candidate configuration; a "
-        "trial starts only if its longest duration fits.",
+        description="Maximum share of a day's pod-seconds that run a candidate configuration. A "
+        "trial for a recommendation, or of a user, starts only if its longest duration fits; "
+        "trials of guarded edits count and always start.",
     )
     max_trials_per_day: Int = Field(
         default=4,
@@ -169,9 +170,7 @@ class RolloutSpec(HotRecord):
     switchback: Switchback = Field(
         default=Switchback(), description="Periods of strategies Hot and Switchback."
     )
-    exploration: ExplorationSpec = Field(
-        default=ExplorationSpec(), description="Budget of trials that the operator starts."
-    )
+    exploration: ExplorationSpec = Field(default=ExplorationSpec(), description="Budget of trials.")
 
     rules: ClassVar[tuple["Rule[RolloutSpec]", ...]] = (
         Rule(

@@ -97,14 +97,15 @@ class IntervalStatus(ResourceRecord):
 
 
 class SpentShown(ResourceRecord):
-    """What a trial of the operator cost, or may cost."""
+    """What a trial cost, or may cost."""
 
     started_at: Time = Field(description="When the trial began.")
     candidate_pod_seconds: Number = Field(description="Pod-seconds on its candidate.")
+    origin: TrialOrigin = Field(default="Recommendation", description="Who asked for it.")
 
 
 class ExplorationStatus(ResourceRecord):
-    """What trials of the operator's own cost, and when the next one may start."""
+    """What trials cost, and when the operator may start the next one of its own."""
 
     trials_today: Count = Field(description="Trials that started within 24 hours.")
     candidate_share: Number = Field(

@@ -171,6 +171,12 @@ class SpecDecodeTrialSpec(ResourceRecord):
     guard: TrialGuard | None = Field(
         default=None, description="Differences from the deployment's rollout.guard."
     )
+    exploration_budget: Literal["Enforce", "Exempt"] = Field(
+        default="Enforce",
+        description="Enforce refuses the trial if its longest duration does not fit into the "
+        "deployment's rollout.exploration.maxCandidateShare; Exempt begins it all the same. Its "
+        "cost counts in both cases. Immutable.",
+    )
     on_success: Literal["Promote", "Report"] = Field(
         default="Report",
         description="What follows a trial that passes: Promote puts the candidate in force, Report "
@@ -190,7 +196,7 @@ class SpecDecodeTrialSpec(ResourceRecord):
     rules: ClassVar[tuple["Rule[SpecDecodeTrialSpec]", ...]] = (
         *(
             unchangeable(field, _NEW_TRIAL)
-            for field in ("deployment", "candidate", "strategy", "origin")
+            for field in ("deployment", "candidate", "strategy", "origin", "explorationBudget")
         ),
         irreversible(
             "state",

@@ -25,6 +25,7 @@ from functools import lru_cache
 from specdecode_operator.judge.evidence import Stratum
 from specdecode_operator.judge.trial_evidence import (
     ROLES,
+    ROW,
     Cell,
     Counts,
     add_counts,
@@ -92,17 +93,25 @@ def match(counts: Counts, strata: Sequence[Stratum], has_others: bool = False) -
 
 
 def find_alarm(
-    pairs: Sequence[Counts], running: Counts, strata: Sequence[Stratum], fallen_pairs: int = 1
+    pairs: Sequence[Counts],
+    running: Counts,
+    strata: Sequence[Stratum],
+    fallen_pairs: int = 1,
+    before: Counts = (),
 ) -> Reason | None:
     """Reason and message of an alarm from complete pairs and the running one, if there is one.
 
     Decode time counts in complete pairs only: pods of one moment may differ in speed.
     `fallen_pairs`: fewest pairs, the running one included, that show fewer tokens per step.
+    `before`: what the baseline answered before the trial; the candidate must be below that as well.
     """
     if len(pairs) > PAIRS:
         return None
     shown = [*pairs, running] if running else pairs
-    return _find_fall(shown, strata, fallen_pairs) or _find_heavy_loss(pairs, strata)
+    fall = _find_fall(shown, strata, fallen_pairs)
+    if fall and before and not _is_below(add_counts(*shown), before, strata):
+        fall = None
+    return fall or _find_heavy_loss(pairs, strata)
 
 
 def _find_fall(
@@ -115,6 +124,23 @@ def _find_fall(
     found = [matched for matched in (match(pair, strata, True) for pair in pairs) if matched]
     has_fallen = [each.steps_per_token >= math.log(FACTOR_OF_PAIR) for each in found]
     return reason if len(found) >= fallen_pairs and all(has_fallen) else None
+
+
+def _is_below(everything: Counts, before: Counts, strata: Sequence[Stratum]) -> bool:
+    """Whether the candidate has fewer tokens per step than the baseline had at other times.
+
+    One pair shows a fall of the content as well as one of the draft. What pods have answered for
+    hours contains both kinds of content, most often in strata of their own: a slow kind fills
+    larger batches.
+    """
+    columns = list(columns_of(before, len(strata), *Cell._fields))
+    others = list(columns_of(everything, len(strata), *Cell._fields))
+    counts = list(everything[: 2 * ROW])
+    for at in range(len(strata)):
+        counts += [column[at] for column in columns[0::2]]
+        counts += [column[at] for column in others[1::2]]
+    found = match(tuple(counts), strata, has_others=True)
+    return found is None or found.steps_per_token >= math.log(FACTOR_OF_PAIR)
 
 
 def _find_fall_of_sum(everything: Counts, strata: Sequence[Stratum]) -> Reason | None:

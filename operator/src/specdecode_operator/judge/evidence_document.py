@@ -12,6 +12,7 @@ from specdecode_operator.judge.trial_evidence import (
     MAX_STRATA,
     MAX_WINDOWS,
     ROW,
+    Cell,
     Counts,
     Histograms,
     PodEvidence,
@@ -21,7 +22,7 @@ from specdecode_operator.judge.trial_evidence import (
     TurnEvidence,
 )
 
-VERSION = 2
+VERSION = 3
 LARGEST = 1e300
 MOST = 2**53
 """Whole numbers up to here are exact in every JSON parser."""
@@ -47,11 +48,17 @@ def to_document(evidence: TurnEvidence | PodEvidence) -> Document:
             "pairs": [list(counts) for counts in evidence.pairs],
             "open": list(evidence.open),
             "abandoned": list(evidence.abandoned),
+            "before": list(evidence.before),
         }
     return document | {
         "total": list(evidence.total),
         "pods": [
-            [each.pod, each.role.value, [list(window) for window in each.windows]]
+            [
+                each.pod,
+                each.role.value,
+                [list(window) for window in each.windows],
+                list(each.sums),
+            ]
             for each in evidence.pods
         ],
     }
@@ -67,7 +74,7 @@ def from_document(document: Any) -> TurnEvidence | PodEvidence:
     if fields.get("version") != VERSION:
         raise _bad("evidence.version", fields.get("version"), f"must be {VERSION}")
     is_pods = "pods" in fields
-    own = {"total", "pods"} if is_pods else {"pairs", "open", "abandoned"}
+    own = {"total", "pods"} if is_pods else {"pairs", "open", "abandoned", "before"}
     wanted = {"version", "strata", "tails", "baseline", "candidate"} | own
     if fields.keys() != wanted:
         raise _bad("evidence", sorted(map(str, fields)), f"must have the fields {sorted(wanted)}")
@@ -94,6 +101,7 @@ def from_document(document: Any) -> TurnEvidence | PodEvidence:
         ),
         open=_counts(fields["open"], "evidence.open", len(strata)),
         abandoned=_counts(fields["abandoned"], "evidence.abandoned", len(strata)),
+        before=_counts(fields["before"], "evidence.before", len(strata)),
     )
 
 
@@ -156,12 +164,14 @@ def _pods(value: Any) -> tuple[PodWindows, ...]:
     pods = []
     for index, row in enumerate(_list(value, "evidence.pods", MAX_PODS)):
         place = f"evidence.pods[{index}]"
-        name, role, windows = _list(row, place, 3, 3)
+        name, role, windows, sums = _list(row, place, 4, 4)
         if role not in tuple(Role):
             raise _bad(f"{place}[1]", role, f"must be {Role.BASELINE} or {Role.CANDIDATE}")
         rows = _list(windows, f"{place}[2]", MAX_WINDOWS)
         found = tuple(_window(each, f"{place}[2][{at}]") for at, each in enumerate(rows))
-        pods.append(PodWindows(_text(name, f"{place}[0]"), Role(role), found))
+        numbers = _list(sums, f"{place}[3]", CELL, CELL)
+        cell = Cell(*(_whole(each, f"{place}[3][{at}]") for at, each in enumerate(numbers)))
+        pods.append(PodWindows(_text(name, f"{place}[0]"), Role(role), found, cell))
     if len({each.pod for each in pods}) != len(pods):
         raise _bad("evidence.pods", [each.pod for each in pods], "must not contain a pod twice")
     return tuple(pods)

@@ -48,7 +48,9 @@ def judge_turns(evidence: TurnEvidence, guard: Guard, elapsed_s: float) -> Judge
     effects = decode_effects(evidence)
     first_tokens = first_token_effects(evidence)
     strata, coverage = compare_strata(evidence.strata, compared, guard)
-    alarm = find_alarm(evidence.pairs, evidence.open, evidence.strata, guard.fallen_pairs)
+    alarm = find_alarm(
+        evidence.pairs, evidence.open, evidence.strata, guard.fallen_pairs, evidence.before
+    )
     baseline, candidate = request_counts(everything, len(evidence.strata))
     found = Findings(
         baseline_requests=baseline,

@@ -23,6 +23,7 @@ from specdecode_operator.judge.trial_evidence import (
     MAX_STRATA,
     MAX_WINDOWS,
     MICRO,
+    NO_CELL,
     OTHER,
     ROLES,
     ROW,
@@ -76,6 +77,14 @@ def observe_open(
     )
 
 
+def compare_with(evidence: TurnEvidence, before: ArmEvidence) -> TurnEvidence:
+    """Add what the baseline answered before the trial, in the strata that are kept apart."""
+    counts = [0] * (2 * ROW)
+    for stratum in evidence.strata:
+        counts += [*_cell(before.strata.get(stratum, RequestSums())), *NO_CELL]
+    return replace(evidence, before=tuple(counts))
+
+
 def abandon_pair(evidence: TurnEvidence) -> TurnEvidence:
     """Give up the pair that runs; its failures and restarts remain."""
     return replace(evidence, open=(), abandoned=add_counts(evidence.abandoned, evidence.open))
@@ -94,7 +103,11 @@ def close_window(
         if name in known or len(known) < MAX_PODS:
             before = known.get(name, PodWindows(name, role))
             windows = (*before.windows, *_windows(number, arm, strata, rates))
-            known[name] = replace(before, windows=windows[-MAX_WINDOWS:])
+            known[name] = replace(
+                before,
+                windows=windows[-MAX_WINDOWS:],
+                sums=Cell(*map(sum, zip(before.sums, _cell(_everything(arm)), strict=True))),
+            )
     return PodEvidence(
         strata=strata,
         tails=tails,
@@ -140,6 +153,10 @@ def _row(arm: ArmEvidence, tails: Tails) -> RoleRow:
 
 def _slow(latencies: Latencies, bound: int) -> int:
     return 0 if bound < 0 else round(sum(latencies.counts[bound + 1 :]))
+
+
+def _everything(arm: ArmEvidence) -> RequestSums:
+    return sum(arm.strata.values(), RequestSums())
 
 
 def _cell(sums: RequestSums) -> Cell:
@@ -214,12 +231,13 @@ def _windows(
         rates.get(stratum if stratum in strata else OTHER, 0.0) * sums.tokens
         for stratum, sums in arm.strata.items()
     )
-    seen = sum(sums.seconds for sums in arm.strata.values()) * MICRO
+    own = _everything(arm)
+    seen = own.seconds * MICRO
     if not (seen > 0.0 and expected > 0.0):
         return ()
     window = PodWindow(
         number=number,
-        requests=round(sum(sums.requests for sums in arm.strata.values())),
+        requests=round(own.requests),
         log_ratio_micro=round(math.log(seen / expected) * MICRO),
         expected_us=round(expected),
         first_tokens=round(sum(arm.first_token.counts)),

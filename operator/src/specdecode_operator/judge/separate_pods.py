@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
-from specdecode_operator.judge.alarms import find_alarm
+from specdecode_operator.judge.alarms import FACTOR_OF_PAIR, FEWEST, Reason, find_alarm
 from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.guardrails import certain_rails
@@ -23,7 +23,13 @@ from specdecode_operator.judge.judgement import (
     request_counts,
     unmet_floors,
 )
-from specdecode_operator.judge.trial_evidence import ROLES, PodEvidence, PodWindow, PodWindows
+from specdecode_operator.judge.trial_evidence import (
+    ROLES,
+    Cell,
+    PodEvidence,
+    PodWindow,
+    PodWindows,
+)
 
 FEWEST_PODS = 5
 LOOKS = (3, 6, 12, 24)
@@ -55,7 +61,7 @@ def find_by_pods(evidence: PodEvidence, guard: Guard, elapsed_s: float) -> Findi
         gain=gain,
         first_token=first_token,
         has_first_token=any(each.first_tokens for pod in evidence.pods for each in pod.windows),
-        alarm=find_alarm((), evidence.total, evidence.strata),
+        alarm=_find_alarm(evidence),
         rails=certain_rails(evidence.total, guard),
         unmet=(*missing, *unmet_floors(min(baseline, candidate), coverage, guard, elapsed_s)),
         strata=strata,
@@ -63,6 +69,31 @@ def find_by_pods(evidence: PodEvidence, guard: Guard, elapsed_s: float) -> Findi
         pairs=0,
         elapsed_s=elapsed_s,
     )
+
+
+def _find_alarm(evidence: PodEvidence) -> Reason | None:
+    """Tokens per step at most half in the sum of all pods, and fewer on each pod of the candidate.
+
+    Content can stick to pods. If the arms are equal, all pods of the candidate are below all n of
+    the baseline by chance in one of C(2n, n) trials: one of 70 for four pods of each arm. With few
+    pods the factor alone protects.
+    """
+    if not are_apart((pod.role, pod.sums) for pod in evidence.pods):
+        return None
+    return find_alarm((), evidence.total, evidence.strata)
+
+
+def are_apart(pods: Iterable[tuple[Role, Cell]]) -> bool:
+    """Whether each pod of the candidate has fewer tokens per step than any of the baseline.
+
+    By `FACTOR_OF_PAIR`; pods with fewer than `FEWEST` requests are left out.
+    """
+    arms: dict[Role, list[float]] = {role: [] for role in ROLES}
+    for role, sums in pods:
+        if sums.steps > 0 and sums.requests >= FEWEST:
+            arms[role].append(sums.tokens / sums.steps)
+    old, new = arms[Role.BASELINE], arms[Role.CANDIDATE]
+    return bool(old and new) and max(new) * FACTOR_OF_PAIR <= min(old)
 
 
 def _too_few(pods: int) -> tuple[str, str]:

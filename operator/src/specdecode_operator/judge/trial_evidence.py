@@ -58,6 +58,8 @@ class Cell(NamedTuple):
     steps: int = 0
 
 
+NO_CELL = Cell()
+
 ROW, CELL = len(RoleRow._fields), len(Cell._fields)
 
 
@@ -88,13 +90,18 @@ NO_HISTOGRAMS = Histograms()
 
 @dataclass(frozen=True, slots=True)
 class TurnEvidence:
-    """Pairs of turns. `open` is the pair that runs; `abandoned` sums pairs that were given up."""
+    """Pairs of turns. `open` is the pair that runs; `abandoned` sums pairs that were given up.
+
+    `before` is what the baseline answered before the trial, where one pair may show a fall; the
+    cells of the candidate are zeros.
+    """
 
     strata: tuple[Stratum, ...] = ()
     tails: Tails = NO_TAILS
     pairs: tuple[Counts, ...] = ()
     open: Counts = ()
     abandoned: Counts = ()
+    before: Counts = ()
     baseline: Histograms = NO_HISTOGRAMS
     candidate: Histograms = NO_HISTOGRAMS
 
@@ -121,6 +128,8 @@ class PodWindows:
     pod: str
     role: Role
     windows: tuple[PodWindow, ...] = ()
+    sums: Cell = NO_CELL
+    """Of all strata since the start of the trial, the open window included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,12 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
         choices=("Promote", "Report"),
         help="put a candidate that passes in force, or wait for `trial promote` (Report)",
     )
+    parser.add_argument(
+        "--exempt",
+        action="store_const",
+        const="Exempt",
+        help="begin even beyond rollout.exploration.maxCandidateShare; the cost counts",
+    )
     for name, (metavar, text) in GUARD.items():
         kind = int if metavar == "N" else str
         parser.add_argument(
@@ -111,7 +117,7 @@ async def _start(options: argparse.Namespace, console: Console) -> None:
     source, text = _source(options)
     candidate = trials.read_candidate(source, text)
     guard = {_camel(name): value for name in GUARD if (value := getattr(options, name)) is not None}
-    wanted = trials.TrialOptions(options.strategy, options.on_success, guard)
+    wanted = trials.TrialOptions(options.strategy, options.on_success, options.exempt, guard)
     await _with_reader(
         options,
         console,

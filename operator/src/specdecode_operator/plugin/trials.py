@@ -31,6 +31,7 @@ class TrialOptions:
 
     strategy: str | None = None
     on_success: str | None = None
+    budget: str | None = None
     guard: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -59,7 +60,11 @@ async def start(
     (resource,) = await lookup.resources(reader, scope)
     running = in_force.in_force(resource, await revisions(reader, resource))
     notes = await _dry_run(reader, resource, merge_patch(running.spec, candidate))
-    fields = {"strategy": options.strategy, "onSuccess": options.on_success}
+    fields = {
+        "strategy": options.strategy,
+        "onSuccess": options.on_success,
+        "explorationBudget": options.budget,
+    }
     spec: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
     if options.guard:
         spec["guard"] = dict(options.guard)

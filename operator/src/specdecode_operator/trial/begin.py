@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from specdecode_operator import pods
 from specdecode_operator.trial.candidate import beyond_candidates
 from specdecode_operator.trial.configuration import InForce, table_target
-from specdecode_operator.trial.exploration import why_over_budget
+from specdecode_operator.trial.exploration import why_over_budget, why_too_many
 from specdecode_operator.trial.finish import promoted
 from specdecode_operator.trial.learning import Advice, proposal_of
 from specdecode_operator.trial.objects import waiting_trials
@@ -20,8 +20,9 @@ from specdecode_operator.trial.start import (
     begin_proposal,
     named,
     why_held,
+    worst_case,
 )
-from specdecode_operator.trial.state import Kind, Origin, Target
+from specdecode_operator.trial.state import Origin, Target
 from specdecode_operator.trial.users import begin_user, user_trial
 
 NOT_TRIED = (
@@ -82,15 +83,12 @@ def _begin_proposal(
     how = arrange(target, situation.rollout, now, situation.observed, situation.image)
     if isinstance(how, StrategyRefused):
         return record, how.message
-    if held := _why_not_now(record, how.kind, situation):
-        return record, held
-    return begin_proposal(record, now, target, how, situation.now_s), ""
-
-
-def _why_not_now(record: Record, kind: Kind, situation: Situation) -> str:
-    if not situation.has_trials:
-        return TRIALS_OFF
-    return why_over_budget(record, situation.resource.spec, kind, situation.now_s)
+    spec, now_s = situation.resource.spec, situation.now_s
+    wanted = worst_case(how, spec, spec.rollout, Origin.RECOMMENDATION, now_s)
+    held = why_too_many(record, spec, now_s) or why_over_budget(record, spec, wanted)
+    if held or not situation.has_trials:
+        return record, held if situation.has_trials else TRIALS_OFF
+    return begin_proposal(record, now, target, how, wanted), ""
 
 
 def _begin_edit(record: Record, target: Target, now: InForce, situation: Situation) -> Begun:

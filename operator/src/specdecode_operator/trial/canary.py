@@ -3,7 +3,8 @@
 The Service selects all of them, so traffic goes by the number of pods. Fresh pods, because caches
 that have served for days would flatter the old configuration; where no node takes them, the pods
 that serve anyway stand in. Readings of other pods are not counted.
-What each pod did is summed by windows of time; the open window is kept in memory.
+What each pod did is summed by windows of time; the open window is kept in memory. Before the first
+window, from the first pod of the candidate on that serves, only what is broken ends the trial.
 """
 
 from dataclasses import replace
@@ -17,10 +18,11 @@ from specdecode_operator.judge.recording import close_window
 from specdecode_operator.judge.trial_evidence import MAX_WINDOWS, PodEvidence
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
 from specdecode_operator.rollout import Rollout, hash_of_template, rollout
-from specdecode_operator.trial.context import TrialContext
+from specdecode_operator.trial.context import TrialContext, uid_of
 from specdecode_operator.trial.counting import counted, cut
 from specdecode_operator.trial.crossover import is_over, outcome
 from specdecode_operator.trial.failing import candidate_trouble, does_not_start
+from specdecode_operator.trial.guard import TrialTiming
 from specdecode_operator.trial.state import End, Phase, Trial, TrialOutcome
 
 
@@ -29,13 +31,12 @@ def step(trial: Trial, context: TrialContext) -> Trial:
     found = context.pods(names.ROLE_CANARY)
     if broken := does_not_start(trial, context, found, "the canary"):
         return replace(trial, outcome=broken)
-    match trial.phase:
-        case Phase.PREPARING:
-            return _prepare(trial, context)
-        case Phase.WARMING_UP:
-            return _warm_up(trial, context)
-        case _:
-            return _measure(trial, context)
+    if trial.phase is Phase.MEASURING:
+        return _measure(trial, context)
+    trial = _watched(trial, context)
+    if trial.outcome is not None:
+        return trial
+    return _prepare(trial, context) if trial.phase is Phase.PREPARING else _warm_up(trial, context)
 
 
 def is_settled(trial: Trial, context: TrialContext) -> bool:
@@ -48,6 +49,28 @@ def is_settled(trial: Trial, context: TrialContext) -> bool:
         return False
     is_new = hash_of_template(live) == trial.target.arm.config_hash
     return is_new and rollout(live) is Rollout.COMPLETE
+
+
+def baseline_role(trial: Trial) -> str:
+    """Role of the pods that a canary is compared with now.
+
+    Fresh pods start with the canary. Until all of them serve, the pods that serve anyway stand in.
+    """
+    is_fresh = trial.has_fresh_baseline and trial.phase is not Phase.PREPARING
+    return names.ROLE_BASELINE if is_fresh else names.ROLE_STABLE
+
+
+def _watched(trial: Trial, context: TrialContext) -> Trial:
+    """Count what is answered before anything is measured; an outcome if the candidate is broken."""
+    if trial.is_paused or context.snapshot is None:
+        return trial
+    trial = counted(trial, context, _arms(trial, context), trial.started_s)
+    seen = _with_window(trial, PodEvidence())
+    judgement = judge_pods(seen, context.guard, trial.elapsed_s(context.now_s))
+    if judgement.verdict is not Verdict.ROLL_BACK:
+        return trial
+    end = outcome(judgement.verdict, judgement.reason, judgement.message)
+    return replace(trial, evidence=seen, judgement=judgement, outcome=end)
 
 
 def _prepare(trial: Trial, context: TrialContext) -> Trial:
@@ -83,9 +106,11 @@ def _warm_up(trial: Trial, context: TrialContext) -> Trial:
     """Wait; the first reading afterwards is where counting begins."""
     if context.now_s - trial.since_s < context.timing.warm_up_s or context.snapshot is None:
         return trial
-    begun = cut(counted(trial, context, _arms(trial, context)))
+    arms = _arms(trial, context)
+    uids = {uid_of(pod) for pod in arms}
+    known = {uid: ledger for uid, ledger in trial.ledgers.items() if uid in uids}
     return replace(
-        begun,
+        cut(counted(replace(trial, ledgers=known), context, arms)),
         phase=Phase.MEASURING,
         since_s=context.now_s,
         window_s=context.now_s,
@@ -99,10 +124,9 @@ def _measure(trial: Trial, context: TrialContext) -> Trial:
         return trial
     if context.snapshot is not None:
         trial = counted(trial, context, _arms(trial, context))
-    is_complete = context.now_s - trial.window_s >= window_length_s(context)
-    seen = _with_window(trial)
-    # In an open window only alarms count, which go by the sums over all pods.
-    judged = seen if is_complete else replace(seen, pods=_by_pod(trial).pods)
+    is_complete = context.now_s - trial.window_s >= window_length_s(context.timing)
+    seen = _with_window(trial, _by_pod(trial))
+    judged = seen if is_complete else _without_window(seen, trial.window)
     judgement = judge_pods(judged, context.guard, context.now_s - trial.since_s - trial.paused_s)
     end = outcome(judgement.verdict, judgement.reason, judgement.message)
     if (
@@ -122,12 +146,28 @@ def _measure(trial: Trial, context: TrialContext) -> Trial:
     return replace(closed, judgement=judgement, hold=hold, outcome=end)
 
 
-def window_length_s(context: TrialContext) -> float:
+def _without_window(seen: PodEvidence, number: int) -> PodEvidence:
+    """In an open window only alarms count, which go by sums."""
+    pods = (
+        replace(pod, windows=tuple(each for each in pod.windows if each.number != number))
+        for pod in seen.pods
+    )
+    return replace(seen, pods=tuple(pods))
+
+
+def border_s(trial: Trial, timing: TrialTiming) -> float | None:
+    """When the warm-up or the open window ends, in seconds since 1970; None before."""
+    if trial.phase is Phase.WARMING_UP:
+        return trial.since_s + timing.warm_up_s
+    return trial.window_s + window_length_s(timing) if trial.phase is Phase.MEASURING else None
+
+
+def window_length_s(timing: TrialTiming) -> float:
     """Length of a window, by which a whole trial has fewer windows than are kept."""
-    return context.timing.max_duration_s / (MAX_WINDOWS * 3 // 4)
+    return timing.max_duration_s / (MAX_WINDOWS * 3 // 4)
 
 
-def _with_window(trial: Trial) -> PodEvidence:
+def _with_window(trial: Trial, evidence: PodEvidence) -> PodEvidence:
     """The evidence with the open window of each pod."""
     found: dict[str, tuple[Role, ArmEvidence]] = {}
     for uid, ledger in trial.ledgers.items():
@@ -135,7 +175,7 @@ def _with_window(trial: Trial) -> PodEvidence:
         for role, arm in ((Role.BASELINE, trial.old), (Role.CANDIDATE, trial.target.arm)):
             if arm in block:
                 found[uid] = (role, replace(block[arm], pods=1))
-    return close_window(_by_pod(trial), trial.window, found)
+    return close_window(evidence, trial.window, found)
 
 
 def _by_pod(trial: Trial) -> PodEvidence:
@@ -150,12 +190,11 @@ def _silence(context: TrialContext) -> str:
 
 def _arms(trial: Trial, context: TrialContext) -> tuple[Manifest, ...]:
     """Pods whose requests count."""
-    role = names.ROLE_BASELINE if trial.has_fresh_baseline else names.ROLE_STABLE
     return (
         *context.pods(names.ROLE_CANARY),
         *(
             pod
-            for pod in context.pods(role)
+            for pod in context.pods(baseline_role(trial))
             if reading_pods.config_hash_of(pod) == trial.old.config_hash
         ),
     )

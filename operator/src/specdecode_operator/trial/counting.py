@@ -8,16 +8,23 @@ from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.state import Trial
 
 
-def counted(trial: Trial, context: TrialContext, found: tuple[Manifest, ...]) -> Trial:
+def counted(
+    trial: Trial,
+    context: TrialContext,
+    found: tuple[Manifest, ...],
+    since_s: float | None = None,
+) -> Trial:
     """Count what is new of these pods.
 
-    From the first reading of a pod on: what came before was not of this trial.
+    From the first reading of a pod on: what came before was not of this trial. A pod that started
+    after `since_s`, in seconds since 1970, counts in full.
     """
     ledgers = dict(trial.ledgers)
     for reading in context.readings(found):
         known = ledgers.get(reading.pod_uid)
         if known is None:
-            known = Ledger.begin(context.now_s, (trial.old, trial.target.arm))
+            begun_s = context.now_s if since_s is None else since_s
+            known = Ledger.begin(begun_s, (trial.old, trial.target.arm))
         ledgers[reading.pod_uid] = known.take([reading])
     return replace(trial, ledgers=ledgers)
 

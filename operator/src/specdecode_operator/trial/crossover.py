@@ -13,7 +13,12 @@ from specdecode_api import names
 from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Role, pool
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Verdict
-from specdecode_operator.judge.recording import abandon_pair, close_pair, observe_open
+from specdecode_operator.judge.recording import (
+    abandon_pair,
+    close_pair,
+    compare_with,
+    observe_open,
+)
 from specdecode_operator.judge.trial_evidence import TurnEvidence
 from specdecode_operator.judge.turns import (
     pods_in_pair,
@@ -22,6 +27,8 @@ from specdecode_operator.judge.turns import (
     washout_stretch,
 )
 from specdecode_operator.kinds import Manifest
+from specdecode_operator.pods import config_hash_of
+from specdecode_operator.trial.blocks import known_evidence
 from specdecode_operator.trial.context import TrialContext, name_of, uid_of
 from specdecode_operator.trial.counting import counted, cut
 from specdecode_operator.trial.state import (
@@ -83,14 +90,25 @@ def step(trial: Trial, context: TrialContext) -> Trial:
             return _measure(trial, context)
 
 
-def is_settled(trial: Trial, context: TrialContext) -> bool:
-    """Whether an ending trial has left its last table everywhere, or has waited long enough."""
+def settled(trial: Trial, context: TrialContext) -> Trial:
+    """The trial with the pods that reported the last table at this look."""
     arm = arm_of(trial, "")
     stable = context.ready(names.ROLE_STABLE, trial.old.config_hash)
+    found = {uid_of(pod) for pod in stable if context.runs(pod, arm)}
+    return replace(trial, settled=trial.settled | found)
+
+
+def is_settled_on(trial: Trial, pod: Manifest) -> bool:
+    """Whether an ending trial needs nothing more of a pod."""
+    is_old = config_hash_of(pod) == trial.old.config_hash
+    return not is_old or uid_of(pod) in trial.settled
+
+
+def is_settled(trial: Trial, context: TrialContext) -> bool:
+    """Whether an ending trial has left its last table everywhere, or has waited long enough."""
+    stable = context.ready(names.ROLE_STABLE, trial.old.config_hash)
     is_late = context.now_s - trial.since_s > PATIENCE_S
-    return is_late or (
-        context.snapshot is not None and all(context.runs(pod, arm) for pod in stable)
-    )
+    return is_late or all(is_settled_on(trial, pod) for pod in stable)
 
 
 def is_over(trial: Trial, context: TrialContext) -> bool:
@@ -198,10 +216,13 @@ def _half(trial: Trial) -> HalfPair:
 
 
 def observed(trial: Trial) -> TurnEvidence:
-    """Complete pairs and what is known of the open one."""
-    if trial.open == NO_HALF:
-        return _in_turns(trial)
-    return observe_open(_in_turns(trial), trial.open.baseline, trial.open.candidate)
+    """Complete pairs and what is known of the open one; of the baseline before, by restart."""
+    found = _in_turns(trial)
+    if trial.open != NO_HALF:
+        found = observe_open(found, trial.open.baseline, trial.open.candidate)
+    if trial.restarts is None:
+        return found
+    return compare_with(found, known_evidence(trial.restarts.history))
 
 
 def _abandoned(trial: Trial) -> Trial:

@@ -1,8 +1,9 @@
-"""Alarms in the first block of a candidate, before the block counts.
+"""Alarms before anything counts: while the first pods of a candidate serve, and all warm up.
 
-While pods restart one after the other and warm up, the first of them answer requests already. Times
-are not comparable then, but tokens per step are: a draft that does not fit is found by them, within
-equal strata of what the pods in force have answered.
+Times are not comparable then, but tokens per step are: a draft that does not fit is found by them.
+Pods of a canary are compared with pods that serve at the same time (`canary`); where all pods
+restart, there are none, and what the pods in force answered just before stands in, within equal
+strata. Looks are `EARLY_LOOK_S` apart until the candidate has answered `EARLY_REQUESTS`.
 """
 
 from collections.abc import Iterable
@@ -12,17 +13,59 @@ from specdecode_operator.judge.evidence import ArmEvidence, Role, pool
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Judgement
-from specdecode_operator.judge.recording import observe_open
+from specdecode_operator.judge.recording import compare_with, observe_open
 from specdecode_operator.judge.trial_evidence import TurnEvidence
+from specdecode_operator.kinds import Manifest
 from specdecode_operator.trial.block_pods import restarts_of, role_now, serving
-from specdecode_operator.trial.blocks import known_evidence
+from specdecode_operator.trial.blocks import known_evidence, known_strata
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.counting import counted
 from specdecode_operator.trial.crossover import outcome
-from specdecode_operator.trial.state import HalfPair, Trial
+from specdecode_operator.trial.state import HalfPair, Restarts, Trial
 
 EARLY = "AcceptLengthFell"
 """The reason that needs no comparable times."""
+EARLY_LOOK_S = 2.5
+"""Most time between looks while a broken candidate would be found by its next requests."""
+EARLY_REQUESTS = 200
+"""Requests of a candidate after which looks are rarer: what no load explains is shown by half."""
+FEWEST_KNOWN = 20
+"""Requests that make what was answered just before the first block a baseline of its own."""
+KNOWN_REQUESTS = 100
+KNOWN_S = 60.0
+"""How much, and for how long, is counted before the first block."""
+
+
+def is_early(trial: Trial) -> bool:
+    """Whether no pair and no window is complete yet."""
+    evidence = trial.evidence
+    return not (evidence.pairs if isinstance(evidence, TurnEvidence) else trial.window)
+
+
+def answered_by_candidate(trial: Trial) -> float:
+    """Requests of the candidate that are counted since its pods serve."""
+    blocks = (ledger.cut()[1] for ledger in trial.ledgers.values())
+    arms = [block.get(trial.target.arm, ArmEvidence()) for block in blocks]
+    return sum(sums.requests for arm in arms for sums in arm.strata.values())
+
+
+def noted(
+    restarts: Restarts, trial: Trial, context: TrialContext, ready: tuple[Manifest, ...]
+) -> Restarts | None:
+    """Note what the pods in force answer just before the first block; None: more is to come.
+
+    Content changes in minutes, so what was answered since the pods' start stands in only where they
+    answer too little.
+    """
+    blocks = (ledger.cut()[1] for ledger in trial.ledgers.values())
+    recent = known_strata(block.get(trial.old, ArmEvidence()) for block in blocks)
+    requests = sum(row.requests for row in recent)
+    if requests < KNOWN_REQUESTS and context.now_s - trial.since_s < KNOWN_S:
+        return None
+    readings = context.readings(ready)
+    history = known_strata(each.arms[trial.old] for each in readings if trial.old in each.arms)
+    known = recent if requests >= FEWEST_KNOWN else history
+    return replace(restarts, known=known, history=history)
 
 
 def watched(trial: Trial, context: TrialContext) -> Trial:
@@ -32,14 +75,15 @@ def watched(trial: Trial, context: TrialContext) -> Trial:
     found = serving(trial, context)
     if context.snapshot is None or not found:
         return trial
-    trial = counted(trial, context, found)
-    if not isinstance(trial.evidence, TurnEvidence) or trial.evidence.pairs:
+    trial = counted(trial, context, found, trial.turn.began_s)
+    if not is_early(trial):
         return trial
-    known = known_evidence(restarts_of(trial).known)
+    restarts = restarts_of(trial)
+    known, history = known_evidence(restarts.known), known_evidence(restarts.history)
     ledgers = trial.ledgers.values()
     answered = (each.cut()[1].get(trial.target.arm, ArmEvidence()) for each in ledgers)
     pair = comparable(pool((known, trial.first_half.baseline)), answered)
-    judgement = judge_early(pair, context.guard, trial.elapsed_s(context.now_s))
+    judgement = judge_early(pair, history, context.guard, trial.elapsed_s(context.now_s))
     if judgement.reason != EARLY:
         return trial
     end = outcome(judgement.verdict, judgement.reason, judgement.message)
@@ -57,8 +101,7 @@ def comparable(baseline: ArmEvidence, answered: Iterable[ArmEvidence]) -> HalfPa
     return HalfPair(old, new)
 
 
-def judge_early(pair: HalfPair, guard: Guard, elapsed_s: float) -> Judgement:
+def judge_early(pair: HalfPair, history: ArmEvidence, guard: Guard, elapsed_s: float) -> Judgement:
     """Judge a pair that is not counted yet; only `EARLY` is meant."""
-    return judge_turns(
-        observe_open(TurnEvidence(), pair.baseline, pair.candidate), guard, elapsed_s
-    )
+    found = observe_open(TurnEvidence(), pair.baseline, pair.candidate)
+    return judge_turns(compare_with(found, history), guard, elapsed_s)

@@ -48,6 +48,7 @@ def rule(record: Record, trial: Trial, outcome: TrialOutcome, base: ArmKey, now_
         trial,
         phase=Phase.PROMOTING if is_promoted else Phase.ROLLING_BACK,
         since_s=now_s,
+        progress_s=now_s,
         outcome=outcome,
         is_paused=False,
         hold="",

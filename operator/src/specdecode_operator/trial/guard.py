@@ -32,11 +32,6 @@ class TrialTiming:
         """Least time between looks at pods that take turns."""
         return min(LOOK_S, max(1.0, (self.washout_s or self.block_s) / LOOKS_PER_TURN))
 
-    @property
-    def canary_look_s(self) -> float:
-        """Time between looks at arms on separate pods."""
-        return min(LOOK_S, max(1.0, (self.warm_up_s or self.block_s) / LOOKS_PER_TURN))
-
 
 def guarded_as(rollout: RolloutSpec, guard: Mapping[str, Any]) -> RolloutSpec:
     """Apply a trial's differences from the deployment's guard."""

@@ -1,7 +1,9 @@
 """When to look at which engines, and the tables that they must run then. Pure.
 
 A trial in turns needs three looks per turn: when its tables are sent, at the end of the washout and
-at the end of the block. Until a first pair is complete there are more, so that alarms are early.
+at the end of the block. Arms on separate pods need one at the end of each window, and one a minute
+for what is certain, such as failures. Until a first pair or window is complete there are more, so
+that alarms are early.
 """
 
 from collections.abc import Mapping
@@ -10,14 +12,19 @@ from types import MappingProxyType
 
 from specdecode_api import names
 from specdecode_operator import pods
-from specdecode_operator.judge.trial_evidence import TurnEvidence
 from specdecode_operator.judge.turns import LONGEST
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.observed import Observed
 from specdecode_operator.resource import parse_stored
-from specdecode_operator.trial import block_pods, crossover, restarts
+from specdecode_operator.trial import block_pods, canary, crossover, restarts
 from specdecode_operator.trial.context import is_alive, role_of, uid_of
-from specdecode_operator.trial.guard import TrialTiming, guarded_timing
+from specdecode_operator.trial.early_alarms import (
+    EARLY_LOOK_S,
+    EARLY_REQUESTS,
+    answered_by_candidate,
+    is_early,
+)
+from specdecode_operator.trial.guard import LOOK_S, TrialTiming, guarded_timing
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.state import Kind, Phase, Table, Trial
 
@@ -64,10 +71,9 @@ def next_look(observed: Observed, record: Record, now_s: float, since_s: float) 
     if trial.elapsed_s(now_s) > timing.max_duration_s + crossover.PATIENCE_S:
         # Its end cannot be stored; until it can, engines run what is in force.
         trial = replace(trial, is_paused=True)
-    due_s = _due_s(trial, timing, now_s, since_s)
-    return Look(
-        due_s, _participants(trial, ready), _tables(trial, ready), _expires_after_s(trial, timing)
-    )
+    found = _participants(trial, ready)
+    due_s = _due_s(trial, timing, found, now_s, since_s)
+    return Look(due_s, found, _tables(trial, found), _expires_after_s(trial, timing))
 
 
 def _expires_after_s(trial: Trial, timing: TrialTiming) -> float | None:
@@ -77,43 +83,55 @@ def _expires_after_s(trial: Trial, timing: TrialTiming) -> float | None:
     return MISSED_LOOKS * max(LONGEST * timing.block_s, REST_LOOK_S)
 
 
-def _due_s(trial: Trial, timing: TrialTiming, now_s: float, since_s: float) -> float:
+def _due_s(
+    trial: Trial, timing: TrialTiming, found: tuple[Manifest, ...], now_s: float, since_s: float
+) -> float:
     if trial.is_paused:
         return REST_LOOK_S - since_s
-    if trial.kind is Kind.CANARY:
-        return timing.canary_look_s - since_s
+    if trial.restarts is not None or trial.kind is Kind.CANARY:
+        return _due_on_new_pods_s(trial, timing, found, now_s, since_s)
     retry_s = timing.look_s - since_s
     turn = trial.turn
-    if trial.restarts is not None:
-        end_s = restarts.border_s(trial, timing.block_s)
-        is_early = isinstance(trial.evidence, TurnEvidence) and not trial.evidence.pairs
-        if end_s is None or is_early:
-            return retry_s
-        return max(min(end_s - now_s, REST_LOOK_S - since_s), retry_s)
     if trial.phase is not Phase.MEASURING or turn.placed_s is None:
         return retry_s
     if turn.counted_s is None:
         washout_s = crossover.washout_s(trial, timing.washout_s)
         return max(turn.placed_s + washout_s - now_s, retry_s)
-    if isinstance(trial.evidence, TurnEvidence) and not trial.evidence.pairs:
+    if is_early(trial):
         return retry_s
     border_s = turn.counted_s + crossover.block_s(trial, timing.block_s) - now_s
     return max(border_s, retry_s)
 
 
+def _due_on_new_pods_s(
+    trial: Trial, timing: TrialTiming, found: tuple[Manifest, ...], now_s: float, since_s: float
+) -> float:
+    """At the next border, once a minute for what is certain, and more often for early alarms."""
+    own = trial.target.arm.config_hash
+    is_armed = is_early(trial) and any(pods.config_hash_of(pod) == own for pod in found)
+    if is_armed and answered_by_candidate(trial) < EARLY_REQUESTS:
+        period_s = EARLY_LOOK_S
+    else:
+        period_s = LOOK_S if is_early(trial) else REST_LOOK_S
+    borders_s = restarts.border_s if trial.restarts is not None else canary.border_s
+    border_s = borders_s(trial, timing)
+    left_s = period_s if border_s is None else min(period_s, border_s - now_s + since_s)
+    return max(EARLY_LOOK_S, left_s) - since_s
+
+
 def _participants(trial: Trial, ready: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
     if trial.kind is Kind.CANARY:
-        role = names.ROLE_BASELINE if trial.has_fresh_baseline else names.ROLE_STABLE
         return (
             *_of_role(ready, names.ROLE_CANARY, trial.target.arm.config_hash),
-            *_of_role(ready, role, trial.old.config_hash),
+            *_of_role(ready, canary.baseline_role(trial), trial.old.config_hash),
         )
     if trial.restarts is not None:
         return _restarted(trial, ready)[: restarts.MAX_PODS]
     if trial.phase is Phase.MEASURING:
         return tuple(pod for pod in ready if uid_of(pod) in trial.pods)
     if trial.phase.is_ending:
-        return tuple(pod for pod in ready if pods.config_hash_of(pod) == trial.old.config_hash)
+        unsettled = (pod for pod in ready if not crossover.is_settled_on(trial, pod))
+        return tuple(unsettled)[: 2 * MAX_PODS_PER_ARM]
     return ()
 
 
@@ -131,13 +149,13 @@ def _of_role(ready: tuple[Manifest, ...], role: str, config_hash: str) -> tuple[
     return tuple(found)[:MAX_PODS_PER_ARM]
 
 
-def _tables(trial: Trial, ready: tuple[Manifest, ...]) -> Mapping[str, Table]:
-    """Of the participants, and of all stable pods once there is a verdict."""
+def _tables(trial: Trial, found: tuple[Manifest, ...]) -> Mapping[str, Table]:
+    """Of the participants; of all stable pods, some at each look, once there is a verdict."""
     if trial.kind is Kind.CANARY or trial.restarts is not None:
         return {}
     by_arm = {trial.old: trial.old_table, trial.target.arm: trial.target.table or {}}
     return {
         uid_of(pod): by_arm[crossover.arm_of(trial, uid_of(pod))]
-        for pod in _participants(trial, ready)
+        for pod in found
         if pods.config_hash_of(pod) == trial.old.config_hash
     }

@@ -1,7 +1,7 @@
-"""Finds what serves after a loss of state: a restored resource, deleted revisions.
+"""Finds what serves after a loss of state: a restored resource, a cut status, deleted revisions.
 
 Usually `status.effective` names the ControllerRevision in force. Where it does not, or where that
-revision is gone, the config hash of the Deployment decides: the spec explains it, or a revision
+revision is gone, the config hash of the Deployment decides: a revision explains it, or the spec
 does, or nothing does. In the last case nothing may be rolled, because the spec may be one that a
 trial has rejected.
 """
@@ -18,6 +18,7 @@ from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.resource import Resource
 from specdecode_operator.rollout import hash_of_template, template_annotations
 from specdecode_operator.trial.configuration import accepted_part
+from specdecode_operator.trial.exploration import recovered
 from specdecode_operator.trial.overrides import overrides_of
 from specdecode_operator.trial.record import Record, Tuned
 from specdecode_operator.trial.revisions import Revision, explaining, pinned
@@ -46,31 +47,57 @@ def recover(
         revisions: ControllerRevisions by name.
         image: engine image where the spec names none.
     """
-    if not _is_lost(observed, stored, revisions):
+    if not (observed.resource.get("status") or {}).get("exploration") and not stored.spent:
+        stored = recovered(stored, resource.spec, observed.at.timestamp())
+    is_guarded = resource.spec.rollout.edit_policy == "Guarded"
+    if not _is_lost(observed, stored, revisions, is_guarded=is_guarded):
         return Recovery(stored)
     live = observed.children.get(ChildId(DEPLOYMENT.kind, resource.name))
     if live is None or not is_controlled_by(live, observed.uid):
         return Recovery(stored)
     serving = hash_of_template(live)
     wanted = children.build(resource, image).config_hash
+    if serving is None or wanted == _accepted_hash(observed):
+        return Recovery(stored)
+    found = explaining(serving, revisions.values())
     # In a block of a trial the pods may run a candidate, which can be the spec's configuration.
     is_block = names.ANNOTATION_BLOCK in template_annotations(live)
-    is_in_force = serving is None or (serving == wanted and not is_block)
-    if is_in_force or wanted == _accepted_hash(observed):
+    is_the_spec = found is None or found.spec == pinned(
+        accepted_part(observed.resource["spec"]), image
+    )
+    if serving == wanted and is_the_spec and not is_block:
         return Recovery(stored)
-    if found := explaining(str(serving), revisions.values()):
+    if found is not None:
         return Recovery(_in_force(observed, resource, stored, found, image))
-    return Recovery(stored, _message(resource.name, str(serving), wanted, observed))
+    return Recovery(stored, _message(resource.name, serving, wanted, observed))
 
 
-def _is_lost(observed: Observed, stored: Record, revisions: Mapping[str, Revision]) -> bool:
-    """Whether the revision in force is unknown: it or the whole status is gone."""
+def _is_lost(
+    observed: Observed, stored: Record, revisions: Mapping[str, Revision], *, is_guarded: bool
+) -> bool:
+    """Whether it is unknown which revision is in force, or in the place of which fields.
+
+    A resource without trials has no `effective`: there its spec is in force, as long as some other
+    status shows that it was never anything else.
+    """
     status = observed.resource.get("status") or {}
-    if effective := status.get("effective"):
-        revision = effective.get("revision")
-        is_known = stored.accepted is not None or stored.tuned is not None
-        return bool(revision) and revision not in revisions and not is_known
-    return not status.get("configHash")
+    effective = status.get("effective")
+    if not effective:
+        return not status.get("configHash") or _has_had_trials(observed, revisions)
+    reason = effective.get("reason")
+    if reason == "FollowsSpec" and not is_guarded:
+        return False
+    if reason == "Promoted" and not (effective.get("overrides") or effective.get("tableFor")):
+        return True
+    is_known = stored.accepted is not None or stored.tuned is not None
+    return effective.get("revision") not in revisions and not is_known
+
+
+def _has_had_trials(observed: Observed, revisions: Mapping[str, Revision]) -> bool:
+    """Whether any trial has begun, since when `effective` is reported."""
+    last = (observed.resource.get("status") or {}).get("lastTrial") or {}
+    begun = (bool((each.get("status") or {}).get("startedAt")) for each in observed.trials)
+    return bool(revisions) or last.get("verdict", "Aborted") != "Aborted" or any(begun)
 
 
 def _accepted_hash(observed: Observed) -> str:

@@ -7,6 +7,7 @@ from specdecode_operator.trial.configuration import InForce
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.finish import close, promoted, rule
 from specdecode_operator.trial.objects import is_deleted, published, reported
+from specdecode_operator.trial.overdue import advanced
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.situation import Situation
 from specdecode_operator.trial.state import (
@@ -34,15 +35,17 @@ def proceed(
         if trial.phase is Phase.PROMOTING and record.promoted_by != trial.name:
             # The verdict was stored with the trial, what it puts in force was not.
             record = promoted(record, trial.target, trial.origin, now.plain.arm, trial.name)
-        is_settled = _is_settled(trial, context)
-        return close(record, trial, context.guard, situation.now_s) if is_settled else record
+        trial = crossover.settled(trial, context)
+        if _is_settled(trial, context):
+            return close(record, trial, context.guard, situation.now_s)
+        return replace(record, trial=trial)
     outcome = _overruled(trial, target, now, situation)
     if outcome is None and not trial.is_published:
         hold = f"waits for the creation of SpecDecodeTrial {trial.name}"
         return replace(record, trial=replace(trial, hold=hold))
     if outcome is None:
-        trial = _rest(trial, situation)
-        trial = _stepped(trial, context)
+        rested = _rest(trial, situation)
+        trial = advanced(trial, _stepped(rested, context), situation.now_s)
         outcome = reported(trial, trial.outcome)
     if outcome is None:
         return replace(record, trial=trial)

@@ -82,13 +82,16 @@ def trial_objects(observed: Observed, step: Step, image: str) -> TrialObjects:
 
 
 def revision_in_force(observed: Observed, step: Step, image: str) -> Revision | None:
-    """The configuration in force as a revision; None where the spec alone decides on it."""
+    """The configuration in force as a revision; None where the spec alone has always decided.
+
+    After the first trial there is one whatever decides, so that its absence shows a loss.
+    """
     now, record = step.decided, step.record
     accepted, tuned = record.accepted, now.tuned
-    if accepted is None and tuned is None and record.trial is None:
+    known = list(readable(observed).values())
+    if accepted is None and tuned is None and record.trial is None and not known:
         return None
     spec = accepted or accepted_part(observed.resource["spec"])
-    known = list(readable(observed).values())
     table = tuned.table if tuned else {}
     found = revision(
         now.resource.name, next_number(known), pinned(spec, image), now.built.config_hash, table
@@ -216,7 +219,8 @@ def _block(trial: Trial, timing: TrialTiming) -> Manifest:
     """The present block of a trial that restarts pods; empty outside of blocks."""
     if not block_pods.in_block(trial):
         return {}
-    turn, end_s = trial.turn, restarts.border_s(trial, timing.block_s)
+    turn = trial.turn
+    end_s = None if turn.counted_s is None else restarts.border_s(trial, timing)
     times = {"since": turn.began_s, "countedSince": turn.counted_s, "nextChange": end_s}
     return {
         "pair": turn.pair,

@@ -27,10 +27,11 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a trial of the operator's own cost, or may cost: pod-seconds on its candidate."""
+    """What a trial cost, or may cost: pod-seconds on its candidate."""
 
     started_s: float
     candidate_pod_s: float
+    origin: Origin = Origin.RECOMMENDATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class EndedTrial:
     origin: str
     status: Mapping[str, Any]
     """As in its SpecDecodeTrial."""
+
+    @property
+    def asked_by(self) -> Origin:
+        """Who asked for it."""
+        return Origin(self.origin)
 
     @property
     def verdict(self) -> str:
@@ -85,7 +91,7 @@ class Record:
     inconclusive: int = 0
     """Inconclusive trials of the operator's own in a row."""
     spent: tuple[Spent, ...] = ()
-    """Trials of the operator's own within a day."""
+    """Trials within a day, whoever asked for them."""
 
     @property
     def is_empty(self) -> bool:

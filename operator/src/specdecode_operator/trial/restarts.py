@@ -36,7 +36,6 @@ from specdecode_operator.trial.block_pods import (
 from specdecode_operator.trial.blocks import (
     block_s,
     known_evidence,
-    known_strata,
     longest,
     start_time_s,
     why_too_long,
@@ -46,8 +45,9 @@ from specdecode_operator.trial.configuration import InForce
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.counting import counted, cut
 from specdecode_operator.trial.crossover import is_over, observed, outcome
-from specdecode_operator.trial.early_alarms import watched
+from specdecode_operator.trial.early_alarms import noted, watched
 from specdecode_operator.trial.failing import does_not_start
+from specdecode_operator.trial.guard import TrialTiming
 from specdecode_operator.trial.placing import has_no_room, late, without_room
 from specdecode_operator.trial.state import (
     NO_HALF,
@@ -136,29 +136,32 @@ def is_settled(trial: Trial, context: TrialContext) -> bool:
     return is_late or rollout(live) is Rollout.COMPLETE
 
 
-def border_s(trial: Trial, configured_s: float) -> float | None:
-    """When the present block ends, in seconds since 1970; None while it is not counted yet."""
+def border_s(trial: Trial, timing: TrialTiming) -> float | None:
+    """When the present block begins to count, or ends, in seconds since 1970; None: unknown yet."""
     restarts, turn = restarts_of(trial), trial.turn
-    if turn.counted_s is None:
-        return None
-    return turn.counted_s + block_s(restarts, trial.seed, turn.pair, configured_s)
+    if turn.counted_s is not None:
+        return turn.counted_s + block_s(restarts, trial.seed, turn.pair, timing.block_s)
+    return None if turn.placed_s is None else turn.placed_s + timing.warm_up_s
 
 
 def _prepare(trial: Trial, context: TrialContext) -> Trial:
-    """Note what the pods in force have answered; the first block begins with new ones."""
+    """Count what the pods in force answer; the first block begins with new ones."""
     ready = context.ready(names.ROLE_STABLE, trial.old.config_hash)
     if context.snapshot is None or not ready:
         hold = "" if ready else "no pod of the configuration in force serves"
         if is_over(trial, context):
             return replace(trial, outcome=TrialOutcome(End.INCONCLUSIVE, "NoPods", hold))
         return replace(trial, hold=hold)
-    readings = context.readings(ready)
-    known = known_strata(each.arms[trial.old] for each in readings if trial.old in each.arms)
+    trial = counted(trial, context, ready)
+    restarts = noted(restarts_of(trial), trial, context, ready)
+    if restarts is None:
+        return replace(trial, hold="counts what the configuration in force answers")
     return replace(
         trial,
         phase=Phase.MEASURING,
         since_s=context.now_s,
-        restarts=replace(restarts_of(trial), known=known),
+        restarts=restarts,
+        ledgers={},
         hold="",
     )
 
@@ -194,7 +197,7 @@ def _measure(trial: Trial, context: TrialContext) -> Trial:
         if snapshot.at_s - (turn.placed_s or snapshot.at_s) < context.timing.warm_up_s:
             return trial
         return cut(replace(trial, turn=replace(turn, counted_s=snapshot.at_s)))
-    end_s = border_s(trial, context.timing.block_s)
+    end_s = border_s(trial, context.timing)
     if end_s is not None and snapshot.at_s < end_s:
         return _judged(replace(trial, open=_with_known(trial, _half(trial))), context)
     return _closed(trial, context, snapshot.at_s)

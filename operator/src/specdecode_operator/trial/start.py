@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specdecode_api.duration import duration_s
-from specdecode_api.v1alpha1 import RolloutSpec
+from specdecode_api.v1alpha1 import RolloutSpec, Spec
 from specdecode_operator import children, pods
 from specdecode_operator.children.hashes import digest
 from specdecode_operator.judge.alpha_budget import spend
@@ -25,7 +25,7 @@ from specdecode_operator.trial.configuration import (
     accepted_part,
     table_target,
 )
-from specdecode_operator.trial.exploration import recent, rest_after_s, worst_case_s
+from specdecode_operator.trial.exploration import charged, rest_after_s, worst_case_s
 from specdecode_operator.trial.guard import guard_of, timing_of
 from specdecode_operator.trial.record import Record, Spent
 from specdecode_operator.trial.revisions import pinned
@@ -147,6 +147,18 @@ def arrange(
     return Arrangement(kind, Restarts(startup, image, may_interrupt=is_chosen))
 
 
+def worst_case(
+    how: Arrangement, spec: Spec, rollout: RolloutSpec, origin: Origin, at_s: float
+) -> Spent:
+    """What a trial that begins now may cost.
+
+    Args:
+        rollout: with the trial's own guard, where it has any.
+    """
+    cost_s = worst_case_s(how.kind, spec, rollout, has_restarts=how.restarts is not None)
+    return Spent(float(int(at_s)), cost_s, origin)
+
+
 def begin_edit(
     record: Record,
     now: InForce,
@@ -157,21 +169,21 @@ def begin_edit(
 ) -> Record:
     """Try an edit."""
     trial = new_trial(now, target, how, Origin.EDIT, rollout, at_s)
-    return replace(record, trial=trial)
+    spent = worst_case(how, now.resource.spec, rollout, Origin.EDIT, at_s)
+    return replace(charged(record, spent), trial=trial)
 
 
 def begin_proposal(
-    record: Record, now: InForce, target: Target, how: Arrangement, at_s: float
+    record: Record, now: InForce, target: Target, how: Arrangement, spent: Spent
 ) -> Record:
     """Try a recommended table; it costs a part of the error budget."""
     spec = now.resource.spec
     grant = spend(record.alpha_budget)
-    trial = new_trial(now, target, how, Origin.RECOMMENDATION, spec.rollout, at_s)
+    trial = new_trial(now, target, how, spent.origin, spec.rollout, spent.started_s)
     return replace(
-        record,
+        charged(record, spent),
         trial=replace(trial, promote_alpha=grant.alpha),
         alpha_budget=grant.alpha_budget,
-        spent=(*recent(record.spent, at_s), Spent(trial.started_s, worst_case_s(how.kind, spec))),
     )
 
 
@@ -217,6 +229,7 @@ def new_trial(
         old_table=dict(now.table),
         started_s=at_s,
         since_s=at_s,
+        progress_s=at_s,
         seed=int(target.id, 16) ^ int(at_s),
         has_fresh_baseline=how.kind is Kind.CANARY and rollout.canary.baseline == "Fresh",
     )

@@ -126,7 +126,9 @@ class Restarts:
     is_in_place: bool = False
     """Whether no node had room for a further pod."""
     known: tuple[KnownStratum, ...] = ()
-    """The baseline before the trial: alarms of the first pair compare with it."""
+    """The baseline just before the trial: alarms of the first pair compare with it."""
+    history: tuple[KnownStratum, ...] = ()
+    """The baseline since its pods started, by which a change of content is recognized."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,8 @@ class Trial:
     started_s: float
     since_s: float
     """When the phase began."""
+    progress_s: float = 0.0
+    """When the latest phase, pair or window was complete, or a pause ended."""
     phase: Phase = Phase.PREPARING
     name: str = ""
     """Its SpecDecodeTrial."""
@@ -206,6 +210,8 @@ class Trial:
     judgement: Judgement | None = None
     hold: str = ""
     """Why it does not continue."""
+    settled: frozenset[str] = frozenset()
+    """Uids of the pods that run the table of the verdict."""
     outcome: TrialOutcome | None = None
 
     @property
@@ -221,6 +227,7 @@ class Trial:
             first_half=NO_HALF,
             open=NO_HALF,
             ledgers=MappingProxyType({}),
+            settled=frozenset(),
             judgement=judgement if self.phase.is_ending else None,
             hold="",
         )

@@ -62,7 +62,7 @@ def _last(ended: EndedTrial) -> Document:
 
 def _effective(step: Step, before: Mapping[str, Any], revision: str) -> Document | None:
     record, now = step.record, step.decided
-    if record.accepted is None and now.tuned is None and not record.promoted_by:
+    if record.accepted is None and now.tuned is None and not record.promoted_by and not revision:
         return None
     found: Document = {
         "revision": revision,
@@ -107,6 +107,7 @@ def _exploration(step: Step, now_s: float) -> Document | None:
             {
                 "startedAt": timestamp(each.started_s),
                 "candidatePodSeconds": f"{each.candidate_pod_s:.3f}",
+                "origin": each.origin.value,
             }
             for each in record.spent[-MAX_SPENT:]
         ]

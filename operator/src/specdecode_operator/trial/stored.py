@@ -25,7 +25,9 @@ from specdecode_operator.trial.state import Origin, Trial, target_id
 Document = Mapping[str, Any]
 
 _TRIAL = TypeAdapter(Trial)
-_NOT_IN_STATE = {"evidence", "first_half", "open", "ledgers", "name", "is_published"}
+_NOT_IN_STATE = {
+    "evidence", "first_half", "open", "ledgers", "settled", "name", "is_published",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +71,14 @@ def read(observed: Observed, revisions: Mapping[str, Revision]) -> Record:
     effective: Document = status.get("effective") or {}
     exploration: Document = status.get("exploration") or {}
     revision = revisions.get(str(effective.get("revision", "")))
+    overrides = _overrides(effective) if revision else ()
+    rollout: Document = observed.resource["spec"].get("rollout") or {}
+    # An immediate edit waits for no revision to be stored.
+    is_accepted = bool(overrides) or rollout.get("editPolicy") == "Guarded"
     return Record(
-        accepted=revision.spec if revision else None,
+        accepted=revision.spec if revision and is_accepted else None,
         tuned=_tuned(effective, revision),
-        overrides=_overrides(effective) if revision else (),
+        overrides=overrides,
         promoted_by=str(effective.get("trial", "")),
         trial=next(_running(observed), None),
         history=ended_trials(observed),
@@ -82,7 +88,11 @@ def read(observed: Observed, revisions: Mapping[str, Revision]) -> Record:
         ),
         inconclusive=exploration.get("inconclusive", 0),
         spent=tuple(
-            Spent(seconds_of(each["startedAt"]), float(each["candidatePodSeconds"]))
+            Spent(
+                seconds_of(each["startedAt"]),
+                float(each["candidatePodSeconds"]),
+                Origin(each.get("origin", Origin.RECOMMENDATION)),
+            )
             for each in exploration.get("spent") or ()
         ),
     )

@@ -12,11 +12,18 @@ from specdecode_operator.observed import Observed
 from specdecode_operator.resource import ResourceError
 from specdecode_operator.trial.candidate import patched, spec_in_force
 from specdecode_operator.trial.configuration import InForce, difference
+from specdecode_operator.trial.exploration import charged, why_over_budget
 from specdecode_operator.trial.finish import promoted, remembered, timestamp
 from specdecode_operator.trial.guard import guarded_as
 from specdecode_operator.trial.overrides import overrides_of
 from specdecode_operator.trial.record import EndedTrial, Record
-from specdecode_operator.trial.start import StrategyRefused, arrange, edit_target, new_trial
+from specdecode_operator.trial.start import (
+    StrategyRefused,
+    arrange,
+    edit_target,
+    new_trial,
+    worst_case,
+)
 from specdecode_operator.trial.state import End, Origin, Target, TrialOutcome
 
 _BY_HAND = TrialOutcome(End.PROMOTED, "PromotedByHand", "a user asked for it")
@@ -33,6 +40,8 @@ class UserTrial:
     is_promoted: bool = False
     is_report: bool = True
     guard: Mapping[str, Any] = field(default_factory=dict)
+    is_exempt: bool = False
+    """Whether it may begin beyond the exploration budget."""
 
 
 def user_trial(
@@ -70,6 +79,7 @@ def user_trial(
         bool(spec.get("promote")),
         spec.get("onSuccess", "Report") == "Report",
         dict(spec.get("guard") or {}),
+        spec.get("explorationBudget", "Enforce") == "Exempt",
     )
 
 
@@ -93,11 +103,16 @@ def begin_user(
     how = arrange(found.target, own, now, observed, image)
     if isinstance(how, StrategyRefused):
         return _ended(record, found, _refused("StrategyNotPossible", how.message), at_s)
+    spec = now.resource.spec
+    wanted = worst_case(how, spec, own, Origin.USER, at_s)
+    if not found.is_exempt and (why := why_over_budget(record, spec, wanted)):
+        message = f"{why}, and explorationBudget: Exempt is not limited by it"
+        return _ended(record, found, _refused("BudgetExceeded", message), at_s)
     trial = new_trial(now, found.target, how, Origin.USER, rollout, at_s)
     trial = replace(
         trial, name=found.name, is_published=True, is_report=found.is_report, guard=found.guard
     )
-    return replace(record, trial=trial)
+    return replace(charged(record, wanted), trial=trial)
 
 
 def _refused(reason: str, message: str) -> TrialOutcome:
