@@ -50,6 +50,12 @@ class RandomStore:
         generator.manual_seed(zlib.crc32(name.encode()) + self._seed)
         into.normal_(generator=generator).mul_(self._scale(name, into.shape))
 
+    def get(self, name: str) -> Tensor:
+        """Draw a tensor on the host."""
+        drawn = torch.empty(self._shapes[name], dtype=torch.bfloat16)
+        self.read(name, drawn)
+        return drawn
+
     def _scale(self, name: str, shape: Shape) -> float:
         """Keep the size of what a matrix is multiplied with; an embedding is the size itself."""
         if "embed_tokens" in name:

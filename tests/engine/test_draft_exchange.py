@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,21 +16,39 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.draft_health import Fitness
 from specdecode_engine.adaptive.policy import DraftRefused
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.model import draft_exchange, weights
 from specdecode_engine.model.weights import named_tensors
 from specdecode_engine.startup.build import build_core
+from specdecode_engine.startup.draft_staging import DraftStaging
+from tests.engine.live_bytes import LiveBytes
+from tests.engine.whole_engine import DRAFTS, boot_of, requests_of, run, tokens_of
 
 SOUND = EXAMPLES / "eagle3"
+SHARED = ("embed_tokens", "lm_head", "d2t", "t2d", "shared_head.head")
+
+
+def reweighted(folder: Path, to: Path) -> Path:
+    """Copy a checkpoint with noise in all weights that are its own."""
+    shutil.copytree(folder, to)
+    generator = torch.Generator().manual_seed(9)
+    tensors = load_file(to / "model.safetensors")
+    for name, tensor in tensors.items():
+        if not any(part in name for part in SHARED):
+            tensors[name] = tensor + 0.1 * torch.randn(tensor.shape, generator=generator)
+    save_file(tensors, to / "model.safetensors", {"format": "pt"})
+    return to
 
 
 def exchange(core: EngineCore, folder: Path) -> None:
     assert core.stage_draft is not None
-    core.stage_draft(folder)()
+    for piece in core.stage_draft(folder):
+        piece()
 
 
 def weights_of(core: EngineCore) -> dict[str, torch.Tensor]:
     """A copy of every tensor of the running draft."""
-    network = vars(core.context.drafter)["_network"]
-    return {name: tensor.clone() for name, tensor in named_tensors(network)}
+    assert isinstance(core.stage_draft, DraftStaging)
+    return {name: tensor.clone() for name, tensor in named_tensors(core.stage_draft.models.draft)}
 
 
 def edited(tmp_path: Path, edit) -> Path:
@@ -71,6 +91,89 @@ def test_drafts_are_exchanged_under_load_and_no_text_changes(tmp_path, policy):
                 exchange(core, (*drafts, SOUND)[steps // 5 % 3])
         assert found == expected
         assert steps > 20
+
+
+@pytest.mark.parametrize("algorithm", DRAFTS)
+def test_drafts_of_every_algorithm_are_exchanged_in_pieces(
+    checkpoints, tmp_path, monkeypatch, algorithm
+):
+    """A step between any two pieces: every running request continues, and no text changes."""
+    monkeypatch.setattr(draft_exchange, "PIECE_BYTES", 1500)
+    first = getattr(checkpoints, DRAFTS[algorithm])
+    other = reweighted(first, tmp_path / "other")
+    topk = 2 if algorithm in ("EAGLE", "DFLASH") else 1
+    mode = "static" if algorithm in ("EAGLE3", "DFLASH") else "off"
+    document = boot_of(checkpoints, algorithm, topk, graphs={"mode": mode})
+    requests = requests_of(checkpoints.vocab, 4, max_tokens=40)
+    plain = build_core(EngineBoot.model_validate(boot_of(checkpoints, "NONE", 1)))
+    expected = tokens_of(run(plain, requests))
+
+    core = build_core(EngineBoot.model_validate(document))
+    at_start, found = weights_of(core), dict[str, list[int]]()
+    for request in requests:
+        core.submit(request)
+    pieces = exchanges(core, other, first, other)
+    while core.has_work():
+        if all(not sequence.is_prefilling for sequence in core.scheduler.running):
+            next(pieces, lambda: None)()
+        decoding = {sequence.request.request_id for sequence in core.scheduler._decoding()}
+        outputs = {output.request_id: output.token_ids for output in core.step()}
+        assert decoding <= outputs.keys(), "no request waits for an exchange"
+        for name, tokens in outputs.items():
+            found[name] = [*found.get(name, ()), *tokens]
+        core.scheduler.check()
+    assert found == expected
+    count = 0
+    for piece in pieces:
+        piece()
+        count += 1
+    assert count > 0
+    assert tokens_of(run(core, requests)) == expected
+    document["speculation"]["draft_path"] = str(other)
+    fresh = weights_of(build_core(EngineBoot.model_validate(document)))
+    assert all(torch.equal(tensor, fresh[name]) for name, tensor in weights_of(core).items())
+    assert not all(torch.equal(tensor, fresh[name]) for name, tensor in at_start.items())
+
+
+def exchanges(core: EngineCore, *folders: Path) -> Iterator[Callable[[], None]]:
+    """Yield the pieces of one exchange after the other."""
+    assert core.stage_draft is not None
+    for folder in folders:
+        yield from core.stage_draft(folder)
+
+
+def test_weights_that_a_draft_repeats_take_no_memory_while_it_is_read(tmp_path, monkeypatch):
+    """Published heads often contain the target's embedding and head: more than all the rest."""
+    for module in (draft_exchange, weights):
+        monkeypatch.setattr(module, "COMPARED_BYTES", 16 << 10)
+    head = shutil.copytree(EXAMPLES / "eagle", tmp_path / "head")
+    target = load_file(EXAMPLES / "target" / "model.safetensors")
+    repeated = dict.fromkeys(
+        ("embed_tokens.weight", "lm_head.weight"), target["model.embed_tokens.weight"]
+    )
+    tensors = load_file(head / "model.safetensors")
+    copies = {name: tensor.clone() for name, tensor in repeated.items()}
+    save_file(tensors | copies, head / "model.safetensors")
+    draft: dict[str, Any] = {"algorithm": "EAGLE", "draft_path": str(EXAMPLES / "eagle")}
+    with served_with("none", tmp_path / "x", policy="static", **draft) as core:
+        staging = core.stage_draft
+        assert isinstance(staging, DraftStaging)
+        planned = staging.models.exchange_bytes
+        with LiveBytes() as live:
+            exchange(core, head)
+    own = sum(tensor.numel() for tensor in tensors.values()) * 4  # the engine computes in float32
+    assert own <= live.peak <= planned
+    assert planned < own + sum(tensor.numel() for tensor in repeated.values()) * 4
+
+
+def test_the_memory_of_an_exchange_is_in_the_plan(tmp_path, caplog):
+    caplog.set_level("INFO")
+    with served_with("none", tmp_path / "x", policy="static") as core:
+        staging = core.stage_draft
+        assert isinstance(staging, DraftStaging)
+        planned = staging.models.exchange_bytes
+    assert planned > 600_000
+    assert f"memory: draft exchange       {planned / 2**20:.1f} MiB" in caplog.text
 
 
 def test_the_new_draft_is_that_of_an_engine_started_with_it(tmp_path):
@@ -118,7 +221,7 @@ def truncate(folder: Path) -> None:
         ),
         (
             lambda tensors: tensors.update({"embed_tokens.weight": torch.zeros(1024, 128)}),
-            "embedding differs from the target's",
+            "embed_tokens.weight differs from the target's, which the running draft uses",
         ),
     ],
 )

@@ -96,7 +96,8 @@ def test_an_exchanged_draft_drafts_as_one_that_was_there_at_start(
     core = build(checkpoints, algorithm)
     run(core, request("before", SHORT))
     assert core.stage_draft is not None
-    core.stage_draft(other)()
+    for piece in core.stage_draft(other):
+        piece()
     drafts = record_drafts(core)
     assert run(core, request("r", SHORT)) == texts
     assert drafts == wanted

@@ -35,6 +35,9 @@ class Kept:
     def read(self, name: str, into: Tensor) -> None:
         into.copy_(self._tensors[name])
 
+    def get(self, name: str) -> Tensor:
+        return self._tensors[name]
+
 
 def boot(target: Path, draft: Path) -> EngineBoot:
     return EngineBoot.model_validate(

@@ -16,7 +16,6 @@ from specdecode_engine.batch.request import (
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, rows_within_limits
-from specdecode_engine.model.draft_exchange import StagedDraft
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters
 from specdecode_engine.stats.per_table import PerTableStats
@@ -124,13 +123,17 @@ class EngineCore:
         self._replan()
         self.per_table.use(table.table_hash)
 
-    def install_draft(self, staged: StagedDraft) -> None:
-        """Copy a draft over the running one, between two steps, and test it as a new one.
+    def begin_draft_exchange(self) -> None:
+        """Stop testing the draft: until the end it consists of parts of two."""
+        if self.scheduler.draft_health is not None:
+            self.scheduler.draft_health.pause()
+
+    def finish_draft_exchange(self) -> None:
+        """Test a draft that was copied over the running one as a new one.
 
         Running requests keep the rows that the old draft computed, which costs acceptance only;
         they do not count in the test of the new one. No new request uses them.
         """
-        staged.copy()
         if self.scheduler.draft_health is not None:
             self.scheduler.draft_health = DraftHealth()
         for sequence in self.scheduler.running:

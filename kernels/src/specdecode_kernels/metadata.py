@@ -229,6 +229,14 @@ class PackedWeight:
         by_output = self.blocks.movedim(at + 2, at + 1).flatten(at + 2).flatten(at, at + 1)
         return by_output[..., :outputs, :inputs].contiguous()
 
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Copy some outputs of one map [outputs, inputs] to an ordinary tensor."""
+        size = self.blocks.shape[2]
+        first, last = start // size, -(-stop // size)
+        shape = torch.Size(((last - first) * size, self.shape[1]))
+        blocks = PackedWeight(self.blocks[first:last], shape)
+        return blocks.plain()[start - first * size : stop - first * size]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplingParamsBatch:

@@ -20,6 +20,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.eagle import Eagle1Head
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import KVView, PagedView, ScratchView
@@ -110,6 +111,7 @@ def test_a_random_head_changes_no_text(
     assert core.counters.decode.drafted_tokens > 0
 
 
+@DraftHead.register
 @dataclass
 class RecordingHead:
     """A head that notes what it is given; it drafts like the one it wraps."""

@@ -96,6 +96,7 @@ class DraftHealth:
         self._epoch = 1
         self._evidence = FirstPosition()
         self._verdict: FirstPosition | None = None
+        self._is_paused = False
         # While the draft is unfit:
         self._probes = 0
         self._steps = self._probed_at = self._probe_steps = 0
@@ -145,6 +146,8 @@ class DraftHealth:
             seconds: time of the step; infinite or NaN if unknown.
         """
         before = self.fitness
+        if self._is_paused:
+            return False
         if self.is_unfit:
             is_probe = decision.reason is Reason.UNFIT_PROBE
             self.account(seconds, is_probe=is_probe)
@@ -153,6 +156,11 @@ class DraftHealth:
         elif first.proposed:
             self._judge(first)
         return self.fitness is not before
+
+    def pause(self) -> None:
+        """Forget the verdict and stop judging: the draft is being exchanged."""
+        self.fitness, self._verdict = Fitness.UNKNOWN, None
+        self._evidence, self._is_paused = FirstPosition(), True
 
     def account(self, seconds: float, *, is_probe: bool) -> None:
         """Note the time of a step or of prompts while the draft is unfit."""

@@ -1,7 +1,7 @@
 """The protocol of policies, a decision before each decode step and feedback after it; `static`."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -88,9 +88,9 @@ class DraftRefused(Exception):
     """A draft cannot replace the running one; the message has the difference and the remedy."""
 
 
-StageDraft = Callable[[Path], Callable[[], None]]
-"""Reads and verifies the draft in a folder, on any thread; what it returns copies it, between two
-steps. Raises `DraftRefused`."""
+StageDraft = Callable[[Path], Iterator[Callable[[], None]]]
+"""Reads and verifies the draft in a folder, on any thread. What it returns copies the draft in
+pieces: each is called between two steps, before the next one is taken. Raises `DraftRefused`."""
 
 
 class AdaptivePolicy(Protocol):

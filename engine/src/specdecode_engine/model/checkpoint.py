@@ -82,6 +82,10 @@ class TensorStore(Protocol):
         """Copy one tensor into memory of its shape, of any type and on any device."""
         ...
 
+    def get(self, name: str) -> Tensor:
+        """Return one tensor as it is stored, on the host; what a file holds stays mapped."""
+        ...
+
 
 OpenStore = Callable[[Path], TensorStore]
 """From a checkpoint's folder to its tensors."""
@@ -140,7 +144,6 @@ class Checkpoint:
         into.copy_(self.get(name))
 
     def get(self, name: str) -> Tensor:
-        """Return one tensor as it is stored, in mapped memory."""
         with safe_open(self.tensors[name].file, framework="pt") as opened:
             stored: Tensor = opened.get_tensor(name)
             return stored

@@ -115,7 +115,7 @@ class DFlashHead(BlockHead[DFlashConfig]):
             angles=build_angles(
                 config.rope, decoder.head_dim, limits, placement.dtype, placement.device
             ),
-            draft_to_target=take_target_ids(weights, config, target.device, folder),
+            draft_to_target=take_target_ids(weights, config, folder),
             fc=weights.linear("fc"),
             hidden_norm=weights.norm("hidden_norm", decoder),
             layers=tuple(

@@ -67,6 +67,9 @@ class RenamedStore:
     def read(self, name: str, into: Tensor) -> None:
         self.source.read(self.stored[name], into)
 
+    def get(self, name: str) -> Tensor:
+        return self.source.get(self.stored[name])
+
 
 def renamed(shapes: Mapping[str, Shape], stored: Mapping[str, str]) -> Shapes:
     """Return shapes under the names that the checkpoint has, where it has the tensors."""

@@ -1,11 +1,14 @@
-"""Exchanges the weights of a draft: all are read and verified first, then copied between two steps.
+"""Exchanges the weights of a draft: all are read and verified first, then copied between steps.
 
 The copy goes into the tensors that the running draft has, so that nothing else has to know. It
-reads memory alone and cannot fail half way.
+reads memory alone and cannot fail half way. It is made of pieces, with steps of the engine between
+them: these draft with weights of both drafts, which no text depends on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from itertools import chain, cycle
 from pathlib import Path
 
 import torch
@@ -13,17 +16,25 @@ from torch import Tensor
 
 from specdecode_engine.adaptive.policy import DraftRefused
 from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.weights import named_tensors
+from specdecode_engine.model.weights import COMPARED_BYTES, named_tensors, tensor_bytes
 
 DESCRIPTIVE = frozenset({"verifier", "proposed_draft_steps"})
 """Fields of a config on which no number depends."""
+DERIVED = "angles"
+"""Tensors that follow from the config, which is the same."""
+PIECE_BYTES = 16 << 20
+"""Copied between two steps: about a millisecond of a GPU's connection, a few of a CPU's memory."""
+ALIGNMENT = 16  # bytes, of a tensor in pinned memory
+
+Copy = tuple[Tensor, Tensor]
+"""A tensor of the running draft, and the one to copy into it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedDraft:
-    """A verified draft: pairs of a tensor of the running draft and the one to copy into it."""
+    """A verified draft."""
 
-    copies: tuple[tuple[Tensor, Tensor], ...]
+    copies: tuple[Copy, ...]
 
     @classmethod
     def compare(cls, running: object, new: object, target: object, folder: Path) -> "StagedDraft":
@@ -39,25 +50,115 @@ class StagedDraft:
         own, others = dict(named_tensors(running)), dict(named_tensors(new))
         if odd := sorted(own.keys() ^ others.keys()):
             raise _refused(folder, f"differs from the running draft in having {', '.join(odd[:4])}")
-        shared = {tensor.untyped_storage().data_ptr() for _, tensor in named_tensors(target)}
+        shared = _storages(target)
         copies = []
         for name, into in own.items():
             source = others[name]
             if (into.shape, into.dtype) != (source.shape, source.dtype):
                 shapes = f"{list(source.shape)} instead of {list(into.shape)}"
                 raise _refused(folder, f"{name} is {shapes}, or of another type")
-            if source.is_floating_point() and not bool(torch.isfinite(source).all()):
+            if source.is_floating_point() and not _is_finite(source):
                 raise _refused(folder, f"{name} contains NaN or infinity")
-            if into.untyped_storage().data_ptr() not in shared:
+            if _storage(into) in shared:
+                if _storage(source) not in shared:
+                    raise _refused(folder, f"{name} differs from the target's, which is in use")
+            elif not name.endswith(DERIVED):
                 copies.append((into, source))
-            elif source.untyped_storage().data_ptr() not in shared:
-                raise _refused(folder, f"{name} differs from the target's, which is in use")
         return cls(tuple(copies))
 
-    def copy(self) -> None:
-        """Overwrite the running draft; called between two steps."""
-        for into, source in self.copies:
-            into.copy_(source)
+    def pieces(self) -> Iterator[Callable[[], None]]:
+        """Prepare the copy, `PIECE_BYTES` at a time; each piece is called between two steps.
+
+        The next one is prepared on any thread, once the one before was called.
+        """
+        batches = _batches(self.copies)
+        if any(into.is_cuda for into, _ in self.copies):
+            yield from _uploads(batches)
+        else:
+            yield from (partial(_copy, batch) for batch in batches)
+
+
+def _copy(batch: list[Copy]) -> None:
+    for into, source in batch:
+        into.copy_(source)
+
+
+def _batches(copies: Iterable[Copy]) -> Iterator[list[Copy]]:
+    """Cut tensors, and group them, into batches of `PIECE_BYTES` at most."""
+    batch, num_bytes = list[Copy](), 0
+    for part in chain.from_iterable(_split(*copy) for copy in copies):
+        size = _aligned_bytes(part[1])
+        if batch and num_bytes + size > PIECE_BYTES:
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append(part)
+        num_bytes += size
+    if batch:
+        yield batch
+
+
+def _split(into: Tensor, source: Tensor) -> Iterator[Copy]:
+    if source.nbytes <= PIECE_BYTES:
+        yield into, source
+    elif rows := PIECE_BYTES // source[0].nbytes:
+        yield from zip(torch.split(into, rows), torch.split(source, rows), strict=True)
+    else:
+        for one, other in zip(into, source, strict=True):
+            yield from _split(one, other)
+
+
+def _uploads(batches: Iterable[list[Copy]]) -> Iterator[Callable[[], None]]:
+    """Copy through pinned memory to a GPU, so that the host waits for no step.
+
+    There are two buffers: one is filled while the GPU may still read the other.
+    """
+    buffers = cycle([(_pinned_buffer(), torch.cuda.Event()) for _ in range(2)])  # type: ignore[no-untyped-call]
+    for batch, (buffer, copied) in zip(batches, buffers, strict=False):
+        copied.synchronize()
+        pinned, used = list[Copy](), 0
+        for into, source in batch:
+            place = buffer[used : used + source.nbytes].view(source.dtype).view(source.shape)
+            pinned.append((into, place.copy_(source)))
+            used += _aligned_bytes(source)
+        yield partial(_upload, pinned, copied)
+
+
+def _pinned_buffer() -> Tensor:
+    return torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
+
+
+def _upload(batch: list[Copy], copied: "torch.cuda.Event") -> None:
+    for into, pinned in batch:
+        into.copy_(pinned, non_blocking=True)
+    copied.record()
+
+
+def _aligned_bytes(tensor: Tensor) -> int:
+    return -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Look at the ends alone, which takes no memory and finds NaN too."""
+    return not tensor.numel() or bool(torch.stack(torch.aminmax(tensor)).isfinite().all())
+
+
+def staging_bytes(running: object, target: object) -> int:
+    """Return the host memory that takes a draft, read next to the running one, at most.
+
+    One map at a time is there twice: as it is stored, and in the order of the kernels.
+    """
+    shared = _storages(target)
+    own = [tensor for _, tensor in named_tensors(running) if _storage(tensor) not in shared]
+    largest = max((tensor.nbytes for tensor in own), default=0)
+    return tensor_bytes(own) + largest + 2 * COMPARED_BYTES if own else 0
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _storages(record: object) -> set[int]:
+    return {_storage(tensor) for _, tensor in named_tensors(record)}
 
 
 def check_same_config(running: DraftConfig, new: DraftConfig, folder: Path) -> None:

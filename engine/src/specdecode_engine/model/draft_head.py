@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Self, TypeVar
 
+import torch
 from torch import Tensor
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
@@ -18,6 +19,7 @@ from specdecode_engine.model.layers import Linear, Linears, widened
 from specdecode_engine.model.pickle_store import open_unquantized
 from specdecode_engine.model.rope import make_rotary_limits
 from specdecode_engine.model.weights import Placement, Weights
+from specdecode_kernels import PackedWeight
 
 Config = TypeVar("Config", bound=HeadConfig)
 
@@ -46,17 +48,21 @@ class HiddenStateHead(ABC, Generic[Config]):
         config: Config | None = None,
         progress: bool = False,
         linears: Linears | None = None,
+        device: torch.device | None = None,
+        must_share: Collection[Tensor | PackedWeight] = (),
     ) -> Self:
-        """Load a head in the target's type, onto its device and for its length.
+        """Load a head in the target's type and for its length.
 
         Args:
             config: read from the folder unless given.
             linears: makes the linear maps; by default their weights stay plain.
+            device: by default the target's.
+            must_share: weights of the target that the head has to share.
         """
         config = config or cls.read_config(folder, target.config)
         checkpoint = cls.open_tensors(folder)
         cls.check(config, checkpoint, target.config)
-        placement = Placement(target.dtype, target.device)
+        placement = Placement(target.dtype, device or target.device)
         limits = make_rotary_limits([config.rope], target.context_length)
         with Weights.of(
             checkpoint,
@@ -64,6 +70,7 @@ class HiddenStateHead(ABC, Generic[Config]):
             linears or Linears(),
             label=f"loading {folder.name}",
             progress=progress,
+            must_share=must_share,
         ) as weights:
             return cls._assemble(config, weights, limits, target, folder)
 

@@ -155,7 +155,7 @@ class Eagle3Head(DraftHead[Eagle3Config]):
             head=eagle_weights.take_head(weights, config, embedding, target.head, folder),
             rotary_limits=limits,
             angles=_angles(config, limits, weights.placement),
-            draft_to_target=eagle_weights.take_target_ids(weights, config, target.device, folder),
+            draft_to_target=eagle_weights.take_target_ids(weights, config, folder),
             fusion=_fusion(weights, config),
             token_norm=weights.norm(f"{prefix}.input_layernorm", config.decoder),
             hidden_norm=weights.norm(f"{prefix}.hidden_norm", config.decoder),

@@ -110,15 +110,14 @@ def take_head(
     return weights.linears.make(embedding)
 
 
-def take_target_ids(
-    weights: Weights, config: HeadConfig, device: torch.device, folder: Path
-) -> Tensor | None:
+def take_target_ids(weights: Weights, config: HeadConfig, folder: Path) -> Tensor | None:
     """Return [draft_vocab] i64, the target's id of every draft id; None where they are equal.
 
     A draft may know only the most frequent tokens; `d2t` then holds, per draft id, the offset to
     the target's id, and `t2d` marks the known tokens in the target's vocabulary.
     """
     drafts, vocab = config.draft_vocab_size, config.vocab_size
+    device = weights.placement.device
     own = torch.arange(drafts, device=device)
     ids = own + weights.take("d2t").long() if "d2t" in weights else own
     used = torch.zeros(vocab, dtype=torch.bool, device=device)

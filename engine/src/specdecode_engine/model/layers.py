@@ -48,6 +48,11 @@ class Linear:
         """The weight as an ordinary tensor; a copy if it is packed."""
         return self.weight if isinstance(self.weight, Tensor) else self.weight.plain()
 
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Some outputs of the weight as an ordinary tensor; a copy if it is packed."""
+        weight = self.weight
+        return weight[start:stop] if isinstance(weight, Tensor) else weight.rows(start, stop)
+
     def __call__(self, x: Tensor) -> Tensor:
         """Map [rows, inputs] to [rows, outputs]."""
         return self.ops.linear(x, self.weight, self.bias)

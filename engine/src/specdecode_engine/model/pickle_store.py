@@ -68,12 +68,16 @@ class PickleStore:
         Checkpoint(self._folder, self.tensors).check(expected, optional)
 
     def read(self, name: str, into: Tensor) -> None:
+        into.copy_(self.get(name))
+
+    def get(self, name: str) -> Tensor:
         stored = self.tensors[name]
         with self._lock:
-            into.copy_(self._tensors_of(stored.file)[name])
+            tensor = self._tensors_of(stored.file)[name]
             self._read_bytes += stored.bytes
             if self._read_bytes >= MAPPED_BYTES and zipfile.is_zipfile(stored.file):
                 self._open = None
+        return tensor
 
     def _tensors_of(self, file: Path) -> Mapping[str, Tensor]:
         if self._open is None or self._open[0] != file:

@@ -32,3 +32,6 @@ class StorePart:
 
     def read(self, name: str, into: Tensor) -> None:
         self.source.read(name, into)
+
+    def get(self, name: str) -> Tensor:
+        return self.source.get(name)

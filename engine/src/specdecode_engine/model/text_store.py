@@ -54,6 +54,9 @@ class TextModelStore:
     def read(self, name: str, into: Tensor) -> None:
         self.source.read(self._stored_name(name), into)
 
+    def get(self, name: str) -> Tensor:
+        return self.source.get(self._stored_name(name))
+
     def _stored(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         return {self._stored_name(name): shape for name, shape in shapes.items()}
 

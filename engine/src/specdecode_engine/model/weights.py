@@ -5,7 +5,7 @@ loading needs no memory but that of the model and of one tensor.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from specdecode_engine.model.checkpoint import Shape, TensorStore
+from specdecode_engine.model.checkpoint import Shape, TensorError, TensorStore
 from specdecode_engine.model.config import DecoderConfig
 from specdecode_engine.model.experts import Experts, gates_first
 from specdecode_engine.model.head_order import order_heads, order_qkv
@@ -34,9 +34,11 @@ from specdecode_engine.model.sparse_mlp import (
     SparseMlp,
     SparseMlpConfig,
 )
-from specdecode_kernels import AttentionParams, Backend
+from specdecode_kernels import AttentionParams, Backend, PackedWeight
 from specdecode_kernels.torch.elementwise import accumulation_dtype
 
+COMPARED_BYTES = 4 << 20
+"""Of a stored tensor that is compared with a loaded one, at a time."""
 MLP_NORM = "post_attention_layernorm"
 OUTPUT_NORMS = (
     "post_attention_layernorm",
@@ -116,6 +118,7 @@ class Weights:
     placement: Placement
     linears: Linears
     _bar: "tqdm[None]"
+    must_share: Collection[Tensor | PackedWeight] = ()
 
     @classmethod
     @contextmanager
@@ -127,8 +130,13 @@ class Weights:
         *,
         label: str,
         progress: bool,
+        must_share: Collection[Tensor | PackedWeight] = (),
     ) -> Iterator["Weights"]:
-        """Read within the context; a progress bar goes to stderr."""
+        """Read within the context; a progress bar goes to stderr.
+
+        Args:
+            must_share: loaded weights that the checkpoint must lack or repeat.
+        """
         total = sum(stored.bytes for stored in store.tensors.values())
         with tqdm(
             total=total,
@@ -138,7 +146,7 @@ class Weights:
             disable=not progress,
             file=sys.stderr,
         ) as bar:
-            yield cls(store, placement, linears, bar)
+            yield cls(store, placement, linears, bar, must_share)
 
     @property
     def ops(self) -> Backend:
@@ -167,11 +175,13 @@ class Weights:
         return taken
 
     def take_or_share(self, name: str, shared: Tensor) -> Tensor:
-        """Read one tensor, or return `shared` where the checkpoint lacks it or repeats it."""
-        if name not in self:
+        """Read one tensor, or return `shared` where the checkpoint lacks it or repeats it.
+
+        A repetition takes no memory, not even while it is read.
+        """
+        if name not in self or self._repeats(name, shared, lambda *rows: shared[slice(*rows)]):
             return shared
-        own = self.take(name)
-        return shared if own.shape == shared.shape and torch.equal(own, shared) else own
+        return self.take(name)
 
     def linear(self, *names: str) -> Linear:
         """Read one linear map, or several that read the same input, fused into one."""
@@ -181,12 +191,28 @@ class Weights:
 
     def linear_or_share(self, name: str, shared: Linear) -> Linear:
         """Read one linear map, or return `shared` where the checkpoint lacks it or repeats it."""
-        if f"{name}.weight" not in self:
+        weight = f"{name}.weight"
+        if weight not in self or self._repeats(weight, shared.weight, shared.rows):
             return shared
-        own = self.take(f"{name}.weight")
-        if own.shape == shared.weight.shape and torch.equal(own, shared.plain_weight()):
-            return shared
-        return self.linears.make(own)
+        return self.linears.make(self.take(weight))
+
+    def _repeats(
+        self,
+        name: str,
+        shared: Tensor | PackedWeight,
+        rows_of: Callable[[int, int], Tensor],
+    ) -> bool:
+        """Compare a stored tensor with one that is loaded, some rows at a time.
+
+        Raises:
+            TensorError: they differ, and `must_share` contains the loaded one.
+        """
+        stored = self.store.tensors[name]
+        is_equal = stored.shape == tuple(shared.shape) and _are_equal(self.store.get(name), rows_of)
+        if not is_equal and any(shared is one for one in self.must_share):
+            fault = f"{name} differs from the target's, which the running draft uses"
+            raise TensorError(stored.file, fault, "replace the pod to serve this draft")
+        return is_equal
 
     def norm(self, name: str, config: DecoderConfig) -> Norm:
         """Read one norm; 1 plus a weight of 16 bits is kept in float32, which holds it exactly."""
@@ -321,6 +347,17 @@ class Weights:
             gate_up_bias=gates_first(self.take(f"{prefix}.gate_up_proj_bias")),
             down_bias=self.take(f"{prefix}.down_proj_bias"),
         )
+
+
+def _are_equal(stored: Tensor, rows_of: Callable[[int, int], Tensor]) -> bool:
+    """Compare with a loaded tensor of the same shape; of both, few rows are in memory at a time."""
+    rows = max(1, COMPARED_BYTES // max(1, stored[0].nbytes))
+    for start in range(0, len(stored), rows):
+        own = stored[start : start + rows]
+        loaded = rows_of(start, start + len(own))
+        if not torch.equal(own.to(loaded.device, loaded.dtype), loaded):
+            return False
+    return True
 
 
 def tensor_bytes(record: object) -> int:

@@ -1,5 +1,6 @@
 """The routes of the management port, apart from probes: /server_info, /metrics, table and draft."""
 
+import asyncio
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -21,6 +22,8 @@ TABLE_SOURCE = f"PUT {names.PATH_TABLE}"
 DRAFT_SOURCE = f"PUT {names.PATH_DRAFT}"
 MAX_TABLE_BYTES = 256 * 1024
 MAX_DRAFT_BYTES = 8 * 1024
+MAX_DRAFT_SECONDS = 5.0
+"""Until an exchange is answered although it continues; GET reports its end."""
 MAX_EXPIRY_SECONDS = 7 * 86_400
 
 
@@ -112,17 +115,21 @@ class DraftOffer(BaseModel):
 
 
 @router.put(names.PATH_DRAFT)
-async def put_draft(request: Request) -> dict[str, object]:
+async def put_draft(request: Request, response: Response) -> dict[str, object]:
     """Draft with other weights of the same algorithm, config and shapes; requests continue.
 
-    A draft that cannot replace the running one is answered with 409; the old one then stays.
+    A draft that cannot replace the running one is answered with 409; the old one then stays. What
+    takes longer than a few seconds is answered with 202, and continues.
     """
     service = service_of(request)
     service.lifecycle.check_admission()
     data = await read_limited(request, MAX_DRAFT_BYTES, "a draft is named by its path")
     offer = parse_json(DraftOffer, data)
     try:
-        await service.drafts.apply(offer.path, DRAFT_SOURCE)
+        async with asyncio.timeout(MAX_DRAFT_SECONDS):
+            await service.drafts.apply(offer.path, DRAFT_SOURCE)
+    except TimeoutError:
+        response.status_code = 202
     except DraftRefused as error:
         raise errors.HttpError(409, str(error), code="draft_refused") from None
     return service.drafts.describe()

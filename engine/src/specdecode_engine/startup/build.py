@@ -4,9 +4,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -28,12 +25,10 @@ from specdecode_engine.model.forward import (
     TargetForward,
     VerifyLayout,
 )
-from specdecode_engine.model.implementations import implementation_of, load_model
+from specdecode_engine.model.implementations import implementation_of
 from specdecode_engine.model.kv_cache import KVCache, WindowPool
-from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.model.routed_experts import RoutedExperts, RoutedShape
-from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Limits, Scheduler
@@ -51,8 +46,7 @@ from specdecode_engine.startup.device import (
     device_name,
     keep_to,
 )
-from specdecode_engine.startup.draft_methods.method import LoadedDraft
-from specdecode_engine.startup.draft_methods.registry import draft_facts, load_draft
+from specdecode_engine.startup.draft_methods.registry import draft_facts
 from specdecode_engine.startup.draft_staging import DraftStaging
 from specdecode_engine.startup.graph_config import (
     GraphConfig,
@@ -62,6 +56,7 @@ from specdecode_engine.startup.graph_config import (
 )
 from specdecode_engine.startup.kernels import compile_kernels, watch_compiles
 from specdecode_engine.startup.memory import plan_limits
+from specdecode_engine.startup.models import LoadedModels, load_models
 from specdecode_engine.startup.profiling import profile_steps
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.timing import Stopwatch
@@ -113,7 +108,7 @@ def build(
     boot = config.boot
     _use_threads(boot)
     _log_choices(config)
-    models = _load(config, progress, open_store)
+    models = load_models(config, progress, open_store)
     on_weights()
     free = available_bytes(config.device)
     policy = config.make_policy()
@@ -125,6 +120,7 @@ def build(
         free,
         graph_config.reserved_bytes,
         routed_token_bytes=0 if routed is None else routed.token_bytes,
+        exchange_bytes=models.exchange_bytes if config.device.type == "cpu" else 0,
     )
     limits = replace(limits, rotary_limits=models.rotary_limits)
     context = _wire(config, models, limits, graph_config, routed, clock)
@@ -140,7 +136,8 @@ def build(
         Stopwatch(config.device, clock),
         _facts(config, models, limits, routed, context.graphs.report()),
     )
-    core.stage_draft = _staging(config, models, open_store, core)
+    exchange = core.begin_draft_exchange, core.finish_draft_exchange
+    core.stage_draft = DraftStaging(config, models, open_store, *exchange)
     core.most_draft_steps = config.most_draft_steps
     return core
 
@@ -148,13 +145,6 @@ def build(
 def _use_threads(boot: EngineBoot) -> None:
     threads = default_threads() if boot.cpu_affinity is None else keep_to(boot.cpu_affinity)
     torch.set_num_threads(boot.threads or threads)
-
-
-def _staging(
-    config: EngineConfig, models: "_Models", open_store: OpenStore | None, core: EngineCore
-) -> DraftStaging:
-    load_with = partial(_model_loader, config, False, open_store)
-    return DraftStaging(config, models.target, models.draft, load_with, core.install_draft)
 
 
 def _scheduler(
@@ -169,27 +159,6 @@ def _scheduler(
     cache = PrefixCache(limits.page_size, lookahead, is_on=config.boot.memory.prefix_cache)
     is_tested = tests_draft and config.draft is not None
     return Scheduler(limits, policy, cache, DraftHealth() if is_tested else None)
-
-
-class _Models(NamedTuple):
-    """The loaded networks, and how their linear maps keep their weights."""
-
-    target: LanguageModel
-    draft: LoadedDraft | None
-    linears: Linears
-
-    @property
-    def weight_bytes(self) -> tuple[int, int]:
-        """Bytes of the target's weights, and of those that the draft does not share with it."""
-        target = tensor_bytes(self.target)
-        return target, tensor_bytes((self.target, self.draft)) - target
-
-    @property
-    def rotary_limits(self) -> tuple[int, ...]:
-        """Lengths of text after which the target or the draft uses another rotary table."""
-        networks = (self.target,) if self.draft is None else (self.target, self.draft)
-        limits = {limit for one in networks for limit in one.rotary_limits.limits[:-1]}
-        return tuple(sorted(limits))
 
 
 def _log_choices(config: EngineConfig) -> None:
@@ -207,33 +176,9 @@ def _log_choices(config: EngineConfig) -> None:
         log.warning("%s", warning)
 
 
-def _load(config: EngineConfig, progress: bool, open_store: OpenStore | None) -> _Models:
-    linears = Linears.of(config.kernels["target"])
-    load = _model_loader(config, progress, open_store, linears)
-    target = load(Path(config.boot.model.path), config.target)
-    draft = load_draft(config.boot, config.draft, target, load, linears, progress=progress)
-    facts = linears.facts()
-    log.info("linear maps: %s (%s)", facts["linears"], facts["linears_reason"])
-    return _Models(target, draft, linears)
-
-
-def _model_loader(
-    config: EngineConfig, progress: bool, open_store: OpenStore | None, linears: Linears
-) -> Callable[[Path, LanguageModelConfig], LanguageModel]:
-    return partial(
-        load_model,
-        dtype=config.dtype,
-        device=config.device,
-        context_length=config.context_length,
-        progress=progress,
-        open_store=open_store,
-        linears=linears,
-    )
-
-
 def _wire(
     config: EngineConfig,
-    models: _Models,
+    models: LoadedModels,
     limits: Limits,
     graph_config: GraphConfig,
     routed_shape: RoutedShape | None,
@@ -267,13 +212,8 @@ def _wire(
         rows = limits.pages * limits.page_size
         routed = RoutedExperts(models.target, routed_shape, rows, limits.page_size)
     verify = TargetForward(models.target, pool, config.aux_spec, routed)
-    plain = replace(verify, aux_spec=NO_HIDDEN_STATES)
     rotary = RotaryOffsets(models.target.rotary_limits, table.num_rows, config.device)
-    layout = VerifyLayout(table, rotary)
-    functions: dict[ForwardKind, DecodeFunction] = {
-        ForwardKind.VERIFY: DecodeForward(layout, verify),
-        ForwardKind.PLAIN: DecodeForward(layout, plain),
-    }
+    functions = _target_forwards(verify, VerifyLayout(table, rotary))
     wiring = None
     if config.draft_plan is not None and models.draft is not None:
         wiring = config.method.wire(config.draft_plan, models.draft, limits, table)
@@ -293,6 +233,16 @@ def _wire(
         config.method.make_proposer(config.boot),
         routed,
     )
+
+
+def _target_forwards(
+    verify: TargetForward, layout: VerifyLayout
+) -> dict[ForwardKind, DecodeFunction]:
+    plain = replace(verify, aux_spec=NO_HIDDEN_STATES)
+    return {
+        ForwardKind.VERIFY: DecodeForward(layout, verify),
+        ForwardKind.PLAIN: DecodeForward(layout, plain),
+    }
 
 
 def _routed_shape(config: EngineConfig, target: LanguageModel) -> RoutedShape | None:
@@ -331,7 +281,7 @@ def _with_measured_costs(
 
 def _facts(
     config: EngineConfig,
-    models: _Models,
+    models: LoadedModels,
     limits: Limits,
     routed: RoutedShape | None,
     graphs: GraphReport,

@@ -1,21 +1,36 @@
-"""Reads a draft that is to replace the running one, next to it, while the engine serves."""
+"""Reads a draft that is to replace the running one, while the engine serves.
 
-from collections.abc import Callable
+It is read into memory of the host. On a CPU that is the engine's, which plans for it; a GPU never
+holds two drafts.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.policy import DraftRefused
+from specdecode_engine.model.checkpoint import OpenStore
 from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.draft_exchange import StagedDraft, check_same_config
-from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.draft_head import HiddenStateHead
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.startup.draft_methods.method import LoadedDraft
 from specdecode_engine.startup.draft_methods.registry import (
-    LoadModel,
     load_draft,
     read_checked_draft,
 )
+from specdecode_engine.startup.models import LoadedModels, model_loader
+from specdecode_kernels import PackedWeight
+
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,39 +38,68 @@ class DraftStaging:
     """Makes staged drafts for one engine.
 
     Args:
-        load_with: returns what loads a language model with its linear maps.
-        install: copies a staged draft, between two steps.
+        open_store: opens the tensors of a STANDALONE draft, as at start.
+        begin: called before the first piece of a draft is copied.
+        finish: called after the last one.
     """
 
     config: EngineConfig
-    target: LanguageModel
-    network: LoadedDraft | None
-    load_with: Callable[[Linears], LoadModel]
-    install: Callable[[StagedDraft], None]
+    models: LoadedModels
+    open_store: OpenStore | None
+    begin: Callable[[], None]
+    finish: Callable[[], None]
 
-    def __call__(self, folder: Path) -> Callable[[], None]:
+    def __call__(self, folder: Path) -> Iterator[Callable[[], None]]:
         """Read and verify a draft; see `StageDraft`."""
-        staged = self._stage(folder)
-        return lambda: self.install(staged)
+        with _stream_of_its_own(self.config.device):
+            staged = self._stage(folder)
+        return chain((self.begin,), staged.pieces(), (self.finish,))
 
     def _stage(self, folder: Path) -> StagedDraft:
-        config, network = self.config, self.network
+        config, network = self.config, self.models.draft
         if config.draft is None or network is None:
             algorithm = config.boot.speculation.algorithm.value
             raise DraftRefused(f"algorithm {algorithm} has no draft model that could be exchanged")
-        if config.device.type != "cpu":
-            raise DraftRefused(
-                f"drafts are exchanged on a CPU only, and the engine runs on {config.device}; "
-                "replace the pod"
-            )
         speculation = config.boot.speculation.model_copy(update={"draft_path": str(folder)})
         boot = config.boot.model_copy(update={"speculation": speculation})
         try:
             draft = read_checked_draft(boot, config.target)
             assert draft is not None, "the algorithm has a draft"
             check_same_config(config.draft, draft, folder)
-            linears = Linears.of(config.kernels["target"])
-            new = load_draft(boot, draft, self.target, self.load_with(linears), linears)
+            new = self._load(boot, draft)
         except (CheckpointError, OSError) as error:
             raise DraftRefused(f"{error}; the running draft stays") from error
-        return StagedDraft.compare(network, new, self.target, folder)
+        return StagedDraft.compare(network, new, self.models.target, folder)
+
+    def _load(self, boot: EngineBoot, draft: DraftConfig) -> LoadedDraft | None:
+        """Load a draft on the host, in the order in which the running one has its weights."""
+        is_packed = self.config.device == HOST
+        linears = Linears.of(self.config.kernels["target"]) if is_packed else Linears()
+        load_model = model_loader(self.config, HOST, self.open_store, linears)
+        return load_draft(
+            boot,
+            draft,
+            self.models.target,
+            load_model,
+            linears,
+            device=HOST,
+            must_share=self._shared_weights(),
+        )
+
+    def _shared_weights(self) -> tuple[Tensor | PackedWeight, ...]:
+        """Return the weights of the target that the running head uses."""
+        target, network, _ = self.models
+        if not isinstance(network, HiddenStateHead):
+            return ()
+        pairs = (network.embedding, target.embedding), (network.head.weight, target.head.weight)
+        return tuple(own for own, targets in pairs if own is targets)
+
+
+@contextmanager
+def _stream_of_its_own(device: torch.device) -> Iterator[None]:
+    """Let reading the target's weights on a GPU delay no step."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+        yield

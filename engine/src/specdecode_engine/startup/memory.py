@@ -109,18 +109,20 @@ def plan_limits(
     graph_bytes: int,
     *,
     routed_token_bytes: int = 0,
+    exchange_bytes: int = 0,
 ) -> Limits:
     """Fit the KV cache and all buffers into the memory that is available after the weights.
 
     Args:
         routed_token_bytes: what is kept of the experts of one cached token.
+        exchange_bytes: a draft that is read next to the running one.
 
     Raises:
         NotEnoughMemory: the message contains the sizes and the smallest change that fits.
     """
     boot, sizes, limit = config.boot, config.sizes, config.boot.memory.max_total_tokens
-    layer_map = config.target.layer_map
-    in_windows = layer_map.windowed_entries_per_token * config.kv_dtype.itemsize
+    windowed = config.target.layer_map.windowed_entries_per_token
+    in_windows = windowed * config.kv_dtype.itemsize
     windows, is_cpu = _window_limits(config), config.device.type == "cpu"
 
     def plan(running: int) -> MemoryPlan:
@@ -140,7 +142,7 @@ def plan_limits(
             fewest_window_pages=0 if windows is None else windows.suffice_for(1),
             most_rows=most_rows if limit is None else min(most_rows, limit),
             routed_page_bytes=routed_token_bytes * boot.memory.page_size,
-            exchange_bytes=draft_weight_bytes * is_cpu,
+            exchange_bytes=exchange_bytes,
             fewest_rows=min(config.context_length, SHORTEST_TOKENS) + sizes.reserve_tokens,
         )
         return plan_memory(demand, boot.memory.kv_cache_bytes, boot.memory.kv_cache_fraction)
@@ -148,6 +150,11 @@ def plan_limits(
     chosen = _plan_or_suggest(plan, boot.scheduling.max_running_requests)
     for line in chosen.lines():
         log.info("memory: %s", line)
+    return _limits(config, chosen)
+
+
+def _limits(config: EngineConfig, chosen: MemoryPlan) -> Limits:
+    boot, sizes = config.boot, config.sizes
     return Limits(
         max_running=boot.scheduling.max_running_requests,
         max_queued=boot.scheduling.max_queued_requests,
@@ -157,7 +164,7 @@ def plan_limits(
         page_size=boot.memory.page_size,
         pages=chosen.pages,
         lag_tokens=sizes.lag_tokens,
-        window=layer_map.window,
+        window=config.target.layer_map.window,
         window_pages=chosen.window_pages,
         kv_bytes=chosen.kv_bytes,
     )

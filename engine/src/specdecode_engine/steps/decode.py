@@ -46,6 +46,11 @@ class StagedDecode:
     counts: DraftedCounts | None  # of what was proposed
     feeds_draft: bool
 
+    @property
+    def kind(self) -> ForwardKind:
+        """What the forward of the target returns."""
+        return ForwardKind.VERIFY if self.feeds_draft else ForwardKind.PLAIN
+
     @classmethod
     def of(
         cls,
@@ -117,8 +122,7 @@ def decode(
         nodes = VerifyLayout(context.table, context.rotary)(inputs)
         outputs = prefill(context, prompts, nodes, steps[0])
     else:
-        kind = ForwardKind.VERIFY if staged.feeds_draft else ForwardKind.PLAIN
-        outputs = context.graphs.run(kind, inputs)
+        outputs = context.graphs.run(staged.kind, inputs)
     positions = _sampled_positions(context.table, batch, draft, sampling)
     logits = _by_node(outputs.logits, batch.size, selected)
     tokens = context.sampler.sample(logits, sampling, positions, draft, on_host)
@@ -138,13 +142,16 @@ def decode(
     logprobs = None
     if staged.logprobs is not None:
         logprobs = staged.logprobs.select(gather_accepted(context.ops, logits, path), tokens)
-    drafted = 0 if draft is None else shape.num_tokens - 1
     routed = None
     if staged.routed is not None:
         routed = staged.routed.select(context, batch, tokens.shape[1])
     steps[-1].send_tokens(
-        staged.sequences, tokens, accepted, drafted, logprobs, routed, staged.counts
+        staged.sequences, tokens, accepted, _num_drafted(draft), logprobs, routed, staged.counts
     )
+
+
+def _num_drafted(draft: Draft | None) -> int:
+    return 0 if draft is None else draft.shape.num_tokens - 1
 
 
 def _by_node(rows: Tensor, batch_size: int, selected: VerifyRows | None) -> Tensor:

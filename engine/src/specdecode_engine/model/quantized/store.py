@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from specdecode_engine.model.checkpoint import (
@@ -81,6 +82,13 @@ class DequantizingStore:
             weight.dequantize({part: t.to(into.device) for part, t in parts.items()}, into)
         except ValueError as error:
             raise TensorError(self.source.folder, f"{name}: {error}", MISFIT) from error
+
+    def get(self, name: str) -> Tensor:
+        if name not in self.weights:
+            return self.source.get(name)
+        plain = torch.empty(self.tensors[name].shape, dtype=self.tensors[name].dtype)
+        self.read(name, plain)
+        return plain
 
 
 def _biases(

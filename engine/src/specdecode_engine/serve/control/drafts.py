@@ -7,6 +7,7 @@ from pathlib import Path
 
 from specdecode_api.boot import SpeculationBoot
 from specdecode_engine.adaptive.policy import DraftRefused, StageDraft
+from specdecode_engine.serve.engine.core import EngineFailed
 
 log = logging.getLogger(__name__)
 
@@ -16,7 +17,7 @@ AT_START = "boot file or flags"
 class Drafts:
     """Exchanges drafts, one at a time; a refused draft leaves the old one in use.
 
-    Owned by the event loop. Reading takes place in a thread, the copy between two steps.
+    Owned by the event loop. Reading takes place in a thread, the copy between steps, in pieces.
 
     Args:
         speculation: the configuration at start.
@@ -35,7 +36,10 @@ class Drafts:
         self._count = count
         self._stage: StageDraft | None = None
         self._changing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Exception | None]] = set()
         self._source = AT_START
+        self._changing_to: str | None = None
+        self._refused_path: str | None = None
         self.path = speculation.draft_path
         self.latest_refusal: str | None = None
 
@@ -44,31 +48,53 @@ class Drafts:
         self._stage = stage
 
     async def apply(self, path: str, source: str) -> None:
-        """Replace the running draft by the one in a folder.
+        """Replace the running draft by the one in a folder; a cancelled caller does not end it.
 
         Raises:
             DraftRefused: it cannot replace the running draft.
             EngineFailed: the engine has failed.
         """
-        async with self._changing:
-            try:
-                if self._stage is None:
-                    raise DraftRefused("this engine has no draft model that could be exchanged")
-                install = await asyncio.to_thread(self._stage, Path(path))
-            except DraftRefused as error:
-                self.latest_refusal = f"{source}: {error}"
-                self._count("refused")
-                raise
-            await self._between_steps(install)
-            self.path, self._source, self.latest_refusal = path, source, None
-            self._count("applied")
-            log.info("the draft of %s is in use", path)
+        task = asyncio.create_task(self._apply(path, source))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        error = await asyncio.shield(task)
+        if error is not None:
+            raise error
 
     def describe(self) -> dict[str, object]:
-        """Return the draft, its source, and why the latest refused draft was refused."""
+        """Return the draft, its source, what replaces it now, and the latest refusal."""
         return {
             "algorithm": self._speculation.algorithm.value,
             "path": self.path,
             "source": self._source,
+            "changing_to": self._changing_to,
+            "refused_path": self._refused_path,
             "latest_refusal": self.latest_refusal,
         }
+
+    async def _apply(self, path: str, source: str) -> Exception | None:
+        """Return why the draft was not replaced, if it was not."""
+        async with self._changing:
+            self._changing_to = path
+            try:
+                await self._exchange(path)
+            except DraftRefused as error:
+                self._refused_path, self.latest_refusal = path, f"{source}: {error}"
+                self._count("refused")
+                return error
+            except EngineFailed as error:
+                return error
+            finally:
+                self._changing_to = None
+            self.path, self._source = path, source
+            self._refused_path = self.latest_refusal = None
+            self._count("applied")
+            log.info("the draft of %s is in use", path)
+            return None
+
+    async def _exchange(self, path: str) -> None:
+        if self._stage is None:
+            raise DraftRefused("this engine has no draft model that could be exchanged")
+        pieces = await asyncio.to_thread(self._stage, Path(path))
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            await self._between_steps(piece)

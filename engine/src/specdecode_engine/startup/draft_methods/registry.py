@@ -1,7 +1,10 @@
 """The method of every algorithm, and the drafts that they read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
@@ -18,6 +21,7 @@ from specdecode_engine.startup.draft_methods.blocks import InBlocks
 from specdecode_engine.startup.draft_methods.method import DraftMethod, LoadedDraft
 from specdecode_engine.startup.draft_methods.ngram import FromText
 from specdecode_engine.startup.draft_methods.token_by_token import TokenByToken
+from specdecode_kernels import PackedWeight
 
 METHODS: Mapping[Algorithm, DraftMethod] = {
     Algorithm.NONE: DraftMethod(),
@@ -77,18 +81,30 @@ def load_draft(
     linears: Linears,
     *,
     progress: bool = False,
+    device: torch.device | None = None,
+    must_share: Collection[Tensor | PackedWeight] = (),
 ) -> LoadedDraft | None:
     """Load the draft of a boot file; None: the algorithm drafts without a model.
 
     Args:
         load_model: loads a language model.
         linears: makes the linear maps of heads.
+        device: of a head; by default the target's.
+        must_share: weights of the target that a head has to share.
     """
     folder, head = draft_folder(boot), METHODS[boot.speculation.algorithm].head
     if folder is None or draft is None:
         return None
     if head is not None:
-        return head.load(folder, target, config=draft, progress=progress, linears=linears)
+        return head.load(
+            folder,
+            target,
+            config=draft,
+            progress=progress,
+            linears=linears,
+            device=device,
+            must_share=must_share,
+        )
     assert not isinstance(draft, HeadConfig)
     return load_model(folder, draft)
 

@@ -1,0 +1,82 @@
+"""Loads the checkpoints of an engine."""
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from specdecode_engine.model.checkpoint import OpenStore
+from specdecode_engine.model.draft_exchange import staging_bytes
+from specdecode_engine.model.implementations import load_model
+from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.weights import tensor_bytes
+from specdecode_engine.startup.config import EngineConfig
+from specdecode_engine.startup.draft_methods.method import LoadedDraft
+from specdecode_engine.startup.draft_methods.registry import LoadModel, load_draft
+
+log = logging.getLogger(__name__)
+
+
+class LoadedModels(NamedTuple):
+    """The loaded networks, and how their linear maps keep their weights."""
+
+    target: LanguageModel
+    draft: LoadedDraft | None
+    linears: Linears
+
+    @property
+    def weight_bytes(self) -> tuple[int, int]:
+        """Bytes of the target's weights, and of those that the draft does not share with it."""
+        target = tensor_bytes(self.target)
+        return target, tensor_bytes((self.target, self.draft)) - target
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Bytes of the host for another draft that is read while this one is in use."""
+        return staging_bytes(self.draft, self.target)
+
+    @property
+    def rotary_limits(self) -> tuple[int, ...]:
+        """Lengths of text after which the target or the draft uses another rotary table."""
+        networks = (self.target,) if self.draft is None else (self.target, self.draft)
+        limits = {limit for one in networks for limit in one.rotary_limits.limits[:-1]}
+        return tuple(sorted(limits))
+
+
+def load_models(config: EngineConfig, progress: bool, open_store: OpenStore | None) -> LoadedModels:
+    """Load target and draft onto the engine's device.
+
+    Args:
+        progress: show bars.
+        open_store: opens the tensors of the target and of a STANDALONE draft.
+    """
+    linears = Linears.of(config.kernels["target"])
+    load = model_loader(config, config.device, open_store, linears, progress=progress)
+    target = load(Path(config.boot.model.path), config.target)
+    draft = load_draft(config.boot, config.draft, target, load, linears, progress=progress)
+    facts = linears.facts()
+    log.info("linear maps: %s (%s)", facts["linears"], facts["linears_reason"])
+    return LoadedModels(target, draft, linears)
+
+
+def model_loader(
+    config: EngineConfig,
+    device: torch.device,
+    open_store: OpenStore | None,
+    linears: Linears,
+    *,
+    progress: bool = False,
+) -> LoadModel:
+    """Return what loads a language model of an engine."""
+    return partial(
+        load_model,
+        dtype=config.dtype,
+        device=device,
+        context_length=config.context_length,
+        progress=progress,
+        open_store=open_store,
+        linears=linears,
+    )
