@@ -8,11 +8,12 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from specdecode_api.speculation import Algorithm
+from specdecode_api.speculation import MAX_STEPS, Algorithm
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.speculate.block_drafter import BlockDrafter
+from specdecode_engine.speculate.chain_drafter import ChainDrafter
 from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
 from specdecode_engine.speculate.model_drafter import ModelDrafter
 
@@ -41,6 +42,11 @@ class FormatSettings(Protocol):
 
     @property
     def topks(self) -> tuple[int, ...]: ...
+
+    @property
+    def most_steps(self) -> int:
+        """Draft steps that the draft can draft at most."""
+        ...
 
     @property
     def least_accept_length(self) -> float:
@@ -75,6 +81,8 @@ class StateRows(NamedTuple):
 RequestState = Mapping[str, StateRows]
 """What a drafter keeps of one request, by name."""
 
+RING = "aux hidden states"
+
 
 def model_drafter_state(core: EngineCore, sequence: Sequence) -> RequestState:
     """Return the draft's computed KV rows, and the aux hidden states that are certainly kept."""
@@ -88,6 +96,20 @@ def block_drafter_state(core: EngineCore, sequence: Sequence) -> RequestState:
     drafter = core.context.drafter
     assert isinstance(drafter, BlockDrafter)
     return kept_rows(core, sequence, drafter._pool, drafter._progress, None)
+
+
+def chain_drafter_state(core: EngineCore, sequence: Sequence) -> RequestState:
+    """Return the final KV rows of each module, and the aux hidden states."""
+    drafter = core.context.drafter
+    assert isinstance(drafter, ChainDrafter)
+    ring, state = drafter._forward.ring, dict[str, StateRows]()
+    for module, progress in enumerate(drafter._progress):
+        of_all = kept_rows(core, sequence, drafter._pool, progress, ring)
+        for name, (first, rows) in of_all.items():
+            is_ring = name == RING
+            own = StateRows(first, rows if is_ring else rows[:, module])
+            state[name if is_ring else f"{name}, module {module}"] = own
+    return state
 
 
 def kept_rows(
@@ -111,7 +133,7 @@ def kept_rows(
     if ring is not None:
         first = max(sequence.matched, sequence.computed - ring.kept)
         rows = ring.read_span((req_index, first, sequence.computed))
-        state["aux hidden states"] = StateRows(first, rows)
+        state[RING] = StateRows(first, rows)
     return state
 
 
@@ -129,6 +151,7 @@ class DraftFormat:
     speculation: Mapping[str, object] = field(default_factory=dict)  # further keys of the boot file
     num_steps: int = 3
     topks: tuple[int, ...] = (1, 3)  # that are checked; without 3, chains alone are drafted
+    most_steps: int = MAX_STEPS
     is_of_draft: Callable[[str], bool] = lambda _: True  # whether a tensor of the files is checked
     optional: frozenset[str] = frozenset()  # tensors that may be absent
     least_accept_length: float = 1.3  # below, acceptance is too rare to recognise a wrong draft

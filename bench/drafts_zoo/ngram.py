@@ -13,7 +13,7 @@ from drafts_zoo.format import DraftFiles
 from drafts_zoo.states import build_restless, run_restless
 from drafts_zoo.targets import ANSWER_TOKENS
 from specdecode_api.boot import NgramBoot
-from specdecode_api.speculation import Algorithm
+from specdecode_api.speculation import MAX_STEPS, Algorithm
 from specdecode_engine.batch.sequence import Sequence as RequestSequence
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.speculate.ngram.proposer import NgramProposer
@@ -46,6 +46,7 @@ class NgramFormat:
     speculation: Mapping[str, object]
     refused: tuple[tuple[str, Mapping[str, object]], ...] = ()
     algorithm: Algorithm = Algorithm.NGRAM
+    most_steps: int = MAX_STEPS
     num_steps: int = 3
     topks: tuple[int, ...] = (1, 3)
     least_accept_length: float = 1.3

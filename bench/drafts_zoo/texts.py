@@ -5,7 +5,7 @@ from itertools import count, islice
 
 from drafts_zoo.format import DraftFiles, FormatSettings
 from drafts_zoo.targets import VOCAB
-from lossless.cases import Case, draw_case
+from lossless.cases import Case, as_chain, draw_case, with_most_steps
 from lossless.compare import find_difference
 from lossless.run import Models, build_plain, build_speculative, run_alone, run_case
 from specdecode_engine.batch.request import FinishReason
@@ -50,6 +50,6 @@ def _models(form: FormatSettings, files: DraftFiles) -> Models:
 
 
 def _fitted(case: Case, form: FormatSettings) -> Case:
-    """Return a case that the format can run: its algorithm, and a chain if it has no trees."""
-    case = replace(case, algorithm=form.algorithm.value)
-    return case if max(form.topks) > 1 else replace(case, topk=1, num_draft_tokens=None)
+    """Return a case that the format can run: its algorithm and draft steps, and perhaps no tree."""
+    case = with_most_steps(replace(case, algorithm=form.algorithm.value), form.most_steps)
+    return case if max(form.topks) > 1 else as_chain(case)

@@ -14,11 +14,11 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from lossless.block_drafts import save_dflash, save_dspark
-from lossless.cases import Case, CaseRequest, Material, draw_case
+from lossless.cases import MODULES, Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
 from lossless.families import FAMILIES, LLAMA, MIXTURES, make_family
 from lossless.grammars import Constraints
-from lossless.mtp_module import write_mtp_module
+from lossless.mtp_module import write_mtp_modules
 from lossless.prompts import load_prompts
 from lossless.resumed import resume_some
 from lossless.run import (
@@ -135,7 +135,8 @@ def _models(family: str, folder: Path, options: argparse.Namespace) -> Models:
     folders = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
     drafts = {algorithm: EXAMPLES / name for algorithm, name in folders.items()}
     target = EXAMPLES / "target"
-    drafts["MTP"] = write_mtp_module(target, folder / f"{family}-mtp")
+    drafts["MTP"] = write_mtp_modules(target, folder / f"{family}-mtp")
+    drafts["MTP_CHAIN"] = write_mtp_modules(target, folder / f"{family}-chain", MODULES)
     if family != LLAMA:
         target = make_family(family, target, folder / family)
         drafts["STANDALONE"] = make_family(family, drafts["STANDALONE"], folder / f"{family}-draft")

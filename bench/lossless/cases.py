@@ -10,6 +10,8 @@ from specdecode_engine.grammar import Grammar
 from specdecode_kernels.cpu.tuning import Tuning
 
 ALGORITHMS = ("STANDALONE", "EAGLE", "EAGLE3", "NGRAM")
+MODULES = 4
+"""Of MTP_CHAIN, which drafts chains alone: as many draft steps at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
     num_steps = rng.choice((0, 1, 2, 3, 3, 4, 5, 7, 9))
     topk = rng.choice((1, 1, 2, 3, 4, 8, 16))
     policy = rng.choice(("static", "ema", "goodput"))
-    return Case(
+    case = Case(
         number=number,
         family=rng.choice(material.families),
         algorithm=rng.choice(material.algorithms),
@@ -103,6 +105,22 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         ngram=_draw_ngram(rng),
         tuning=Tuning.draw(rng),
     )
+    return case if case.algorithm != "MTP_CHAIN" else as_chain(with_most_steps(case, MODULES))
+
+
+def as_chain(case: Case) -> Case:
+    """Draft chains alone."""
+    return replace(case, topk=1, num_draft_tokens=None)
+
+
+def with_most_steps(case: Case, most: int) -> Case:
+    """Draft at most so many steps."""
+    if case.num_steps <= most and all(max(steps) <= most for _, steps in case.table):
+        return case
+    table = tuple(
+        (bound, tuple(sorted({min(one, most) for one in steps}))) for bound, steps in case.table
+    )
+    return replace(case, num_steps=min(case.num_steps, most), num_draft_tokens=None, table=table)
 
 
 def _draw_ngram(rng: random.Random) -> tuple[tuple[str, object], ...]:

@@ -1,6 +1,7 @@
-"""Writes the export of an MTP module for a target: random, close to passing hidden states on."""
+"""Writes exports of MTP modules for a target: random, close to passing hidden states on."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -11,13 +12,21 @@ NOISE = 0.1
 """Of what the layer adds: drafts agree with the target often enough to accept some."""
 
 
-def write_mtp_module(target: Path, into: Path) -> Path:
-    """Write a module in DeepSeek's layout with the sizes of a Llama's layer; return its folder."""
+def write_mtp_modules(target: Path, into: Path, count: int = 1) -> Path:
+    """Write modules in DeepSeek's layout with the sizes of a Llama's layer; return their folder."""
     keys = json.loads((target / "config.json").read_text())
     keys |= {"architectures": ["LlamaForCausalLMNextN"], "num_hidden_layers": 1}
     into.mkdir(parents=True)
     (into / "config.json").write_text(json.dumps(keys))
-    generator = torch.Generator().manual_seed(0)
+    modules: dict[str, Tensor] = {}
+    for number in range(count):
+        module = _draw_module(keys, torch.Generator().manual_seed(number))
+        modules |= {f"model.layers.{number}.{name}.weight": one for name, one in module.items()}
+    save_file(modules, into / "model.safetensors")
+    return into
+
+
+def _draw_module(keys: Mapping[str, int], generator: torch.Generator) -> dict[str, Tensor]:
     hidden, inner = keys["hidden_size"], keys["intermediate_size"]
     head_dim = keys.get("head_dim") or hidden // keys["num_attention_heads"]
     q, kv = (keys[f"num_{kind}_heads"] * head_dim for kind in ("attention", "key_value"))
@@ -27,7 +36,7 @@ def write_mtp_module(target: Path, into: Path) -> Path:
         return scale * torch.randn(rows, columns, generator=generator)
 
     ones = ("enorm", "hnorm", "shared_head.norm", "input_layernorm", "post_attention_layernorm")
-    tensors = {
+    return {
         **{name: torch.ones(hidden) for name in ones},
         "eh_proj": torch.cat((drawn(hidden, hidden), torch.eye(hidden)), dim=1),
         "self_attn.q_proj": drawn(q, hidden),
@@ -38,6 +47,3 @@ def write_mtp_module(target: Path, into: Path) -> Path:
         "mlp.up_proj": drawn(inner, hidden),
         "mlp.down_proj": drawn(hidden, inner),
     }
-    named = {f"model.layers.0.{name}.weight": one for name, one in tensors.items()}
-    save_file(named, into / "model.safetensors")
-    return into

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lossless.block_drafts import save_dflash, save_dspark
+from lossless.mtp_module import write_mtp_modules
 from tests.engine.mtp_checkpoints import export_module
 
 VOCAB = 97
@@ -18,6 +19,8 @@ HIDDEN = 64
 HEADS = 4
 KV_HEADS = 2
 HEAD_DIM = 16
+CHAIN = 3
+"""Modules of a chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Checkpoints:
     eagle3: Path
     eagle: Path
     mtp: Path
+    mtp_chain: Path
     dflash: Path
     dspark: Path
     vocab: int = VOCAB
@@ -71,6 +75,7 @@ def make_checkpoints(folder: Path, head_dim: int = HEAD_DIM) -> Checkpoints:
         eagle3=folder / "eagle3",
         eagle=folder / "eagle",
         mtp=export_module(folder / "target", folder / "mtp"),
+        mtp_chain=write_mtp_modules(folder / "target", folder / "mtp_chain", CHAIN),
         dflash=folder / "dflash",
         dspark=folder / "dspark",
     )

@@ -32,6 +32,13 @@ LAYOUTS: Mapping[str, tuple[str, str, str, str, str]] = {
         "mtp.norm",
         "mtp.layers.{}",
     ),
+    "inkling": (
+        "model.mtp.layers.{}.embed_norm",
+        "model.mtp.layers.{}.hidden_norm",
+        "model.mtp.layers.{}.input_proj",
+        "model.mtp.chain_norm",
+        "model.mtp.layers.{}.transformer_block",
+    ),
 }
 """Names of norms, map and layer, with the number of the module."""
 

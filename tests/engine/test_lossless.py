@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lossless.cases import ALGORITHMS, Material, draw_case
+from lossless.cases import ALGORITHMS, MODULES, Material, draw_case
 from lossless.compare import find_difference
-from lossless.mtp_module import write_mtp_module
+from lossless.mtp_module import write_mtp_modules
 from lossless.run import Models, build_plain, build_speculative, run_alone, run_case
 from specdecode_engine.batch.request import FinishReason, TokenLogprobs
 
@@ -16,9 +16,10 @@ CASES = 12
 
 @pytest.fixture(scope="module")
 def models(checkpoints, tmp_path_factory) -> Models:
-    module = tmp_path_factory.mktemp("mtp") / "module"
+    folder = tmp_path_factory.mktemp("mtp")
     drafts = {
-        "MTP": write_mtp_module(checkpoints.target, module),
+        "MTP": write_mtp_modules(checkpoints.target, folder / "module"),
+        "MTP_CHAIN": write_mtp_modules(checkpoints.target, folder / "chain", MODULES),
         "STANDALONE": checkpoints.draft,
         "EAGLE": checkpoints.eagle,
         "EAGLE3": checkpoints.eagle3,
@@ -34,7 +35,7 @@ def material(checkpoints) -> Material:
         tuple((number * 31 + place * 7) % checkpoints.vocab for place in range(3 + 5 * number))
         for number in range(8)
     )
-    algorithms = (*ALGORITHMS, "MTP", "DFLASH", "DSPARK")
+    algorithms = (*ALGORITHMS, "MTP", "MTP_CHAIN", "DFLASH", "DSPARK")
     return Material(prompts, checkpoints.vocab, algorithms=algorithms)
 
 

@@ -20,11 +20,14 @@ PROMPTS = ((3, 14, 15, 92, 65), tuple(range(40, 61)), (7,))
 ANSWER = 20
 
 
-def make_core(target: Path, implementation: str = "auto", **speculation: object) -> EngineCore:
+def make_core(
+    target: Path, implementation: str = "auto", graphs: str = "auto", **speculation: object
+) -> EngineCore:
     document = {
         "model": {"path": str(target), "dtype": "float64", "implementation": implementation},
         "speculation": speculation,
         "memory": {"page_size": 4},
+        "graphs": {"mode": graphs},
         "scheduling": {"max_running_requests": 4, "chunked_prefill_tokens": 8},
         "device": "cpu",
     }

@@ -1,6 +1,7 @@
 """Prompts that did not pass an unfit draft, and drafts that are exchanged, of every draft model."""
 
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from drafts_zoo.drafting import record_drafts
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
+from specdecode_api.speculation import Algorithm
 from specdecode_engine.adaptive.draft_health import DraftHealth, Fitness
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
@@ -50,8 +52,14 @@ def run(core: EngineCore, *requests: Request, unfit_steps: int = 0) -> dict[str,
     return tokens
 
 
-@pytest.mark.parametrize("topk", [1, 3])
-@pytest.mark.parametrize("algorithm", MODELS)
+@pytest.mark.parametrize(
+    ("algorithm", "topk"),
+    [
+        (name, topk)
+        for name, topk in product(MODELS, (1, 3))
+        if Algorithm(name).drafts_trees or topk == 1
+    ],
+)
 def test_a_draft_that_turns_out_to_fit_drafts_after_what_it_has_not_read(
     checkpoints: Checkpoints, algorithm: str, topk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ DRAFTS = {
     "EAGLE": "eagle",
     "EAGLE3": "eagle3",
     "MTP": "mtp",
+    "MTP_CHAIN": "mtp_chain",
     "DFLASH": "dflash",
     "DSPARK": "dspark",
 }

@@ -20,10 +20,12 @@ EXAMPLES = (
     "gpu",
     "hub",
     "llama-3.1-8b-eagle3",
+    "llama-mtp-chain",
     "mimo-7b-mtp",
     "ngram",
     "qwen3-4b-dflash",
     "qwen3-4b-dspark",
+    "vicuna-7b-eagle",
 )
 
 

@@ -37,16 +37,19 @@ class Algorithm(StrEnum):
 
     checkpoint: DraftCheckpoint
     most_default_steps: int  # of its default tables
+    drafts_trees: bool  # or chains alone
 
     def __new__(
         cls,
         value: str,
         checkpoint: DraftCheckpoint = DraftCheckpoint.ALWAYS,
         most_default_steps: int = MOST_DEFAULT_STEPS,
+        drafts_trees: bool = True,
     ) -> "Algorithm":
         member = str.__new__(cls, value)
         member._value_ = value
         member.checkpoint, member.most_default_steps = checkpoint, most_default_steps
+        member.drafts_trees = drafts_trees
         return member
 
     NONE = "NONE", DraftCheckpoint.NEVER
@@ -58,6 +61,9 @@ class Algorithm(StrEnum):
     DSPARK = "DSPARK", DraftCheckpoint.ALWAYS, 15
     # A module is trained for one draft step, and its acceptance falls fast after that.
     MTP = "MTP", DraftCheckpoint.ELSE_TARGET, 3
+    # A module for each draft step; published checkpoints have 3 or 8. A module reads a window that
+    # contains drafted tokens, so that each branch of a tree would need one of its own.
+    MTP_CHAIN = "MTP_CHAIN", DraftCheckpoint.ELSE_TARGET, 8, False
     NGRAM = "NGRAM", DraftCheckpoint.NEVER
 
     @property

@@ -8,11 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from lossless.mtp_module import write_mtp_modules
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import CheckpointError, DraftMismatch
 from specdecode_engine.model.llama import Llama
-from specdecode_engine.model.mtp import MtpHead
-from specdecode_engine.model.mtp_config import MtpConfig, has_modules
+from specdecode_engine.model.mtp import MtpChainHead, MtpHead
+from specdecode_engine.model.mtp_config import MtpChainConfig, MtpConfig, count_modules
 from specdecode_engine.model.mtp_layout import DEEPSEEK, MIMO, QWEN3_NEXT
 from specdecode_engine.startup.draft_methods.registry import algorithm_of
 from tests.engine.mtp_checkpoints import export_module, with_modules
@@ -44,8 +45,7 @@ def test_modules_next_to_a_target_are_found_by_their_names(
     target: Path, tmp_path: Path, layout: str, names: object, numbers: tuple[int, ...]
 ) -> None:
     folder = with_modules(target, tmp_path / "with", layout, *numbers)
-    assert has_modules(folder)
-    assert not has_modules(target)
+    assert (count_modules(folder), count_modules(target)) == (1, 0)
     config = read(folder, folder)
     assert (config.layout, config.numbers) == (names, numbers)
     assert config.facts == {"mtp_layout": config.layout.name, "mtp_modules": 1}
@@ -81,7 +81,7 @@ def test_the_first_of_several_modules_is_reused(target: Path, tmp_path: Path) ->
     assert (config.numbers, config.facts["mtp_modules"]) == ((4, 5), 2)
     head = MtpHead.load(folder, Llama.load(folder, device=CPU))
     stored = load_file(folder / "model.safetensors")["model.layers.4.eh_proj.weight"]
-    assert torch.equal(head.module.projection.plain_weight(), stored)
+    assert torch.equal(head.modules[0].projection.plain_weight(), stored)
     change(folder, num_nextn_predict_layers=1)
     with pytest.raises(CheckpointError, match=r"num_nextn_predict_layers is 1; .* has 2 modules"):
         read(folder, folder)
@@ -145,7 +145,125 @@ def test_modules_of_another_target_are_refused(
 def test_without_tensors_config_json_decides(target: Path, tmp_path: Path) -> None:
     folder = with_modules(target, tmp_path / "with", "deepseek", 4, num_nextn_predict_layers=1)
     (folder / "model.safetensors").unlink()
-    assert has_modules(folder)
+    assert count_modules(folder) == 1
     assert read(folder, target).numbers == (4,)
     change(folder, num_nextn_predict_layers=0)
-    assert not has_modules(folder)
+    assert count_modules(folder) == 0
+
+
+# Chains: a module for each draft step
+
+
+def read_chain(folder: Path, target: Path) -> MtpChainConfig:
+    return MtpChainConfig.load(folder, LlamaConfig.load(target))
+
+
+def test_a_chain_has_all_modules_and_uses_the_first(target: Path, tmp_path: Path) -> None:
+    folder = with_modules(target, tmp_path / "with", "deepseek", 4, 5, 6)
+    config = read_chain(folder, folder)
+    assert (config.numbers, config.max_steps, config.proposed_draft_steps) == ((4, 5, 6), 3, 3)
+    used = config.with_modules(2)
+    assert (used.used_numbers, used.max_steps, used.num_hidden_layers) == ((4, 5), 3, 2)
+    assert used.facts == {
+        "mtp_layout": "DeepSeek-V3",
+        "mtp_modules": 3,
+        "mtp_modules_used": 2,
+        "mtp_hidden_states": "the module before",
+    }
+    assert len(MtpChainHead.load(folder, Llama.load(folder, device=CPU)).modules) == 3
+
+
+@pytest.mark.parametrize(
+    ("numbers", "stated", "missing"),
+    [((4, 6), 3, "5"), ((4, 5), 4, "6, 7"), ((4, 6), 5, "5, 7, 8")],
+)
+def test_a_chain_with_a_gap_is_refused(
+    target: Path, tmp_path: Path, numbers: tuple[int, ...], stated: int, missing: str
+) -> None:
+    folder = with_modules(
+        target, tmp_path / "with", "deepseek", *numbers, num_nextn_predict_layers=stated
+    )
+    with pytest.raises(CheckpointError, match=f"and none of {missing}; download the checkpoint"):
+        read_chain(folder, folder)
+
+
+def test_one_module_or_several_decide_the_algorithm(target: Path, tmp_path: Path) -> None:
+    one = export_module(target, tmp_path / "one")
+    several = write_mtp_modules(target, tmp_path / "several", 2)
+    assert (algorithm_of(one), algorithm_of(several)) == ("MTP", "MTP_CHAIN")
+
+
+STEP_KEYS: dict[str, Any] = {
+    "architectures": ["Step3p5ForCausalLM"],
+    "num_nextn_predict_layers": 2,
+    "num_attention_groups": 2,
+    "attention_other_setting": {"num_attention_heads": 6, "num_attention_groups": 3},
+    "layer_types": [*["full_attention"] * 4, *["sliding_attention"] * 2],
+    "sliding_window": 5,
+    "partial_rotary_factors": [1.0] * 6,
+    "rope_theta": [1e4] * 6,
+    "swiglu_limits_shared": [7.0] * 4 + [0.0] * 2,
+}
+MIMO_V2_KEYS: dict[str, Any] = {
+    "architectures": ["MiMoV2FlashForCausalLM"],
+    "num_nextn_predict_layers": 2,
+    "swa_num_key_value_heads": 2,
+    "swa_head_dim": 8,
+    "swa_v_head_dim": 6,
+    "sliding_window_size": 5,
+    "layernorm_epsilon": 1e-4,
+}
+
+
+def published(target: Path, folder: Path, **keys: object) -> Path:
+    """Write a config.json without tensors."""
+    folder.mkdir()
+    config = json.loads((target / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | keys))
+    return folder
+
+
+def test_modules_of_step_have_the_entries_after_those_of_the_layers(
+    target: Path, tmp_path: Path
+) -> None:
+    config = read_chain(published(target, tmp_path / "step", **STEP_KEYS), target)
+    assert config.numbers == (4, 5)
+    assert (
+        config.decoder.num_attention_heads,
+        config.decoder.num_key_value_heads,
+        config.window,
+    ) == (6, 3, 5)
+    assert config.decoder.has_head_gate
+    assert config.aux_spec.layers == (3,)
+    assert (config.inputs.is_chained, config.recurrent_width) == (True, 12)
+
+
+def test_modules_of_mimo_v2_are_sliding_layers(target: Path, tmp_path: Path) -> None:
+    config = read_chain(published(target, tmp_path / "mimo", **MIMO_V2_KEYS), target)
+    decoder = config.decoder
+    assert (decoder.head_dim, decoder.v_head_dim, decoder.num_key_value_heads) == (8, 6, 2)
+    assert (decoder.rms_norm_eps, config.window) == (1e-4, 6)
+    assert (config.inputs.is_chained, config.recurrent_width) == (False, 0)
+    assert config.facts["mtp_hidden_states"] == "the target"
+
+
+@pytest.mark.parametrize(
+    ("base", "keys", "said"),
+    [
+        (STEP_KEYS, {"swiglu_limits_shared": [0.0] * 4 + [7.0] * 2}, "limits in a module"),
+        (
+            STEP_KEYS,
+            {"rope_theta": [1e4] * 5},
+            "rope_theta .*must have 2 equal entries for the mod",
+        ),
+        (STEP_KEYS, {"partial_rotary_factors": [1.0] * 5 + [0.5]}, "must have 2 equal entries"),
+        (STEP_KEYS, {"attention_bias": True}, "attention_bias is True; biases of attention"),
+        (MIMO_V2_KEYS, {"attention_projection_layout": "fused_qkv"}, "q, k and v in one map"),
+        ({}, {"architectures": ["InklingForConditionalGeneration"]}, "short convolutions"),
+    ],
+)
+def test_what_a_chain_cannot_have_is_refused_by_its_key(
+    target: Path, tmp_path: Path, base: dict[str, Any], keys: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        read_chain(published(target, tmp_path / "x", **(base | keys)), target)

@@ -111,6 +111,12 @@ _EVENTS = (
     replace(_EAGLE3, name="catch-up", speculation=PAUSED_BY_RANGE),
     replace(_EAGLE3, name="mtp", algorithm="MTP", requests=MIXED, preempted_at_step=5, waves=2),
     replace(_EAGLE3, name="mtp-tree", algorithm="MTP", topk=2, graphs="off", requests=SAMPLED),
+    replace(
+        _EAGLE3, name="chain", algorithm="MTP_CHAIN", requests=MIXED, preempted_at_step=5, waves=2
+    ),
+    replace(_EAGLE3, name="chain-eager", algorithm="MTP_CHAIN", graphs="off", requests=SCORED),
+    replace(_EAGLE3, name="chain-catch-up", algorithm="MTP_CHAIN", speculation=PAUSED_BY_RANGE),
+    replace(_EAGLE3, name="chain-by-range", algorithm="MTP_CHAIN", speculation=BY_RANGE),
     replace(_EAGLE3, name="ngram", algorithm="NGRAM", requests=MIXED, preempted_at_step=5, waves=2),
     replace(_EAGLE3, name="ngram-tree", algorithm="NGRAM", topk=2, speculation=TRIE, waves=2),
     replace(_EAGLE3, name="ngram-sync", algorithm="NGRAM", overlap=False, requests=SCORED),
@@ -246,6 +252,7 @@ _IN_UNIT_TESTS = (
     "dflash",
     "dflash-tree",
     "dspark",
+    "chain",
 )
 
 CASES: tuple[ShadowCase, ...] = tuple(

@@ -36,8 +36,8 @@ class SpeculationBoot(FileRecord):
     )
     draft_path: CheckpointPath | None = Field(
         default=None,
-        description="Folder of the draft's checkpoint; not for NONE and NGRAM. Without it, MTP "
-        "drafts with the modules in the target's checkpoint.",
+        description="Folder of the draft's checkpoint; not for NONE and NGRAM. Without it, MTP and "
+        "MTP_CHAIN draft with the modules in the target's checkpoint.",
     )
     topk: int = Field(
         default=1,
@@ -130,6 +130,8 @@ class SpeculationBoot(FileRecord):
             yield f"algorithm {self.algorithm} takes no draft_path: remove it"
         if self.algorithm is not Algorithm.NGRAM and self.ngram != NgramBoot():
             yield f"algorithm {self.algorithm} does not read ngram: remove it, or use NGRAM"
+        if not self.algorithm.drafts_trees and self.topk > 1:
+            yield f"algorithm {self.algorithm} drafts chains alone: set topk {self.topk} to 1"
         if self.algorithm is Algorithm.NONE:
             yield from self._errors_of_none()
             return

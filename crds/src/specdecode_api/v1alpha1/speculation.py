@@ -99,8 +99,8 @@ class Speculation(ResourceRecord):
     )
     draft: DraftSpec | None = Field(
         default=None,
-        description="The draft's checkpoint. NONE and NGRAM take none. Without it, MTP drafts with "
-        "the modules in the target's checkpoint. The others need one.",
+        description="The draft's checkpoint. NONE and NGRAM take none. Without it, MTP and "
+        "MTP_CHAIN draft with the modules in the target's checkpoint. The others need one.",
         json_schema_extra=RESTART,
     )
     ngram: NgramSpec | None = Field(
@@ -165,6 +165,14 @@ class Speculation(ResourceRecord):
             lambda it: not it.num_steps,
         ),
         _unused_by_none("topk", "self.topk == 1", lambda it: it.topk == 1),
+        Rule(
+            cel=f"self.topk == 1 || {_is_one_of(one for one in Algorithm if one.drafts_trees)}",
+            holds=lambda it: it.topk == 1 or it.algorithm.drafts_trees,
+            message="this algorithm drafts chains alone: set topk to 1, "
+            "or choose an algorithm that drafts trees",
+            shows="algorithm",
+            field="topk",
+        ),
         _unused_by_none(
             "numDraftTokens", "!has(self.numDraftTokens)", lambda it: it.num_draft_tokens is None
         ),

@@ -177,7 +177,7 @@ class RequestTable:
         self._lengths[req_index : req_index + 1].fill_(computed)
 
     def put_tokens(self, req_indices: Tensor, positions: Tensor, tokens: Tensor) -> None:
-        """Write the first tokens that an extend step sampled; [rows] i64 each."""
+        """Write tokens that no `append` has written: first and drafted ones; [rows] i64 each."""
         self._tokens[req_indices, positions] = tokens
 
     def stage_spans(self, spans: Items[Span]) -> StagedSpans:

@@ -64,6 +64,7 @@ class ForwardKind(StrEnum):
     CATCH_UP = "catch_up"  # the draft, over committed tokens; only the last row's output counts
     DRAFT_STEP = "draft_step"  # the draft, over drafted tokens
     BLOCK = "block"  # the draft, over committed tokens and a block; rows are drafted positions
+    MODULE = "module"  # one module of a draft, over the latest rows; only the last one is scored
 
     @property
     def is_of_target(self) -> bool:
@@ -77,7 +78,7 @@ class ForwardShape:
     kind: ForwardKind
     batch_size: int
     rows: int  # per request
-    first: int = 0  # of a draft step: the scratch row of its first row
+    first: int = 0  # of a draft step: the scratch row of its first row; the number of a module
     seen: int = 0  # columns of the mask [batch_size, rows, seen]; 0 without a mask
 
     @property
@@ -87,8 +88,14 @@ class ForwardShape:
 
     @property
     def output_rows(self) -> int:
-        """Rows of the outputs."""
-        return self.batch_size if self.kind is ForwardKind.CATCH_UP else self.total_rows
+        """Rows of the logits."""
+        is_last_scored = self.kind in (ForwardKind.CATCH_UP, ForwardKind.MODULE)
+        return self.batch_size if is_last_scored else self.total_rows
+
+    @property
+    def hidden_rows(self) -> int:
+        """Rows of the hidden states that are returned: the next module reads those of all rows."""
+        return self.total_rows if self.kind is ForwardKind.MODULE else self.output_rows
 
 
 @dataclass(frozen=True, slots=True)

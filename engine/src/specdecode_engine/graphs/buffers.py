@@ -40,13 +40,13 @@ class GraphBuffers:
         self.outputs = OutputBuffers(spec, shapes, device)
 
     def view(self, shape: ForwardShape, longest: int | None = None) -> DecodeInputs:
-        """Return the inputs of a forward; a draft step reads the outputs of the forward before it.
+        """Return the inputs of a forward; draft steps and modules read the outputs before theirs.
 
         Args:
             longest: see `InputBuffers.view`.
         """
         inputs = self.inputs.view(shape, longest)
-        if shape.kind is not ForwardKind.DRAFT_STEP:
+        if shape.kind not in (ForwardKind.DRAFT_STEP, ForwardKind.MODULE):
             return inputs
         return replace(inputs, hidden=self.outputs.recurrent(shape))
 
@@ -154,7 +154,7 @@ class InputBuffers:
 
 def _num_tokens(shape: ForwardShape) -> int:
     """Drafted tokens that a forward reads: verifying adds the bonus token, others may have none."""
-    if shape.kind in (ForwardKind.CATCH_UP, ForwardKind.BLOCK):
+    if shape.kind in (ForwardKind.CATCH_UP, ForwardKind.BLOCK, ForwardKind.MODULE):
         return 0
     return shape.total_rows - shape.batch_size if shape.kind.is_of_target else shape.total_rows
 
@@ -186,9 +186,11 @@ class OutputBuffers:
         self, spec: BufferSpec, shapes: Collection[ForwardShape], device: torch.device
     ) -> None:
         rows: dict[ForwardKind, int] = {}
+        hidden_rows: dict[ForwardKind, int] = {}
         for shape in shapes:
             kind = _output_kind(shape)
             rows[kind] = max(rows.get(kind, 0), shape.output_rows)
+            hidden_rows[kind] = max(hidden_rows.get(kind, 0), shape.hidden_rows)
         wide = torch.float64 if spec.dtype == torch.float64 else torch.float32
         self._logits = {
             kind: torch.zeros(count, spec.widths[kind].logits, dtype=wide, device=device)
@@ -196,7 +198,7 @@ class OutputBuffers:
         }
         self._hidden = {
             kind: torch.zeros(count, spec.widths[kind].hidden_out, dtype=spec.dtype, device=device)
-            for kind, count in rows.items()
+            for kind, count in hidden_rows.items()
         }
         drafting = [shape for shape in shapes if not shape.kind.is_of_target]
         self._topk = spec.topk
@@ -214,8 +216,11 @@ class OutputBuffers:
         return sum(buffer.nbytes for buffer in buffers)
 
     def holds(self, shape: ForwardShape) -> bool:
-        logits = self._logits.get(_output_kind(shape))
+        kind = _output_kind(shape)
+        logits = self._logits.get(kind)
         if logits is None or shape.output_rows > logits.shape[0]:
+            return False
+        if shape.hidden_rows > self._hidden[kind].shape[0]:
             return False
         return shape.kind.is_of_target or self._level(shape) < len(self._best.ids)
 
@@ -224,12 +229,18 @@ class OutputBuffers:
         rows = shape.output_rows // shape.batch_size * batch_size
         best = self._best_of(shape, rows)
         logits = self._logits[_output_kind(shape)][:rows]
-        return ForwardOutputs(logits, self._hidden_of(shape, rows), best)
+        hidden_rows = shape.hidden_rows // shape.batch_size * batch_size
+        return ForwardOutputs(logits, self._hidden_of(shape, hidden_rows), best)
 
     def recurrent(self, shape: ForwardShape) -> Tensor | None:
-        """Return the hidden states that a draft step reads: [B, width], later [B * k, width]."""
+        """Return the hidden states that a draft step reads: [B, width], later [B * k, width].
+
+        Modules read those of the module before, [B * n, width]; the first one reads none here.
+        """
         if shape.first:
             return self._hidden_of(shape, shape.total_rows)
+        if shape.kind is ForwardKind.MODULE:
+            return None
         hidden = self._hidden.get(ForwardKind.CATCH_UP)
         return None if hidden is None or not hidden.shape[1] else hidden[: shape.batch_size]
 
@@ -259,6 +270,8 @@ class OutputBuffers:
 
     def _level(self, shape: ForwardShape) -> int:
         """Levels of a draft before the one whose tokens follow from a forward's outputs."""
+        if shape.kind is ForwardKind.MODULE:
+            return shape.first
         is_draft_step = shape.kind is ForwardKind.DRAFT_STEP
         return 1 + shape.first // shape.rows if is_draft_step else 0
 

@@ -136,9 +136,9 @@ class GraphCache:
             shape = replace(shape, kind=ForwardKind.VERIFY)
         return active.graphs[shape].run(inputs)
 
-    def catch_up_rows(self, wanted: int) -> int:
-        """Return how many rows the draft computes where `wanted` are missing: as many or more."""
-        return wanted if self._active is None else self._active.catch_up_rows(wanted)
+    def rows_of(self, kind: ForwardKind, wanted: int) -> int:
+        """Return how many rows a forward computes where `wanted` are missing: as many or more."""
+        return wanted if self._active is None else self._active.rows_of(kind, wanted)
 
     def reset_counts(self) -> None:
         """Reset the step counters: the steps so far served no request."""

@@ -41,9 +41,9 @@ class GraphSet:
     batch_size: int
     graphs: Mapping[ForwardShape, ForwardGraph]
 
-    def catch_up_rows(self, wanted: int) -> int:
-        """Return the fewest rows of a captured catch-up that suffice; else `wanted`."""
-        rows = [one.rows for one in self.graphs if one.kind is ForwardKind.CATCH_UP]
+    def rows_of(self, kind: ForwardKind, wanted: int) -> int:
+        """Return the fewest rows of a captured forward of a kind that suffice; else `wanted`."""
+        rows = [one.rows for one in self.graphs if one.kind is kind]
         return min((count for count in rows if count >= wanted), default=wanted)
 
 

@@ -25,6 +25,17 @@ GELU_TANH = "gelu_pytorch_tanh"
 
 
 @dataclass(frozen=True, slots=True)
+class LayerNames:
+    """What tensors of a decoder layer are called that families name differently."""
+
+    mlp_norm: str = "post_attention_layernorm"
+    sinks: str = "sinks"
+
+
+LLAMA_NAMES = LayerNames()
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderConfig:
     """The sizes and switches of one decoder layer; a draft head's layer has them too."""
 
@@ -46,6 +57,15 @@ class DecoderConfig:
     attention_softcap: float | None = None  # of scores
     rotary_dim: int | None = None  # entries of each head, the first ones, that turn; None: all
     has_output_gate: bool = False  # a sigmoid of as many entries as queries scales what they read
+    has_head_gate: bool = False  # a sigmoid of one entry for each query head does
+    own_v_head_dim: int | None = None  # entries of a head of values; None: head_dim
+    value_scale: float | None = None  # of values
+    names: LayerNames = LLAMA_NAMES
+
+    @property
+    def v_head_dim(self) -> int:
+        """Entries of a head of values."""
+        return self.own_v_head_dim or self.head_dim
 
     def layer_map(self, layers: int, windows: Sequence[int | None] = ()) -> LayerMap:
         """Return where `layers` such layers keep their keys and values.
@@ -53,7 +73,8 @@ class DecoderConfig:
         Args:
             windows: of each layer; empty: none has one.
         """
-        return LayerMap.uniform(layers, self.num_key_value_heads, self.head_dim, windows)
+        heads = self.num_key_value_heads
+        return LayerMap.uniform(layers, heads, self.head_dim, windows, self.v_head_dim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,18 +34,25 @@ def order_qkv(rows: Tensor, config: DecoderConfig) -> Tensor:
     """Put q, k and v, one below the other, into the order q, k, v and the gate of the output.
 
     Args:
-        rows: [rows of q, k and v, ...]; where attention has a gate, the rows of q are, for each
-            head, those of the query and then those of the gate.
+        rows: [rows of q, k and v, ...]; where attention has a gate of as many entries as queries,
+            the rows of q are, for each head, those of the query and then those of the gate. Gates
+            of heads follow after v.
     """
     head_dim, heads = config.head_dim, config.num_attention_heads
-    kv_rows = config.num_key_value_heads * head_dim
-    q, k, v = rows.split_with_sizes([len(rows) - 2 * kv_rows, kv_rows, kv_rows])
-    gates: tuple[Tensor, ...] = ()
+    k_rows = config.num_key_value_heads * head_dim
+    v_rows = config.num_key_value_heads * config.v_head_dim
+    q_rows = heads * head_dim * (1 + config.has_output_gate)
+    q, k, v, *gates = rows.split_with_sizes([q_rows, k_rows, v_rows, *head_gates(config)])
     if config.has_output_gate:
         q, gate = q.view(heads, 2, head_dim, *q.shape[1:]).unbind(1)
-        q, gates = q.flatten(0, 1), (gate.flatten(0, 1),)
+        q, gates = q.flatten(0, 1), [gate.flatten(0, 1)]
     q, k = (order_heads(part, head_dim, config.rotary_dim) for part in (q, k))
     return torch.cat((q, k, v, *gates))
+
+
+def head_gates(config: DecoderConfig) -> list[int]:
+    """Return the rows of the map of gates of heads, if attention has some."""
+    return [config.num_attention_heads] if config.has_head_gate else []
 
 
 def pad_angles(angles: Tensor, head_dim: int) -> Tensor:

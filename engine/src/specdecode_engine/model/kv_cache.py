@@ -135,8 +135,13 @@ class KVCache:
         for group, in_windows in zip(self.groups, self._in_windows, strict=True):
             slots = self._window_rows(slot_mapping) if in_windows else slot_mapping
             for rows in (group.k, group.v):
-                bits = rows.view(torch.uint8) if rows.dtype.itemsize == 1 else rows
-                bits.index_fill_(1, slots, 0)
+                _as_bits(rows).index_fill_(1, slots, 0)
+
+    def clear_layer(self, layer: int, slot_mapping: Tensor) -> None:
+        """Make the rows slot_mapping [n] i64 of one layer zero."""
+        slots = self._window_rows(slot_mapping) if self.in_windows(layer) else slot_mapping
+        for rows in (self._layers[layer].k, self._layers[layer].v):
+            _as_bits(rows).index_fill_(0, slots, 0)
 
     def compact(
         self, page_table: Tensor, req_indices: Tensor, lengths: Tensor, path: Tensor
@@ -209,7 +214,12 @@ def make_groups(
     return tuple(groups)
 
 
+def _as_bits(rows: Tensor) -> Tensor:
+    """View float8, which no device fills, as bits."""
+    return rows.view(torch.uint8) if rows.dtype.itemsize == 1 else rows
+
+
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    if dtype.itemsize == 1:  # as bits: no device fills float8
+    if dtype.itemsize == 1:
         return torch.zeros(shape, dtype=torch.uint8, device=device).view(dtype)
     return torch.zeros(shape, dtype=dtype, device=device)

@@ -99,19 +99,25 @@ class LayerMap:
 
     @classmethod
     def uniform(
-        cls, layers: int, kv_heads: int, head_dim: int, windows: Sequence[int | None] = ()
+        cls,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        windows: Sequence[int | None] = (),
+        v_head_dim: int | None = None,
     ) -> "LayerMap":
         """Layers that differ in nothing but their windows.
 
         Args:
             windows: of each layer; empty: none has one.
+            v_head_dim: entries of a head of values; None: as many as of keys.
         """
         return cls.build(
             [
                 LayerShape(
                     kv_heads=kv_heads,
                     k_head_dim=head_dim,
-                    v_head_dim=head_dim,
+                    v_head_dim=v_head_dim or head_dim,
                     sliding_window=window,
                 )
                 for window in windows or [None] * layers

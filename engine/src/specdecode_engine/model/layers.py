@@ -1,6 +1,6 @@
 """The parts of a decoder layer, as plain records that hold weights and can be called."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -136,21 +136,36 @@ class Attention:
     head_dim: int
     qk_norm: QkNorm | None = None
     params: AttentionParams = DEFAULT_ATTENTION
-    has_output_gate: bool = False
+    gate_dim: int = 0  # entries of each query head's gate: none, one or as many as of a query
+    v_head_dim: int | None = None  # None: head_dim
+    value_scale: float | None = None
 
     def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
         """Map [rows, inputs] to [rows, hidden]."""
-        gates = [self.q_heads] if self.has_output_gate else []
-        parts = [self.q_heads, self.kv_heads, self.kv_heads, *gates]
-        heads = self.qkv(x).view(x.shape[0], sum(parts), self.head_dim)
-        q, k, v, *gate = heads.split_with_sizes(parts, dim=1)
+        q, k, v, *gate = self._split(self.qkv(x))
         if self.qk_norm is not None:
             q, k = self.qk_norm(q, k)
         q, k = self.ops.apply_rope(q, k, *rotary)
-        attended = kv.attend(layer, q, k, v, self.params).flatten(1)
+        attended = kv.attend(layer, q, k, v, self.params)
         if gate:
-            attended = attended * by_row(torch.sigmoid, gate[0].flatten(1))
-        return self.output(attended)
+            opened = by_row(torch.sigmoid, gate[0])
+            attended = attended * opened.view(-1, self.q_heads, self.gate_dim)
+        return self.output(attended.flatten(1))
+
+    def _split(self, projected: Tensor) -> Sequence[Tensor]:
+        """Split [rows, width] into q, k and v [rows, heads, dim], and perhaps a gate [rows, n]."""
+        rows, dim = projected.shape[0], self.head_dim
+        if self.v_head_dim is None and self.value_scale is None and not self.gate_dim:
+            parts = [self.q_heads, self.kv_heads, self.kv_heads]
+            return projected.view(rows, sum(parts), dim).split_with_sizes(parts, dim=1)
+        counts = self.q_heads, self.kv_heads, self.kv_heads
+        dims = dim, dim, self.v_head_dim or dim
+        widths = [heads * each for heads, each in zip(counts, dims, strict=True)]
+        columns = projected.split_with_sizes([*widths, projected.shape[1] - sum(widths)], dim=1)
+        q, k, v = (part.view(rows, -1, each) for part, each in zip(columns[:3], dims, strict=True))
+        if self.value_scale is not None:
+            v = v * self.value_scale
+        return (q, k, v, columns[3]) if self.gate_dim else (q, k, v)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

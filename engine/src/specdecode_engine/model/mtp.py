@@ -1,12 +1,13 @@
-"""Multi-token prediction (MTP) heads: a module of the target's checkpoint, reused in every step.
+"""Multi-token prediction (MTP) heads: modules of the target's checkpoint.
 
 Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.2; SGLang and vLLM draft with
-the first module again and again (NextN). With e the embedding of the token at i + 1 and h the
-target's hidden state at i after its final norm, a row computes
+the first module again and again (NextN), or with one module for each draft step (multi-layer
+EAGLE). With e the embedding of a token and h a hidden state, a row computes
 
     z = norm(layer(projection [token_norm(e), hidden_norm(h)]))
 
-The target's head scores z, and the next row reads z as h.
+The target's head scores z. Which hidden states are read is a property of the architecture; see
+`ModuleInputs`.
 """
 
 from collections.abc import Callable, Collection
@@ -25,7 +26,12 @@ from specdecode_engine.model.head_order import pad_angles
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows
-from specdecode_engine.model.mtp_config import MtpConfig, has_modules, is_export
+from specdecode_engine.model.mtp_config import (
+    MtpChainConfig,
+    MtpConfig,
+    count_modules,
+    is_export,
+)
 from specdecode_engine.model.mtp_layout import MtpLayout, MtpModules
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.model.rope import build_angles
@@ -41,8 +47,9 @@ class MtpModule:
     hidden_norm: Norm
     projection: Linear  # [hidden, 2 * hidden]
     layer: DecoderLayer
-    norm: Norm
+    norm: Norm | None
     is_hidden_first: bool
+    is_output_normed: bool  # what the next row or module reads
 
     @classmethod
     def read(cls, config: MtpConfig, number: int, weights: Weights) -> "MtpModule":
@@ -52,29 +59,39 @@ class MtpModule:
             token_norm=weights.norm(names.token_norm, config.decoder),
             hidden_norm=weights.norm(names.hidden_norm, config.decoder),
             projection=weights.linear(names.projection),
-            layer=weights.decoder_layer(names.layer, config.decoder, sparse_mlp=config.sparse_mlp),
-            norm=weights.norm(names.output_norm, config.decoder),
+            layer=weights.decoder_layer(
+                names.layer, config.decoder, config.window, config.sparse_mlp
+            ),
+            norm=None
+            if names.output_norm is None
+            else weights.norm(names.output_norm, config.decoder),
             is_hidden_first=names.is_hidden_first,
+            is_output_normed=config.inputs.is_output_normed,
         )
 
     def __call__(
         self, token: Tensor, hidden: Tensor, rotary: tuple[Tensor, Tensor], layer: int, kv: KVView
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         """Map embeddings and hidden states [rows, hidden] to hidden states.
 
         Args:
             layer: of the view, whose keys and values the module has.
+
+        Returns:
+            What is scored, and what the next row or module reads.
         """
         parts = self.token_norm(token), self.hidden_norm(hidden)
         x = self.projection(torch.cat(parts[::-1] if self.is_hidden_first else parts, dim=-1))
-        return self.norm(self.layer(x, rotary, layer, kv))
+        output = self.layer(x, rotary, layer, kv)
+        normed = output if self.norm is None else self.norm(output)
+        return normed, normed if self.is_output_normed else output
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MtpHead(DraftHead[MtpConfig]):
-    """The first module of a checkpoint; embedding and head are the target's."""
+    """Modules of a checkpoint, of which the first drafts; embedding and head are the target's."""
 
-    module: MtpModule
+    modules: tuple[MtpModule, ...]
     embed: Callable[[Tensor], Tensor]
     score: Callable[[Tensor], Tensor]
     # [rows of the rotary tables, 1]: 0 at position 0, else 1; None: no embedding is zeroed
@@ -82,7 +99,8 @@ class MtpHead(DraftHead[MtpConfig]):
 
     @classmethod
     def recognizes(cls, config: ConfigFile) -> bool:
-        return is_export(config) or has_modules(config.file.parent)
+        modules = count_modules(config.file.parent)
+        return modules == 1 or (is_export(config) and not modules)
 
     @classmethod
     def read_config(cls, folder: Path, target: LanguageModelConfig) -> MtpConfig:
@@ -100,7 +118,10 @@ class MtpHead(DraftHead[MtpConfig]):
     def shapes(
         cls, config: MtpConfig, names: Collection[str], target: LanguageModelConfig
     ) -> tuple[Shapes, Shapes]:
-        return module_shapes(config, config.numbers[0]), {}
+        shapes: Shapes = {}
+        for number in config.used_numbers:
+            shapes = {**shapes, **module_shapes(config, number)}
+        return shapes, {}
 
     @classmethod
     def check(cls, config: MtpConfig, checkpoint: TensorStore, target: LanguageModelConfig) -> None:
@@ -124,7 +145,7 @@ class MtpHead(DraftHead[MtpConfig]):
             head=target.head,
             rotary_limits=limits,
             angles=module_angles(config, limits, weights.placement),
-            module=MtpModule.read(config, config.numbers[0], weights),
+            modules=tuple(MtpModule.read(config, n, weights) for n in config.used_numbers),
             embed=target.embed,
             score=target.logits,
             token_factors=token_factors(config.layout, limits, weights.placement),
@@ -136,21 +157,40 @@ class MtpHead(DraftHead[MtpConfig]):
     def forward(
         self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
     ) -> tuple[Tensor, Tensor]:
+        return self.forward_module(0, ids, hidden, positions, kv)
+
+    def forward_module(
+        self, module: int, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
+    ) -> tuple[Tensor, Tensor]:
+        """Run rows of one module, which has that layer of the view; see `forward`."""
         token = self.embed(ids).to(hidden.dtype)
         if self.token_factors is not None:
             last = len(self.token_factors) - 1
             token = token * self.token_factors.index_select(0, positions.clamp(max=last))
-        output = self.module(token, hidden, rotary_rows(self.angles, positions), 0, kv)
-        return output, output
+        rotary = rotary_rows(self.angles, positions)
+        return self.modules[module](token, hidden, rotary, module, kv)
 
     def logits(self, normed: Tensor) -> Tensor:
         return self.score(normed)
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MtpChainHead(MtpHead):
+    """All modules of a checkpoint, each for one draft step."""
+
+    @classmethod
+    def recognizes(cls, config: ConfigFile) -> bool:
+        return count_modules(config.file.parent) > 1
+
+    @classmethod
+    def read_config(cls, folder: Path, target: LanguageModelConfig) -> MtpChainConfig:
+        return MtpChainConfig.load(folder, target)
+
+
 def module_shapes(config: MtpConfig, number: int) -> Shapes:
     """Name the tensors of one module."""
     names, hidden = config.layout.at(number), config.decoder.hidden_size
-    norms = (names.token_norm, names.hidden_norm, names.output_norm)
+    norms = filter(None, (names.token_norm, names.hidden_norm, names.output_norm))
     layer = decoder_shapes(names.layer, config.decoder, hidden, sparse_mlp=config.sparse_mlp)
     return {
         **{f"{norm}.weight": (hidden,) for norm in norms},

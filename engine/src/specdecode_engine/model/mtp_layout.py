@@ -1,21 +1,26 @@
 """Where checkpoints keep multi-token prediction (MTP) modules, and in which order they join inputs.
 
-Sources: the checkpoints of DeepSeek-V3, GLM-4.5, MiMo-7B and Qwen3-Next, as SGLang, vLLM and
-transformers (`MtpModel`) read them.
+Sources: the checkpoints of DeepSeek-V3, GLM-4.5, MiMo-7B, MiMo-V2, Qwen3-Next, Step-3.5 and
+Inkling, as SGLang, vLLM and transformers (`MtpModel`) read them.
 """
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specdecode_engine.model.checkpoint import TensorStore
 from specdecode_engine.model.store_part import StorePart
 
-EXTRA_TENSORS = ("enorm.", "hnorm.", "eh_proj.", "shared_head.")
+EXTRA_TENSORS = ("enorm.", "hnorm.", "eh_proj.", "shared_head.", "transformer.shared_head.")
 """What a decoder layer of the target has not: a module after the target's layers has it."""
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.*)")
+_STEP_HEAD = re.compile(r"model\.layers\.\d+\.transformer\.shared_head\.")
 _MIMO_MODULE = re.compile(r"model\.mtp_layers\.(\d+)\.")
+_INKLING_MODULE = re.compile(
+    r"model\.mtp\.layers\.(\d+)\.(?:embed_norm|hidden_norm|input_proj|transformer_block)\."
+)
+_MIMO_V2_MODULE = re.compile(r"model\.mtp\.layers\.(\d+)\.")
 _QWEN_LAYER = re.compile(r"mtp\.layers\.(\d+)\.")
 
 
@@ -24,13 +29,14 @@ class MtpLayout:
     """Names of the tensors of a module, each with the module's number in place of `{}`.
 
     Names of norms and maps are without `.weight`; `copies` are of the target's embedding and head.
+    A name without `{}` is of a tensor that all modules share.
     """
 
     name: str
     token_norm: str
     hidden_norm: str
     projection: str
-    output_norm: str
+    output_norm: str | None  # None: outputs are not normed
     layer: str
     prefix: str  # of all tensors of all modules, or of one
     copies: tuple[str, ...] = ()
@@ -43,17 +49,15 @@ class MtpLayout:
         def named(text: str) -> str:
             return text.format(number)
 
-        return MtpLayout(
-            name=self.name,
+        return replace(
+            self,
             token_norm=named(self.token_norm),
             hidden_norm=named(self.hidden_norm),
             projection=named(self.projection),
-            output_norm=named(self.output_norm),
+            output_norm=self.output_norm and named(self.output_norm),
             layer=named(self.layer),
             prefix=named(self.prefix),
             copies=tuple(map(named, self.copies)),
-            is_hidden_first=self.is_hidden_first,
-            zeroes_first_row=self.zeroes_first_row,
         )
 
 
@@ -67,6 +71,15 @@ DEEPSEEK = MtpLayout(
     prefix="model.layers.{}.",
     copies=("model.layers.{}.embed_tokens.weight", "model.layers.{}.shared_head.head.weight"),
 )
+STEP = replace(
+    DEEPSEEK,
+    name="Step-3.5",
+    output_norm="model.layers.{}.transformer.shared_head.norm",
+    copies=(
+        "model.layers.{}.embed_tokens.weight",
+        "model.layers.{}.transformer.shared_head.output.weight",
+    ),
+)
 MIMO = MtpLayout(
     name="MiMo",
     token_norm="model.mtp_layers.{}.token_layernorm",
@@ -77,6 +90,25 @@ MIMO = MtpLayout(
     prefix="model.mtp_layers.{}.",
     is_hidden_first=True,
     zeroes_first_row=True,
+)
+MIMO_V2 = MtpLayout(
+    name="MiMo-V2",
+    token_norm="model.mtp.layers.{}.enorm",
+    hidden_norm="model.mtp.layers.{}.hnorm",
+    projection="model.mtp.layers.{}.eh_proj",
+    output_norm="model.mtp.layers.{}.final_layernorm",
+    layer="model.mtp.layers.{}",
+    prefix="model.mtp.",
+)
+INKLING = MtpLayout(
+    name="Inkling",
+    token_norm="model.mtp.layers.{}.embed_norm",
+    hidden_norm="model.mtp.layers.{}.hidden_norm",
+    projection="model.mtp.layers.{}.input_proj",
+    output_norm="model.mtp.chain_norm",
+    layer="model.mtp.layers.{}.transformer_block",
+    prefix="model.mtp.",
+    is_hidden_first=True,
 )
 QWEN3_NEXT = MtpLayout(
     name="Qwen3-Next",
@@ -101,8 +133,10 @@ class MtpModules:
         """Look for the tensors of modules; None where there are none."""
         for layout, numbers in (
             (MIMO, _numbers(_MIMO_MODULE, names)),
+            (INKLING, _numbers(_INKLING_MODULE, names)),
+            (MIMO_V2, _numbers(_MIMO_V2_MODULE, names)),
             (QWEN3_NEXT, _numbers(_QWEN_LAYER, names)),
-            (DEEPSEEK, _after_layers(names)),
+            (STEP if any(map(_STEP_HEAD.match, names)) else DEEPSEEK, _after_layers(names)),
         ):
             if numbers:
                 return cls(layout, numbers)

@@ -39,7 +39,6 @@ from specdecode_kernels.torch.elementwise import accumulation_dtype
 
 COMPARED_BYTES = 4 << 20
 """Of a stored tensor that is compared with a loaded one, at a time."""
-MLP_NORM = "post_attention_layernorm"
 OUTPUT_NORMS = (
     "post_attention_layernorm",
     "pre_feedforward_layernorm",
@@ -72,21 +71,26 @@ def decoder_shapes(
     hidden = config.hidden_size
     q_size = config.num_attention_heads * config.head_dim
     q_outputs = 2 * q_size if config.has_output_gate else q_size
-    kv_size = config.num_key_value_heads * config.head_dim
+    k_size, v_size = (
+        config.num_key_value_heads * dim for dim in (config.head_dim, config.v_head_dim)
+    )
+    read_size = config.num_attention_heads * config.v_head_dim
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-    norms = OUTPUT_NORMS if config.has_output_norms else (MLP_NORM,)
+    norms = OUTPUT_NORMS if config.has_output_norms else (config.names.mlp_norm,)
     if input_norm:
         norms = ("input_layernorm", *norms)
     heads: dict[str, Shape] = {
         f"{attention}.{part}_norm.weight": (config.head_dim,) for part in "qk"
     }
-    sinks: dict[str, Shape] = {f"{attention}.sinks": (config.num_attention_heads,)}
+    sinks: dict[str, Shape] = {f"{attention}.{config.names.sinks}": (config.num_attention_heads,)}
+    gates = linear_shapes(f"{attention}.g_proj", config.num_attention_heads, attention_input, False)
     return {
         **{f"{prefix}.{norm}.weight": (hidden,) for norm in norms},
         **linear_shapes(f"{attention}.q_proj", q_outputs, attention_input, config.qkv_bias),
-        **linear_shapes(f"{attention}.k_proj", kv_size, attention_input, config.qkv_bias),
-        **linear_shapes(f"{attention}.v_proj", kv_size, attention_input, config.qkv_bias),
-        **linear_shapes(f"{attention}.o_proj", hidden, q_size, config.output_bias),
+        **linear_shapes(f"{attention}.k_proj", k_size, attention_input, config.qkv_bias),
+        **linear_shapes(f"{attention}.v_proj", v_size, attention_input, config.qkv_bias),
+        **linear_shapes(f"{attention}.o_proj", hidden, read_size, config.output_bias),
+        **(gates if config.has_head_gate else {}),
         **(heads if config.qk_norm else {}),
         **(sinks if config.sinks else {}),
         **(sparse_mlp.shapes(mlp, hidden) if sparse_mlp else _dense_mlp_shapes(mlp, config)),
@@ -235,7 +239,7 @@ class Weights:
             sparse_mlp: its MLP is a mixture of experts.
         """
         before = f"{prefix}.input_layernorm"
-        output_norms, mlp_norm = None, MLP_NORM
+        output_norms, mlp_norm = None, config.names.mlp_norm
         if config.has_output_norms:
             after_attention, mlp_norm, after_mlp = OUTPUT_NORMS
             output_norms = OutputNorms(
@@ -266,13 +270,15 @@ class Weights:
                 scale=config.attention_scale,
                 logit_softcap=config.attention_softcap,
                 sliding_window=window,
-                sinks=self.take(f"{prefix}.sinks").float() if config.sinks else None,
+                sinks=self.take(f"{prefix}.{config.names.sinks}").float() if config.sinks else None,
             ),
-            has_output_gate=config.has_output_gate,
+            gate_dim=config.head_dim if config.has_output_gate else int(config.has_head_gate),
+            v_head_dim=config.own_v_head_dim,
+            value_scale=config.value_scale,
         )
 
     def _qkv(self, prefix: str, config: DecoderConfig) -> Linear:
-        names = [f"{prefix}.{part}_proj" for part in "qkv"]
+        names = [f"{prefix}.{part}_proj" for part in ("qkvg" if config.has_head_gate else "qkv")]
         if config.rotary_dim is None and not config.has_output_gate:
             return self.linear(*names)
         weight = order_qkv(self.take(*(f"{name}.weight" for name in names)), config)

@@ -74,7 +74,7 @@ class BlockForward:
 
     def missing_rows(self, batch: DecodeBatch, pending: int, count: int) -> Rows:
         """Lay out the first `count` of the last `pending` rows, without those computed already."""
-        first_missing = self.progress.first_missing(batch)
+        first_missing = self.progress.first_missing(batch.req_indices)
         return self.table.window_rows(batch, batch.lengths - pending, count, first_missing)
 
     def write_context(self, rows: Rows, hidden: Tensor | None = None) -> None:
@@ -130,11 +130,11 @@ class BlockDrafter:
         )
         self._pending = PendingRows(
             forward.progress,
-            forward.ring,
-            self._pool,
+            forward.ring.kept,
             forward.window,
             forward.missing_rows,
             forward.write_context,
+            lambda rows: self._pool.clear(rows.slot_mapping),
         )
 
     def open(self, req_index: int, rows: int, length: int) -> None:

@@ -75,7 +75,8 @@ class DraftLayout:
     def window_rows(self, batch: DecodeBatch, pending: int, count: int) -> Rows:
         """Lay out the first `count` of the last `pending` rows, without those already computed."""
         first = self._end(batch) - pending
-        return self.table.window_rows(batch, first, count, self.progress.first_missing(batch))
+        lowest = self.progress.first_missing(batch.req_indices)
+        return self.table.window_rows(batch, first, count, lowest)
 
     def committed(self, rows: Rows, hidden: Tensor | None = None) -> ForwardInputs:
         """Return the inputs of committed rows.

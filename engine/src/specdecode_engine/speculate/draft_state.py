@@ -87,9 +87,9 @@ class DraftKvProgress:
         """Record on the device that the first `rows` [B] i64 rows are computed."""
         self._first_missing[batch.req_indices] = rows
 
-    def first_missing(self, batch: DecodeBatch) -> Tensor:
-        """Return the first missing row [B] i64."""
-        return self._first_missing[batch.req_indices]
+    def first_missing(self, req_indices: Tensor) -> Tensor:
+        """Return the first missing row of each of `req_indices` i64."""
+        return self._first_missing[req_indices]
 
     def invalidate(self, req_index: int) -> None:
         """Record that some rows of a request will never be computed."""
@@ -121,6 +121,33 @@ class HiddenStateRing:
     def rows(cls, step_rows: int) -> int:
         """Rows per request."""
         return cls.kept + step_rows
+
+    def shift(
+        self, spans: Items[Span], hidden: Tensor, progress: DraftKvProgress, lookahead: int
+    ) -> tuple[list[Span], Tensor]:
+        """Select the rows of prompts whose next `lookahead` tokens are known, and keep the others.
+
+        The last rows of a span wait here: where the prompt ends, the tokens after it are not
+        sampled yet.
+
+        Args:
+            hidden: [rows of all spans, width].
+            progress: how many rows of each prompt are computed.
+
+        Returns:
+            Spans of rows that can be computed, and their hidden states.
+        """
+        known, pieces, offset = [], [hidden[:0]], 0
+        for req_index, start, end in spans:
+            own = hidden[offset : offset + end - start]
+            offset += end - start
+            first, last = progress.num_computed(req_index), end - lookahead
+            if last > first:
+                pieces += [self.read_span((req_index, first, min(start, last)))]
+                pieces += [own[: max(last - start, 0)]]
+                known.append((req_index, first, last))
+            self.write_span((req_index, start, end), own)
+        return known, torch.cat(pieces)
 
     def write_span(self, span: Span, hidden: Tensor) -> None:
         """Keep the end of a span's hidden states [rows, width]."""

@@ -22,14 +22,15 @@ class Drafter(Protocol):
 
     @property
     def lookahead(self) -> int:
-        """Tokens after position i that the draft's row i is computed from: 0 or 1."""
+        """Tokens after position i that the draft's row i is computed from."""
         ...
 
     @property
     def bonus_rows(self) -> int:
         """Rows that `draft` computes after those of tokens with KV in the target.
 
-        1 if the bonus token has a row of its own, else 0. A drafter without rows has 1.
+        1 if the bonus token has a row of its own, else 0; negative where rows read later tokens, of
+        which the last ones are not final. A drafter without rows has 1.
         """
         ...
 

@@ -10,7 +10,6 @@ the first draft tokens. After drafted tokens a head reads its own output for the
 from collections.abc import Sequence as Items
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from specdecode_engine.batch.decode_inputs import DecodeInputs
@@ -22,7 +21,6 @@ from specdecode_engine.model.forward import DraftNetwork, ForwardOutputs, forwar
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.draft_layout import DraftLayout
-from specdecode_engine.speculate.draft_state import HiddenStateRing
 from specdecode_engine.speculate.pending_rows import PendingRows
 from specdecode_engine.speculate.tree import DraftTreeBuilder
 
@@ -56,7 +54,12 @@ class ModelDrafter:
         self._ring = layout.ring
         self._graphs = graphs
         self._pending = PendingRows(
-            layout.progress, layout.ring, pool, window, layout.window_rows, self._compute
+            layout.progress,
+            None if layout.ring is None else layout.ring.kept,
+            window,
+            layout.window_rows,
+            self._compute,
+            lambda rows: self._pool.clear(rows.slot_mapping),
         )
         self._builder = DraftTreeBuilder(layout, sampler, topk)
 
@@ -71,7 +74,8 @@ class ModelDrafter:
         hidden = None
         if self._ring is not None:
             assert aux_hidden_states is not None
-            spans, hidden = self._shift(self._ring, spans, aux_hidden_states)
+            known = self._ring.shift(spans, aux_hidden_states, self._progress, self.lookahead)
+            spans, hidden = known
         if spans:
             staged = self._table.stage_spans(spans)
             self._table.staging.send()
@@ -81,25 +85,6 @@ class ModelDrafter:
 
     def skip(self, req_indices: Items[int]) -> None:
         self._progress.skip(req_indices)
-
-    def _shift(
-        self, ring: HiddenStateRing, spans: Items[Span], hidden: Tensor
-    ) -> tuple[list[Span], Tensor]:
-        """Select the rows whose next token is known, with their hidden states.
-
-        The last row of a span waits in the ring: where the prompt ends, its next token is not
-        sampled yet.
-        """
-        known, pieces, offset = [], [hidden[:0]], 0
-        for req_index, start, end in spans:
-            own = hidden[offset : offset + end - start]
-            offset += end - start
-            computed = self._progress.num_computed(req_index)
-            if end - 1 > computed:
-                pieces += [ring.read_span((req_index, computed, start)), own[:-1]]
-                known.append((req_index, computed, end - 1))
-            ring.write_span((req_index, start, end), own)
-        return known, torch.cat(pieces)
 
     def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         outputs = self._catch_up(batch)
@@ -121,7 +106,7 @@ class ModelDrafter:
     def _catch_up(self, batch: DecodeBatch) -> ForwardOutputs:
         """Compute the rows up to the bonus token's; return the outputs of the last one."""
         pending = self._pending.catch_up(batch, self._required_rows(batch))
-        count = self._graphs.catch_up_rows(pending)
+        count = self._graphs.rows_of(ForwardKind.CATCH_UP, pending)
         inputs = DecodeInputs(batch.req_indices, batch.longest, count, batch=batch)
         return self._graphs.run(ForwardKind.CATCH_UP, inputs)
 

@@ -4,35 +4,36 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 
 from specdecode_engine.batch.request_table import DecodeBatch, Rows
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
+from specdecode_engine.speculate.draft_state import DraftKvProgress
 
 
 class PendingRows:
     """Catches up on rows that the forward of a draft does not compute itself.
 
     Args:
+        kept: the latest rows of each request that can be computed; None: all of them.
         window: the latest rows of each request, which that forward computes.
         lay_out: (batch, pending, count): lays out the first `count` of the last `pending` rows of
             each request, without those already computed.
         compute: writes the keys and values of rows.
+        clear: makes keys and values of rows zero.
     """
 
     def __init__(
         self,
         progress: DraftKvProgress,
-        ring: HiddenStateRing | None,
-        pool: KVCache,
+        kept: int | None,
         window: int,
         lay_out: Callable[[DecodeBatch, int, int], Rows],
         compute: Callable[[Rows], None],
+        clear: Callable[[Rows], None],
     ) -> None:
         self._progress = progress
-        self._ring = ring
-        self._pool = pool
+        self._kept = kept
         self._window = window
         self._lay_out = lay_out
         self._compute = compute
+        self._clear = clear
 
     def catch_up(self, batch: DecodeBatch, required: Items[int]) -> int:
         """Compute all pending rows but the last `window`, and record that none is missing.
@@ -53,16 +54,15 @@ class PendingRows:
     def _catch_up_one(self, one: DecodeBatch, pending: int) -> None:
         """Compute all but the last `window` of one request's pending rows.
 
-        Rows that were skipped or are older than the ring are zeroed: attending to them is harmless
-        and costs acceptance only.
+        Rows that were skipped or whose hidden states are lost are zeroed: attending to them is
+        harmless and costs acceptance only.
         """
         (req_index,) = one.host_req_indices
-        kept = pending if self._ring is None else self._ring.kept
+        kept = pending if self._kept is None else self._kept
         if self._progress.is_skipped(req_index):
             kept = self._window
         if pending > kept:
             self._progress.invalidate(req_index)
-            rows = self._lay_out(one, pending, pending - kept)
-            self._pool.clear(rows.slot_mapping)
+            self._clear(self._lay_out(one, pending, pending - kept))
             pending = kept
         self._compute(self._lay_out(one, pending, pending - self._window))

@@ -139,6 +139,8 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
     speculation, table = resolve_speculation(boot.speculation, draft)
     boot = boot.model_copy(update={"speculation": speculation})
     shapes = draft_shapes(speculation, table)
+    if draft is not None:
+        draft = method.used_part(draft, max(shapes))
     dtype = _dtype(boot.model, target, device, open_store or open_checkpoint)
     kv_dtype = torch.float8_e4m3fn if boot.memory.kv_cache_dtype == "fp8_e4m3" else dtype
     kernels = _choose_kernels(boot, target, draft, device, dtype, kv_dtype)
@@ -194,10 +196,10 @@ def resolve_speculation(
         steps = _steps_at_start(speculation, draft, prepared, most)
     deepest = max((steps, *prepared))
     if most is not None and deepest > most:
+        draft_name = speculation.draft_path or "the draft in the target's checkpoint"
         raise CannotServe(
             f"speculation: {deepest} draft steps are more than the {most} tokens "
-            f"that {speculation.draft_path} can draft; lower num_steps and the candidate_steps of "
-            "the table"
+            f"that {draft_name} can draft; lower num_steps and the candidate_steps of the table"
         )
     return speculation.model_copy(update={"num_steps": steps}), table
 

@@ -65,6 +65,7 @@ class DraftStaging:
         try:
             draft = read_checked_draft(boot, config.target)
             assert draft is not None, "the algorithm has a draft"
+            draft = config.method.used_part(draft, config.sizes.max_steps)
             check_same_config(config.draft, draft, folder)
             new = self._load(boot, draft)
         except (CheckpointError, OSError) as error:

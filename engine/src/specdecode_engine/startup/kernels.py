@@ -14,7 +14,7 @@ from specdecode_engine.model.config_file import DTYPES
 from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.startup.config import EngineConfig, draft_shapes, resolve_speculation
-from specdecode_engine.startup.draft_methods.registry import draft_folder, read_draft
+from specdecode_engine.startup.draft_methods.registry import METHODS, draft_folder, read_draft
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_engine.stats.kernel_compiles import AFTER_READY
 
@@ -70,11 +70,13 @@ def needs_of_boot(boot: EngineBoot) -> KernelNeeds:
     folder = draft_folder(boot)
     draft = None
     if folder is not None:
-        draft = models["draft"] = read_draft(boot.speculation.algorithm, folder, target)
+        draft = read_draft(boot.speculation.algorithm, folder, target)
     dtype = target.dtype or torch.bfloat16
     if boot.model.dtype != "auto":
         dtype = DTYPES[boot.model.dtype]
     kv_dtype = torch.float8_e4m3fn if boot.memory.kv_cache_dtype == "fp8_e4m3" else dtype
     shapes = draft_shapes(*resolve_speculation(boot.speculation, draft))
     sizes = StepSizes.over(shapes, is_overlapped=True)
+    if draft is not None:
+        models["draft"] = METHODS[boot.speculation.algorithm].used_part(draft, sizes.max_steps)
     return KernelNeeds.of(boot, models, sizes, dtype, kv_dtype)

@@ -22,7 +22,7 @@ from specdecode_engine.model.implementations import implementation_of, read_conf
 from specdecode_engine.model.kv_cache import kv_bytes
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.llama import llama_shapes
-from specdecode_engine.model.mtp_config import has_modules
+from specdecode_engine.model.mtp_config import count_modules
 from specdecode_engine.model.mtp_layout import without_modules
 from specdecode_engine.model.pickle_store import has_pickles
 from specdecode_engine.model.quantized.store import open_checkpoint
@@ -142,11 +142,13 @@ def _check_draft(
 def _check_own_modules(
     folder: Path, target: LanguageModelConfig, options: CheckOptions
 ) -> ModelCheck | None:
-    """Check the MTP modules of a target; None: it has none."""
+    """Check the MTP modules of a target, as a chain where there are several; None: it has none."""
     try:
-        if not has_modules(folder):
+        modules = count_modules(folder)
+        if not modules:
             return None
-        return _check_draft(folder, Algorithm.MTP, target, options)
+        algorithm = Algorithm.MTP if modules == 1 else Algorithm.MTP_CHAIN
+        return _check_draft(folder, algorithm, target, options)
     except CheckpointError as error:
         return _refused(folder, error)
 

@@ -118,6 +118,12 @@ def prefill_rows(needs: KernelNeeds) -> Iterator[AttentionRows]:
         yield AttentionRows("prefill with other requests", (chunk, 1), has_starts=True)
 
 
+def catch_up_rows() -> Iterator[AttentionRows]:
+    """Yield the rows of one request that a draft lacks after steps without one."""
+    for rows in (8, 16, 32, 64, 128):
+        yield AttentionRows("catching up", (rows,))
+
+
 def attention_calls(
     needs: KernelNeeds, name: str, model: DraftConfig, ops_in: OpsIn, rows: Iterable[AttentionRows]
 ) -> Iterator[OpCall]:

@@ -97,6 +97,10 @@ class DraftMethod:
         """Return why this machine cannot draft this way, with the remedy."""
         return None
 
+    def used_part(self, draft: DraftConfig, max_steps: int) -> DraftConfig:
+        """Return the config of the part of a draft that so many draft steps use."""
+        return draft
+
     def forwards(
         self, sizes: StepSizes, shape: DraftShape, batch_size: int
     ) -> Iterable[ForwardShape]:

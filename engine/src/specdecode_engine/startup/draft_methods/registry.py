@@ -18,6 +18,7 @@ from specdecode_engine.model.language_model import LanguageModel, LanguageModelC
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.mtp import MtpHead
 from specdecode_engine.startup.draft_methods.blocks import InBlocks
+from specdecode_engine.startup.draft_methods.chain import InChain
 from specdecode_engine.startup.draft_methods.method import DraftMethod, LoadedDraft
 from specdecode_engine.startup.draft_methods.ngram import FromText
 from specdecode_engine.startup.draft_methods.token_by_token import TokenByToken
@@ -31,6 +32,7 @@ METHODS: Mapping[Algorithm, DraftMethod] = {
     Algorithm.DFLASH: InBlocks(DFlashHead),
     Algorithm.DSPARK: InBlocks(DSparkHead),
     Algorithm.MTP: TokenByToken(MtpHead),
+    Algorithm.MTP_CHAIN: InChain(),
     Algorithm.NGRAM: FromText(),
 }
 

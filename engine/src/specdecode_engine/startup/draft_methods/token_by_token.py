@@ -37,6 +37,7 @@ from specdecode_engine.startup.op_inputs import (
     AttentionRows,
     OpsIn,
     attention_calls,
+    catch_up_rows,
     draft_sampling_calls,
     prefill_rows,
 )
@@ -98,8 +99,7 @@ class TokenByToken(DraftMethod):
 
 def _attention_rows(needs: KernelNeeds) -> Iterator[AttentionRows]:
     yield from prefill_rows(needs)
-    for rows in (8, 16, 32, 64, 128):  # of one request, after steps without a draft
-        yield AttentionRows("catching up", (rows,))
+    yield from catch_up_rows()
     for batch in needs.batch_sizes:
         for rows in range(1, needs.path_length + 1):
             yield AttentionRows("catching up", (rows,) * batch)

@@ -1,0 +1,225 @@
+"""Which decoder layer MTP modules have, and which hidden states they read, by architecture."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from specdecode_engine.model.config import DecoderConfig, LayerNames, parse_decoder
+from specdecode_engine.model.config_file import CheckpointError, ConfigFile
+from specdecode_engine.model.families import FAMILIES, Family
+from specdecode_engine.model.layer_map import FULL, SLIDING
+from specdecode_engine.model.rope import RopeConfig, parse_rope
+from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
+
+GLM4_MOE = Family(experts=ExpertTensors.SHARED, defaults={"partial_rotary_factor": 0.5})
+QWEN3_NEXT_FULL = Family(
+    qk_norm=True,
+    head_dim=256,
+    experts=ExpertTensors.GATED_SHARED,
+    defaults={"partial_rotary_factor": 0.25},
+)
+"""A layer of Qwen3-Next with full attention, the only kind that its modules have."""
+STEP_FAMILY = Family(qk_norm=True, text_section="text_config", may_be_flat=True)
+MIMO_V2_NAMES = LayerNames(mlp_norm="pre_mlp_layernorm", sinks="attention_sink_bias")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleLayer:
+    """The decoder layer that all modules of a checkpoint have."""
+
+    decoder: DecoderConfig
+    rope: RopeConfig
+    window: int | None = None  # positions that a row sees, its own included; None: all
+    sparse_mlp: SparseMlpConfig | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleInputs:
+    """Which hidden states modules read."""
+
+    is_chained: bool = True  # from the second module on, those of the module before
+    is_target_normed: bool = True  # the target's, after its final norm
+    is_output_normed: bool = True  # a module's own, after its output norm
+
+
+ReadLayer = Callable[[ConfigFile, Family, int], ModuleLayer]
+"""Reads the layer of so many modules from the keys of the text model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFamily:
+    """The modules of one architecture."""
+
+    layer: Family
+    read: ReadLayer
+    inputs: ModuleInputs = field(default_factory=ModuleInputs)
+
+
+def _read_plain(config: ConfigFile, family: Family, modules: int) -> ModuleLayer:
+    """Read a layer without a window, of which a part of each head may turn."""
+    config.refuse("use_sliding_window", False, "modules with a sliding window are not supported")
+    decoder, rope = _with_rope(config, parse_decoder(config, family), family)
+    return ModuleLayer(decoder=decoder, rope=rope, sparse_mlp=_read_experts(config, family))
+
+
+def _read_glm(config: ConfigFile, family: Family, modules: int) -> ModuleLayer:
+    layer = _read_plain(config, family, modules)
+    qk_norm = config.switch("use_qk_norm", False)
+    return replace(layer, decoder=replace(layer.decoder, output_bias=False, qk_norm=qk_norm))
+
+
+def _read_qwen3_next(config: ConfigFile, family: Family, modules: int) -> ModuleLayer:
+    layer = _read_plain(config, family, modules)
+    decoder = replace(layer.decoder, is_norm_weight_less_one=True, has_output_gate=True)
+    return replace(layer, decoder=decoder)
+
+
+def _read_step(config: ConfigFile, family: Family, modules: int) -> ModuleLayer:
+    """Read a dense layer of Step-3.5; lists have an entry for each layer, then for each module."""
+    own = partial(_entry_of_modules, config, modules)
+    if own("swiglu_limits_shared", 0.0):
+        raise config.error("swiglu_limits_shared", "limits in a module are not supported")
+    kind = own("layer_types", FULL)
+    keys = {
+        **config.keys,
+        "num_key_value_heads": config.get("num_attention_groups"),
+        "rope_theta": own("rope_theta", 10_000.0),
+        "partial_rotary_factor": own("partial_rotary_factors", 1.0),
+    }
+    if kind == SLIDING:
+        section = config.section("attention_other_setting")
+        other = {} if section is None else section.keys
+        names = {"num_attention_groups": "num_key_value_heads"}
+        keys |= {names.get(key, key): value for key, value in other.items()}
+    scaled = config.get("yarn_only_types")
+    if isinstance(scaled, list) and kind not in scaled:
+        keys |= {"rope_scaling": None, "rope_parameters": None}
+    own_keys = ConfigFile(config.file, keys, config.prefix)
+    own_keys.refuse("attention_bias", False, "biases of attention in a module are not supported")
+    decoder, rope = _with_rope(own_keys, parse_decoder(own_keys, family), family)
+    has_gate = config.switch("use_head_wise_attn_gate", True)
+    return ModuleLayer(
+        decoder=replace(decoder, is_norm_weight_less_one=True, has_head_gate=has_gate),
+        rope=rope,
+        window=config.integer("sliding_window") if kind == SLIDING else None,
+    )
+
+
+def _entry_of_modules(config: ConfigFile, modules: int, key: str, default: object) -> object:
+    """Return the entry that a list has for every module, or the one value for all layers."""
+    value = config.get(key)
+    if not isinstance(value, list):
+        return default if value is None else value
+    first = config.integer("num_hidden_layers")
+    entries = value[first : first + modules]
+    if len(entries) < modules or any(entry != entries[0] for entry in entries):
+        raise config.error(
+            key, f"it must have {modules} equal entries for the modules, after those of the layers"
+        )
+    return entries[0]
+
+
+def _read_mimo_v2(config: ConfigFile, family: Family, modules: int) -> ModuleLayer:
+    """Read a dense layer with the window, heads and angles of the target's sliding layers."""
+    if config.get("attention_projection_layout") == "fused_qkv":
+        raise config.error(
+            "attention_projection_layout", "modules with q, k and v in one map are not supported"
+        )
+    own = {
+        "num_attention_heads": "swa_num_attention_heads",
+        "num_key_value_heads": "swa_num_key_value_heads",
+        "head_dim": "swa_head_dim",
+        "rope_theta": "swa_rope_theta",
+        "rms_norm_eps": "layernorm_epsilon",
+    }
+    keys = {**config.keys, "rope_parameters": None, "rope_scaling": None}
+    keys |= {key: config.get(name) for key, name in own.items() if config.get(name) is not None}
+    own_keys = ConfigFile(config.file, keys, config.prefix)
+    decoder, rope = _with_rope(own_keys, parse_decoder(own_keys, family), family)
+    v_head_dim = config.integer("swa_v_head_dim", decoder.head_dim)
+    scale = config.get("attention_value_scale")
+    return ModuleLayer(
+        decoder=replace(
+            decoder,
+            own_v_head_dim=None if v_head_dim == decoder.head_dim else v_head_dim,
+            value_scale=None if scale is None else config.real("attention_value_scale"),
+            sinks=config.switch("add_swa_attention_sink_bias", False),
+            output_bias=False,
+            names=MIMO_V2_NAMES,
+        ),
+        rope=rope,
+        # So many positions before the row's own.
+        window=config.integer("sliding_window_size") + 1,
+    )
+
+
+def _with_rope(
+    config: ConfigFile, decoder: DecoderConfig, family: Family
+) -> tuple[DecoderConfig, RopeConfig]:
+    rest, factor = _without_partial_factor(config)
+    rotary_dim = int(decoder.head_dim * factor)
+    if rotary_dim < 2 or rotary_dim % 2 or factor > 1:
+        raise CheckpointError(
+            f"{config.file}: partial_rotary_factor is {factor}; of head_dim {decoder.head_dim} it "
+            "must leave an even number of entries, at least 2"
+        )
+    if rotary_dim < decoder.head_dim:
+        decoder = replace(decoder, rotary_dim=rotary_dim)
+    return decoder, parse_rope(rest, rotary_dim, family.rope)
+
+
+def _without_partial_factor(config: ConfigFile) -> tuple[ConfigFile, float]:
+    """Take the part of each head that turns out of either of the places where it is stated."""
+    keys, factor = dict(config.keys), config.real("partial_rotary_factor", 1.0)
+    keys.pop("partial_rotary_factor", None)
+    section = config.section("rope_parameters")
+    if section is not None:
+        factor = section.real("partial_rotary_factor", factor)
+        rest = {key: value for key, value in section.keys.items() if key != "partial_rotary_factor"}
+        keys["rope_parameters"] = rest
+    return ConfigFile(config.file, keys, config.prefix), factor
+
+
+def _read_experts(config: ConfigFile, family: Family) -> SparseMlpConfig | None:
+    """Read the experts of the layer; a checkpoint without any, as Qwen3.5's, has dense layers."""
+    if family.experts is None:
+        return None
+    keys = ("n_routed_experts", "num_experts", "num_local_experts")
+    if not any(config.get(key) for key in keys):
+        return None
+    return SparseMlpConfig.read(config, 1, family.experts)
+
+
+def _refuse_inkling(config: ConfigFile, family: Family, modules: int) -> ModuleLayer:
+    raise config.error(
+        "architectures",
+        "the blocks of its modules have short convolutions and relative positions, which are not "
+        "supported; use another algorithm",
+    )
+
+
+SERVED_FAMILIES = (
+    "LlamaForCausalLM",
+    "Qwen2ForCausalLM",
+    "MiMoForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+)
+STEP = ModuleFamily(
+    STEP_FAMILY, _read_step, ModuleInputs(is_target_normed=False, is_output_normed=False)
+)
+MIMO_V2 = ModuleFamily(Family(), _read_mimo_v2, ModuleInputs(is_chained=False))
+MODULE_FAMILIES: Mapping[str, ModuleFamily] = {
+    **{name: ModuleFamily(FAMILIES[name], _read_plain) for name in SERVED_FAMILIES},
+    "Glm4MoeForCausalLM": ModuleFamily(GLM4_MOE, _read_glm),
+    "DeepseekV3ForCausalLM": ModuleFamily(Family(experts=ExpertTensors.SHARED), _read_plain),
+    "Qwen3NextForCausalLM": ModuleFamily(QWEN3_NEXT_FULL, _read_qwen3_next),
+    "Step3p5ForCausalLM": STEP,
+    "Step3p7ForConditionalGeneration": STEP,
+    "MiMoV2FlashForCausalLM": MIMO_V2,
+    "MiMoV2ForCausalLM": MIMO_V2,
+    "InklingForConditionalGeneration": ModuleFamily(
+        Family(text_section="text_config", may_be_flat=True), _refuse_inkling
+    ),
+}
+"""By the name under `architectures`: the models whose decoder layer a module may have."""
