@@ -12,7 +12,7 @@ N ?= 200
 SEED ?= 1
 
 .PHONY: help setup fmt lint vocabulary size manifests manifests-check models cluster cluster-tools cluster-down images \
-        demo serve bench-engine bench-ngram bench-experts bench-serve bench-controller bench-detection bench-rollout bench-graphs bench-operator \
+        demo serve bench-engine bench-ngram bench-experts bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
         compile-gate fuzz soak clients test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo drafts-zoo release-dry-run clean
 
@@ -146,6 +146,9 @@ gpu-carry: setup ## Download wheels into bench/carry for a GPU machine that has 
 
 bench-detection: setup ## Serve damaged drafts, count false alarms, and time an engine that leaves its draft out (QUICK=1: fewer; ARGS="--part cost")
 	@PYTHONPATH=bench $(RUN) python -m detection $(if $(QUICK),--quick) $(ARGS)
+
+bench-draft-exchange: setup ## Measure how long streams wait for a token while the draft is exchanged
+	@PYTHONPATH=bench $(RUN) python -m draft_exchange $(ARGS)
 
 bench-controller: setup ## Measure the regret of every policy on simulated machines (SEEDS seeds from SEED; ONLY=goodput: policies with this prefix; QUICK=1: shorter)
 	@PYTHONPATH=bench $(RUN) python -m controller --seed $(SEED) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)

@@ -45,6 +45,7 @@ class ShadowCase:
     aborted_at_step: int | None = None
     reloaded_at_step: int | None = None
     unfit_at_step: int | None = None  # when the draft is found not to fit
+    exchanged_at_step: int | None = None  # from when on the draft is exchanged, piece by piece
     table: tuple[BatchRange, ...] = ()  # to reload
     waves: int = 1  # later ones find their prompts in the prefix cache
     in_unit_tests: bool = False
@@ -139,7 +140,12 @@ _EVENTS = (
         in_unit_tests=True,
     ),
 )
-_UNFIT = (
+_DRAFT_EVENTS = (
+    replace(_EAGLE3, name="exchanged", exchanged_at_step=3, requests=MIXED, preempted_at_step=6),
+    replace(_EAGLE3, name="exchanged-tree", algorithm="EAGLE", topk=2, exchanged_at_step=3),
+    replace(_EAGLE3, name="exchanged-mtp", algorithm="MTP", graphs="off", exchanged_at_step=3),
+    replace(_EAGLE3, name="exchanged-dflash", algorithm="DFLASH", exchanged_at_step=3),
+    replace(_EAGLE3, name="exchanged-draft", algorithm="STANDALONE", exchanged_at_step=3),
     replace(_EAGLE3, name="unfit", unfit_at_step=5, requests=MIXED, preempted_at_step=7, waves=2),
     replace(_EAGLE3, name="unfit-tree", topk=2, graphs="off", unfit_at_step=5, waves=2),
     replace(_EAGLE3, name="unfit-dflash", algorithm="DFLASH", unfit_at_step=7, waves=2),
@@ -260,7 +266,7 @@ CASES: tuple[ShadowCase, ...] = tuple(
     for case in (
         *_grid(),
         *_EVENTS,
-        *_UNFIT,
+        *_DRAFT_EVENTS,
         *_VERIFY_ROWS,
         *_FAMILIES,
         *_TYPES,

@@ -1,10 +1,11 @@
 """Builds the engine of a case, and runs its requests step by step."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -24,6 +25,8 @@ from specdecode_engine.grammar import (
     GrammarSource,
     TokenBytes,
 )
+from specdecode_engine.model import draft_exchange
+from specdecode_engine.startup.draft_staging import DraftStaging
 from tests.engine.checkpoints import EOS, VOCAB, Checkpoints
 from tests.engine.whole_engine import Answer, boot_of, requests_of
 from tests.shadow_cuda.device import ShadowDevice
@@ -43,6 +46,7 @@ CONTEXT = 64
 JOINS_AT_STEP = 4
 """When the last request joins the others, which decode by then."""
 MAX_STEPS = 1000
+PIECE_BYTES = 32 << 10
 DRAFTED = Decision(3, 1, 0, Reason.STATIC)
 
 
@@ -175,14 +179,20 @@ def drive(
     first, last = requests[:-1], requests[-1]
     for request in first:
         core.submit(request)
+    pieces: Iterator[Callable[[], None]] = iter(())
     with _plans(core) as plans:
         for number in range(MAX_STEPS):
             if number == JOINS_AT_STEP:
                 core.submit(last)
             _meet_events(core, case, number)
+            if number == case.exchanged_at_step:
+                pieces = exchange_draft(core)
+            piece = next(pieces, None)
             if number > JOINS_AT_STEP and not core.has_work():
                 return ran
             before = _Counts.of(gpu)
+            if piece is not None:
+                piece()
             for output in core.step():
                 answer = ran.answers[output.request_id]
                 answer.tokens += output.token_ids
@@ -193,6 +203,19 @@ def drive(
                 ran.steps.append(_record(case, plans[-1], before, gpu))
             core.scheduler.check()
     raise AssertionError(f"the engine of {case.name} does not come to an end")
+
+
+def exchange_draft(core: EngineCore) -> Iterator[Callable[[], None]]:
+    """Read the draft of a case again; yield the pieces in which it is copied over the running one.
+
+    They are smaller than those of a real draft.
+    """
+    assert isinstance(core.stage_draft, DraftStaging)
+    folder = core.stage_draft.config.boot.speculation.draft_path
+    assert folder is not None
+    pieces = core.stage_draft(Path(folder))
+    with mock.patch.object(draft_exchange, "PIECE_BYTES", PIECE_BYTES):
+        yield from pieces
 
 
 def _meet_events(core: EngineCore, case: ShadowCase, number: int) -> None:

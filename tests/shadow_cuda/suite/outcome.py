@@ -150,6 +150,7 @@ def _without_events(case: ShadowCase) -> ShadowCase:
         aborted_at_step=None,
         reloaded_at_step=None,
         unfit_at_step=None,
+        exchanged_at_step=None,
         waves=1,
     )
 

@@ -1,0 +1,1 @@
+"""How long running streams wait for their next token while the draft is exchanged."""
