@@ -1,4 +1,4 @@
-"""Checks that a class name is defined once over the four packages."""
+"""Checks that a class name is defined once over the packages."""
 
 import ast
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("crds", "kernels", "engine", "operator")
+PACKAGES = ("crds", "kernels", "server", "engine", "router", "operator")
 
 
 def duplicates(sources: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -21,7 +21,7 @@ def duplicates(sources: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def package_sources() -> Iterable[tuple[str, str]]:
-    """Yield path and text of every module of the four packages."""
+    """Yield path and text of every module of the packages."""
     for package in PACKAGES:
         for path in sorted((ROOT / package / "src").rglob("*.py")):
             yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")

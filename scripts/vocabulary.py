@@ -26,7 +26,8 @@ CONTEXT_CHARS = 60  # the longest allowed context on either side of a word
 
 CHECKED = (
     *("README.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml"),
-    *("docs", "charts", "examples", "crds", "kernels", "engine", "operator"),
+    *("docs", "charts", "examples", "crds", "kernels"),
+    *("server", "engine", "router", "operator"),
     *("bench", "scripts", "cluster", "demo", "tests"),
 )
 """Folders and files whose text is checked."""

@@ -1,4 +1,4 @@
-"""Builds the two images when their inputs have changed, and loads them where pods can use them.
+"""Builds the images when their inputs have changed, and loads them where pods can use them.
 
 A label on the image holds the hash of what it was built from: containerd reports whether it has
 the image of today's inputs, so nothing is recorded that could be wrong.
@@ -20,7 +20,7 @@ from localnode.transfer import transfer_image
 
 _LABEL = "specdecode.io/inputs"
 _SHARED_INPUTS = (".dockerignore", "pyproject.toml", "uv.lock")
-_MEMBERS = ("crds", "kernels", "engine", "operator")
+_MEMBERS = ("crds", "kernels", "server", "engine", "router", "operator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,13 @@ class Image:
 
 IMAGES = (
     Image("operator", ("crds", "operator")),
-    Image("engine", ("crds", "kernels", "engine"), target="cpu"),
+    Image("router", ("crds", "server", "router")),
+    Image("engine", ("crds", "kernels", "server", "engine"), target="cpu"),
 )
 
 
 def update_images(paths: Paths) -> None:
-    """Bring both images up to date in the node's containerd."""
+    """Bring the images up to date in the node's containerd."""
     with exclusive(paths.cache / "images.lock"):
         for image in IMAGES:
             _update(paths, image)

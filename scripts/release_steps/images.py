@@ -44,9 +44,10 @@ class ReleasedImage:
 
 
 _BOTH = tuple(PLATFORMS)
-_ENGINE = ("api", "kernels", "engine")
+_ENGINE = ("api", "kernels", "server", "engine")
 RELEASED_IMAGES = (
     ReleasedImage("operator", "operator", None, (), ("api", "operator"), _BOTH),
+    ReleasedImage("router", "router", None, (), ("api", "server", "router"), _BOTH),
     ReleasedImage("engine", "engine", "gpu", ("tracing", "gpu"), _ENGINE, ("linux/amd64",)),
     ReleasedImage("engine-cpu", "engine", "cpu", ("tracing",), _ENGINE, _BOTH, suffix="-cpu"),
 )

@@ -9,7 +9,7 @@ from packaging.version import InvalidVersion, Version
 
 from scripts.release_steps.errors import ReleaseError
 
-PROJECTS = ("", "crds", "kernels", "engine", "operator")
+PROJECTS = ("", "crds", "kernels", "server", "engine", "router", "operator")
 CHART_FILE = Path("charts/specdecode/Chart.yaml")
 CHANGELOG = Path("CHANGELOG.md")
 UNRELEASED = "## Unreleased"
@@ -101,7 +101,7 @@ def _project(root: Path, folder: str, version: str) -> Edit:
 def _lock(root: Path, version: str) -> Edit:
     path = root / "uv.lock"
     text = path.read_text()
-    for name in ("workspace", "api", "kernels", "engine", "operator"):
+    for name in ("workspace", "api", "kernels", "server", "engine", "router", "operator"):
         pattern = _LOCKED.format(name=f"specdecode-{name}")
         text, count = re.subn(pattern, rf"\g<1>{Version(version)}\g<2>", text)
         if count != 1:

@@ -14,7 +14,7 @@ def root(tmp_path: Path) -> Path:
     for name in (".dockerignore", "pyproject.toml", "uv.lock", "operator/Dockerfile"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    for member in ("crds", "kernels", "engine", "operator"):
+    for member in ("crds", "kernels", "server", "engine", "router", "operator"):
         source = tmp_path / member / "src" / f"specdecode_{member}"
         source.mkdir(parents=True)
         (source / "code.py").write_text("1")
@@ -54,6 +54,7 @@ def test_another_base_is_another_image(root: Path) -> None:
 def test_the_name_is_what_kubernetes_makes_of_it() -> None:
     assert {image.name: image.reference for image in IMAGES} == {
         "specdecode-operator:dev": "docker.io/library/specdecode-operator:dev",
+        "specdecode-router:dev": "docker.io/library/specdecode-router:dev",
         "specdecode-engine:dev": "docker.io/library/specdecode-engine:dev",
     }
 

@@ -95,6 +95,8 @@ def test_a_layout_of_several_images_is_no_image(tmp_path: Path) -> None:
 def test_images_are_chosen_by_name() -> None:
     assert chosen_images([]) == list(RELEASED_IMAGES)
     assert [image.name for image in chosen_images(["engine-cpu"])] == ["engine-cpu"]
-    with pytest.raises(ReleaseError, match="--images tools: there is operator, engine, engine-cpu"):
+    with pytest.raises(
+        ReleaseError, match="--images tools: there is operator, router, engine, engine-cpu"
+    ):
         chosen_images(["tools"])
-    assert len({(image.repository, image.suffix) for image in RELEASED_IMAGES}) == 3
+    assert len({(image.repository, image.suffix) for image in RELEASED_IMAGES}) == 4

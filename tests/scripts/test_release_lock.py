@@ -69,6 +69,7 @@ def test_a_distribution_without_a_wheel_is_named() -> None:
 def test_the_check_prints_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["linux/arm64"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1].rstrip(":") for line in lines] == ["operator", "engine", "engine-cpu"]
+    names = ["operator", "router", "engine", "engine-cpu"]
+    assert [line.split()[1].rstrip(":") for line in lines] == names
     assert main(["windows/amd64"]) == 2
     assert "there is linux/amd64, linux/arm64" in capsys.readouterr().err

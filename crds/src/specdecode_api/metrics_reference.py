@@ -1,15 +1,15 @@
-"""The metrics reference in Markdown: every metric that engines export."""
+"""The metrics reference in Markdown: every metric that engines and routers export."""
 
 from collections.abc import Iterable
 
 from specdecode_api import metrics, names
-from specdecode_api.metrics import MetricSpec
+from specdecode_api.metrics import MetricSpec, router
 
 _BUCKETS = ", ".join(map(str, metrics.BATCH_BUCKETS))
 _SHORT, _MEDIUM = (bound - 1 for bound in metrics.PROMPT_BOUNDS_TOKENS)
 
 _INTRODUCTION = f"""\
-# Metrics of engines
+# Metrics of engines and routers
 
 The metrics of an engine at `{names.PATH_METRICS}`. The chart's PodMonitor adds `deployment`,
 `role`, `config_hash` and `revision` (of the ReplicaSet) to every series, next to `namespace` and
@@ -54,6 +54,7 @@ def metrics_reference(notice: str) -> str:
         ("Draft steps, by batch bucket", metrics.BUCKETS),
         ("Draft steps, by range of the table", metrics.RANGES),
         ("CUDA graphs", metrics.GRAPHS),
+        ("Routers", router.ROUTER),
     )
     parts = [f"<!-- {notice} -->\n", _INTRODUCTION]
     for title, found in groups:

@@ -81,8 +81,8 @@ def _serve(given: Sequence[str]) -> int:
         return_freed_tensors,
         termination_message_for,
     )
-    from specdecode_engine.serve.request_id import log_request_ids
     from specdecode_engine.serve.server import serve
+    from specdecode_server.request_id import log_request_ids
 
     log_request_ids()
     try:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import httpx
 import openai
@@ -285,7 +286,7 @@ def start_process(model_folder: Path, tmp_path: Path) -> Iterator[Callable[..., 
         step_seconds: float = 0.05,
         environment: Mapping[str, str] = MappingProxyType({}),
         is_ready: bool = True,
-        **server: object,
+        **server: Any,
     ) -> EchoProcess:
         folders = {"XDG_RUNTIME_DIR": str(tmp_path)}
         engine = EchoProcess(model_folder, {**folders, **environment}, step_seconds, **server)

@@ -5,7 +5,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import httpx
 
@@ -24,7 +27,7 @@ logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 folder = Path(sys.argv[1])
 server = {"host": "127.0.0.1", "port": 0, "drain_seconds": 20, **json.loads(sys.argv[3])}
 boot = EngineBoot.model_validate({"model": {"path": str(folder)}, "server": server})
-core = EchoCore(step_seconds=float(sys.argv[2]), tokens_per_step=1)
+core = EchoCore(step_seconds=float(sys.argv[2]), tokens_per_step=1, **json.loads(sys.argv[4]))
 sys.exit(serve(boot, lambda progress: LoadedEngine(core, folder),
                on_failure=lambda error: leave(termination_message_for(error))))
 """
@@ -34,9 +37,14 @@ class EchoProcess:
     """A server process; its standard output is its log."""
 
     def __init__(
-        self, folder: Path, environment: dict[str, str], step_seconds: float, **server: object
+        self,
+        folder: Path,
+        environment: dict[str, str],
+        step_seconds: float,
+        core: Mapping[str, object] = MappingProxyType({}),
+        **server: Any,
     ) -> None:
-        words = [str(folder), str(step_seconds), json.dumps(server)]
+        words = [str(folder), str(step_seconds), json.dumps(server), json.dumps(dict(core))]
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *words],
             stdout=subprocess.PIPE,

@@ -11,8 +11,9 @@ from http.client import HTTPResponse
 import httpx
 import pytest
 
-from specdecode_engine.serve import connection, server
+from specdecode_engine.serve import server
 from specdecode_engine.serve.limits import max_body_bytes
+from specdecode_server import connection
 
 PATH = "/v1/completions"
 POST = f"POST {PATH} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n".encode()

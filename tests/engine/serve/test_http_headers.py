@@ -5,7 +5,7 @@ import logging
 import httpx
 import pytest
 
-from specdecode_engine.serve.request_id import LOG_FORMAT, RequestIdFilter
+from specdecode_server.request_id import LOG_FORMAT, RequestIdFilter
 
 BODY = {"prompt": "the fox", "max_tokens": 2}
 ORIGIN = "https://chat.example.com"

@@ -6,11 +6,11 @@ from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specdecode_api.internal_api import PATH_GENERATE
 from specdecode_engine.batch.request import RequestRefused
-from specdecode_engine.serve import errors, health, management, openapi, request_id, tokenization
+from specdecode_engine.serve import errors, health, management, openapi, tokenization
 from specdecode_engine.serve.control.api_keys import (
     Authorization,
     is_client_api,
@@ -18,10 +18,11 @@ from specdecode_engine.serve.control.api_keys import (
 )
 from specdecode_engine.serve.engine.core import EngineFailed
 from specdecode_engine.serve.internal import routes
-from specdecode_engine.serve.lifecycle import ServerLifecycle
 from specdecode_engine.serve.openai import chat, completions, models, responses
-from specdecode_engine.serve.request_id import RequestIds
 from specdecode_engine.serve.service import Service
+from specdecode_server import request_id
+from specdecode_server.middleware import ConnectionDrain, HeadRequests
+from specdecode_server.request_id import RequestIds
 
 API = (
     completions.router,
@@ -35,7 +36,6 @@ API = (
 MANAGEMENT = (health.router, management.router)
 INTERNAL = routes.router
 """Of the management port alone."""
-CLOSE = (b"connection", b"close")
 
 
 def build_app(service: Service, management_port: int | None = None) -> ASGIApp:
@@ -99,36 +99,3 @@ class PortRouter:
         is_management = server is not None and server[1] == self._port
         app = self._management if is_management else self._api
         await app(scope, receive, send)
-
-
-class HeadRequests:
-    """ASGI middleware that answers HEAD as GET; the server omits the body of the response."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
-        await self._app(scope, receive, send)
-
-
-class ConnectionDrain:
-    """ASGI middleware that adds `Connection: close` to the responses of a draining pod.
-
-    A Service balances connections, not requests: a client with an open connection returns to this
-    pod until the connection ends, even after the pod's endpoint was removed. Idle connections are
-    closed when the pod stops. A request can still be lost if it is on its way meanwhile.
-    """
-
-    def __init__(self, app: ASGIApp, lifecycle: ServerLifecycle) -> None:
-        self._app = app
-        self._lifecycle = lifecycle
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_close(message: Message) -> None:
-            if message["type"] == "http.response.start" and self._lifecycle.is_draining:
-                message = {**message, "headers": [*message.get("headers", ()), CLOSE]}
-            await send(message)
-
-        await self._app(scope, receive, send_with_close)

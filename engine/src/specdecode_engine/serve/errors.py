@@ -1,4 +1,4 @@
-"""Errors in OpenAI's format, with the HTTP status from which a client learns whether to retry."""
+"""Error responses of the engine, from what a request or the engine core raises."""
 
 import json
 
@@ -11,46 +11,23 @@ from starlette.requests import ClientDisconnect
 
 from specdecode_engine.batch.request import QueueFull, RequestRefused, RequestTooLong
 from specdecode_engine.serve.engine.core import EngineFailed
+from specdecode_server.errors import SHOWN_VALUE_CHARS, HttpError, invalid, unavailable
 
-INVALID = "invalid_request_error"
+__all__ = [
+    "SHOWN_VALUE_CHARS",
+    "HttpError",
+    "field_error",
+    "from_exception",
+    "from_validation",
+    "invalid",
+    "model_not_found",
+    "respond_to_error",
+    "too_long",
+    "unavailable",
+]
+
 TOO_LONG = "context_length_exceeded"
-SHOWN_VALUE_CHARS = 80
 _FIELD_ERROR = "field_error"
-
-
-class HttpError(Exception):
-    """An error response: status, body, and the delay before a retry where one helps.
-
-    `closes` ends the connection after it.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        kind: str = INVALID,
-        param: str | None = None,
-        code: str | None = None,
-        retry_after_s: int | None = None,
-        closes: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        error = {"message": message, "type": kind, "param": param, "code": code}
-        self.body: dict[str, object] = {"error": error}
-        self.headers: dict[str, str] = {}
-        if retry_after_s is not None:
-            self.headers["retry-after"] = str(retry_after_s)
-        if closes:
-            self.headers["connection"] = "close"
-
-    def response(self) -> JSONResponse:
-        return JSONResponse(self.body, self.status, self.headers)
-
-
-def invalid(param: str, message: str, code: str | None = None) -> HttpError:
-    return HttpError(400, message, param=param, code=code)
 
 
 def too_long(message: str, param: str) -> HttpError:
@@ -60,10 +37,6 @@ def too_long(message: str, param: str) -> HttpError:
 def model_not_found(model: str, served_name: str) -> HttpError:
     message = f"model {model!r} is not served here; use {served_name!r}"
     return HttpError(404, message, param="model", code="model_not_found")
-
-
-def unavailable(message: str, code: str, retry_after_s: int) -> HttpError:
-    return HttpError(503, message, "server_error", code=code, retry_after_s=retry_after_s)
 
 
 def field_error(field: str, message: str) -> PydanticCustomError:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from specdecode_engine.serve import errors
-from specdecode_engine.serve.limits import read_limited
+from specdecode_server.body import read_limited
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -1,12 +1,9 @@
-"""Limits on the body of a request."""
+"""The limit on the body of a request, by the context of the model."""
 
-from fastapi import Request
-
-from specdecode_engine.serve import errors
+from specdecode_server.body import DEFAULT_MAX_BODY_BYTES
 
 BASE_BODY_BYTES = 64 * 2**10
 BYTES_PER_PROMPT_BYTE = 8
-DEFAULT_MAX_BODY_BYTES = 4 * 2**20
 
 
 def max_body_bytes(context_length: int, longest_token_bytes: int, most: int | None) -> int:
@@ -20,27 +17,3 @@ def max_body_bytes(context_length: int, longest_token_bytes: int, most: int | No
     longest_prompt_bytes = context_length * longest_token_bytes
     derived = BASE_BODY_BYTES + BYTES_PER_PROMPT_BYTE * longest_prompt_bytes
     return min(derived, DEFAULT_MAX_BODY_BYTES if most is None else most)
-
-
-async def read_limited(request: Request, max_bytes: int, remedy: str) -> bytes:
-    """Return the body; a longer one is answered with 413 and the remedy.
-
-    One with a larger Content-Length is not read at all, a chunked one only up to the limit. The
-    connection discards what the client still sends.
-    """
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > max_bytes:
-        raise _too_large(request, f"{declared} bytes", max_bytes, remedy)
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > max_bytes:
-            raise _too_large(request, f"more than {max_bytes} bytes", max_bytes, remedy)
-    return bytes(body)
-
-
-def _too_large(request: Request, size: str, max_bytes: int, remedy: str) -> errors.HttpError:
-    message = f"the body has {size}; at most {max_bytes} bytes are accepted; {remedy}"
-    # A client that waits for 100 Continue sends no body now: what comes next would be taken for it.
-    closes = "expect" in request.headers
-    return errors.HttpError(413, message, code="body_too_large", closes=closes)

@@ -8,14 +8,9 @@ from typing import Self
 from specdecode_api.boot import ServerBoot
 from specdecode_engine import drain_socket
 from specdecode_engine.drain_socket import DrainListener, DrainSocketError
+from specdecode_server.listen import ListenError, listen
 
 log = logging.getLogger(__name__)
-
-_BACKLOG = 2048
-
-
-class ListenError(Exception):
-    """An address cannot be listened on; the message names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +28,15 @@ class Listeners:
         Raises:
             ListenError: one of them is in use, is not an address of this host, or is not permitted.
         """
-        api = listen(boot.host, boot.port, "--port", "server.port")
+        api = listen(boot.host, boot.port, "--port (boot file: server.port)")
         opened = [api]
         try:
             host, port = api.getsockname()[:2]
             management = None
             if boot.management_port not in (0, port):
                 where = boot.management_host or boot.host
-                flag, field = "--management-port", "server.management_port"
-                management = listen(where, boot.management_port, flag, field)
+                setting = "--management-port (boot file: server.management_port)"
+                management = listen(where, boot.management_port, setting)
                 opened.append(management)
             drain = drain_socket.listen(boot.drain_socket, host, port)
         except (ListenError, DrainSocketError) as error:
@@ -73,27 +68,3 @@ class Listeners:
         for sock in self.http:
             sock.close()
         self.drain.close()
-
-
-def listen(host: str, port: int, flag: str, field: str) -> socket.socket:
-    """Return a listening socket; port 0 takes any free one.
-
-    Args:
-        flag: the flag that sets the port, for the message of an error.
-        field: the same in the boot file.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        sock.listen(_BACKLOG)
-    except (OSError, UnicodeError) as error:
-        sock.close()
-        reason = error.strerror if isinstance(error, OSError) else "it is not a host name"
-        raise ListenError(
-            f"cannot listen on {host} port {port}: {reason}; end the process "
-            f"that uses the port, or choose another address or port with {flag} (boot file: "
-            f"{field})"
-        ) from None
-    return sock

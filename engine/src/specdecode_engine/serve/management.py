@@ -13,8 +13,8 @@ from specdecode_api.table import TableError
 from specdecode_engine.adaptive.policy import DraftRefused, TableRefused
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.json_body import parse_json
-from specdecode_engine.serve.limits import read_limited
 from specdecode_engine.serve.service import service_of
+from specdecode_server.body import read_limited
 
 router = APIRouter()
 

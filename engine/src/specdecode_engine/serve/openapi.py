@@ -20,7 +20,7 @@ from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.formatting import END_OF_STREAM
 from specdecode_engine.serve.openai.protocol import CompletionBody
 from specdecode_engine.serve.openai.responses_protocol import ResponsesBody
-from specdecode_engine.serve.request_id import HEADER as REQUEST_ID
+from specdecode_server.request_id import HEADER as REQUEST_ID
 
 router = APIRouter()
 

@@ -12,13 +12,14 @@ import uvloop
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.app import build_app
-from specdecode_engine.serve.connection import LimitedConfig
 from specdecode_engine.serve.control.api_keys import NoApiKeys
 from specdecode_engine.serve.control.drain import answering_drain
 from specdecode_engine.serve.control.tables import ReadBoot
-from specdecode_engine.serve.listeners import ListenError, Listeners
+from specdecode_engine.serve.listeners import Listeners
 from specdecode_engine.serve.service import Load, OnFailure, Service
 from specdecode_engine.serve.tracing import TracingUnavailable
+from specdecode_server.connection import LimitedConfig
+from specdecode_server.listen import ListenError
 
 log = logging.getLogger(__name__)
 

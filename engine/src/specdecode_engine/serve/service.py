@@ -17,7 +17,6 @@ from specdecode_engine.serve.control.router_tokens import RouterTokens
 from specdecode_engine.serve.control.tables import ReadBoot, Tables, TableWatch
 from specdecode_engine.serve.engine.async_engine import AsyncEngine
 from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
-from specdecode_engine.serve.lifecycle import ServerLifecycle
 from specdecode_engine.serve.limits import max_body_bytes
 from specdecode_engine.serve.parsers.formats import MessageFormats, resolve_formats
 from specdecode_engine.serve.text.grammars import Grammars
@@ -25,6 +24,7 @@ from specdecode_engine.serve.text.loading import load_text_model
 from specdecode_engine.serve.text.tokenizer import TextProcessor
 from specdecode_engine.serve.tracing import start_tracing
 from specdecode_engine.stats.prometheus import EngineMetrics
+from specdecode_server.lifecycle import ServerLifecycle
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from specdecode_engine.drain_socket import DRAIN, MAX_LINE_BYTES, UNDRAIN, DrainListener
-from specdecode_engine.serve.lifecycle import ServerLifecycle
+from specdecode_server.lifecycle import ServerLifecycle
 
 log = logging.getLogger(__name__)
 

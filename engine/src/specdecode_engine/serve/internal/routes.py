@@ -11,10 +11,10 @@ from specdecode_engine.serve import errors
 from specdecode_engine.serve.internal.reply import InternalReply
 from specdecode_engine.serve.internal.resume import origin_of, replay
 from specdecode_engine.serve.json_body import REMEDY, check_media_type, parse_body, parse_json
-from specdecode_engine.serve.limits import read_limited
 from specdecode_engine.serve.openai import chat, completions, responses
 from specdecode_engine.serve.openai.admission import GenerationApi, admit
 from specdecode_engine.serve.service import Service, service_of
+from specdecode_server.body import read_limited
 
 router = APIRouter()
 

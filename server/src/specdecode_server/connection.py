@@ -15,7 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from specdecode_engine.serve.errors import HttpError
+from specdecode_server.errors import HttpError
 
 MAX_HEAD_BYTES = 64 * 2**10
 """Of request line and headers, trailers included."""

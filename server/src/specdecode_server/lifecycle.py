@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from specdecode_engine.serve import errors
+from specdecode_server import errors
 
 
 class ServerLifecycle:

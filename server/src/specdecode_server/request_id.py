@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specdecode_engine.serve import errors
+from specdecode_server import errors
 
 HEADER = "X-Request-Id"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s%(request)s %(message)s"
@@ -17,6 +17,11 @@ _KEY = HEADER.lower().encode()
 _VALID = re.compile(rb"[!-~]{1,128}")
 
 _current: ContextVar[str] = ContextVar("request_id", default="")
+
+
+def current() -> str:
+    """Return the name of the request that is handled now; an empty string outside of one."""
+    return _current.get()
 
 
 class RequestIds:

@@ -1,0 +1,79 @@
+"""Polls every engine once a second, so that requests go to those that answer and are ready."""
+
+import asyncio
+import logging
+from typing import Final
+
+from specdecode_router.call import BreakReason
+from specdecode_router.engines import EnginePool, RoutedEngine
+from specdecode_router.settings import EngineAddress
+from specdecode_router.upstream import EngineLost, NotAnEngine, UpstreamClient
+
+log = logging.getLogger(__name__)
+
+PERIOD_SECONDS: Final = 1.0
+LOST_PERIOD_SECONDS: Final = 0.25
+"""Between polls of an engine that does not answer: it may be back at any time."""
+TIMEOUTS_ALLOWED: Final = 1
+"""A busy engine may answer a poll late; a refused connection counts at once."""
+
+
+class Poller:
+    """One task for each engine of a pool."""
+
+    def __init__(self, pool: EnginePool, client: UpstreamClient) -> None:
+        self._pool = pool
+        self._client = client
+        self._tasks: dict[EngineAddress, tuple[RoutedEngine, asyncio.Task[None]]] = {}
+        self._polled: set[EngineAddress] = set()
+
+    async def run(self) -> None:
+        """Poll what the pool contains, until cancelled."""
+        try:
+            while True:
+                self._follow()
+                await self._pool.wait_for_change(PERIOD_SECONDS)
+        finally:
+            for _, task in self._tasks.values():
+                task.cancel()
+
+    def _follow(self) -> None:
+        for address, (engine, task) in tuple(self._tasks.items()):
+            if self._pool.engines.get(address) is not engine:
+                task.cancel()
+                del self._tasks[address]
+        for address, engine in self._pool.engines.items():
+            if address not in self._tasks:
+                self._tasks[address] = engine, asyncio.create_task(self._poll_forever(engine))
+
+    async def _poll_forever(self, engine: RoutedEngine) -> None:
+        timeouts = 0
+        while True:
+            is_answered = await self._poll(engine, is_patient=timeouts < TIMEOUTS_ALLOWED)
+            timeouts = 0 if is_answered else timeouts + 1
+            self._polled.add(engine.address)
+            if self._pool.engines.keys() <= self._polled:
+                self._pool.end_start()
+            await asyncio.sleep(PERIOD_SECONDS if is_answered else LOST_PERIOD_SECONDS)
+
+    async def _poll(self, engine: RoutedEngine, *, is_patient: bool) -> bool:
+        """Poll an engine; return whether it answered."""
+        try:
+            state = await self._client.poll(engine.address)
+        except EngineLost as error:
+            is_refused = error.reason is BreakReason.UNREACHABLE
+            if is_refused or not is_patient:
+                self._lose(engine, f"it does not answer ({error})", has_ended=is_refused)
+            return False
+        except NotAnEngine as error:
+            self._lose(engine, str(error), has_ended=False)
+            return False
+        if engine.reason != state.reason:
+            log.info("engine %s (%s): %s", engine.pod, engine.address, state.reason or "ready")
+        self._pool.report(engine, state)
+        return True
+
+    def _lose(self, engine: RoutedEngine, reason: str, *, has_ended: bool) -> None:
+        if engine.reason != reason:
+            log.warning("engine %s (%s): %s", engine.pod, engine.address, reason)
+        self._pool.lose(engine, reason, has_ended=has_ended)

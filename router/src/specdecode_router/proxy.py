@@ -1,0 +1,74 @@
+"""Requests that an engine answers as they are: models and tokenizer, on its API port."""
+
+import re
+from http import HTTPStatus
+from typing import Final
+
+import aiohttp
+from starlette.requests import Request
+from yarl import URL
+
+from specdecode_router.client_request import ClientResponse, forwarded_headers
+from specdecode_router.engines import EnginePool
+from specdecode_server.errors import unavailable
+
+PATHS: Final = re.compile(
+    r"(?P<get>/v1/models(/.{1,512})?|/tokenizer_info|/openapi\.json)|/tokenize|/detokenize"
+)
+SECONDS: Final = 30.0
+ATTEMPTS: Final = 3
+RETRY_AFTER_SECONDS: Final = 1
+RELAYED_HEADERS: Final = frozenset({"content-type", "retry-after", "allow", "www-authenticate"})
+
+
+def is_forwarded(method: str, path: str) -> bool:
+    """Whether an engine's API port answers a request; no other path is ever sent there."""
+    found = PATHS.fullmatch(path)
+    if found is None or ".." in path or "\\" in path:
+        return False
+    return method in ("GET", "HEAD") if found["get"] else method == "POST"
+
+
+async def forward(
+    request: Request,
+    body: bytes,
+    response: ClientResponse,
+    pool: EnginePool,
+    session: aiohttp.ClientSession,
+) -> None:
+    """Answer with the response of a ready engine.
+
+    Raises:
+        HttpError: no engine is ready or answers.
+    """
+    timeout = aiohttp.ClientTimeout(total=SECONDS)
+    path = request.scope["raw_path"].decode("ascii", "replace")
+    query = request.scope["query_string"].decode("latin-1")
+    target = f"{path}?{query}" if query else path
+    for engine in sorted(pool.usable(), key=lambda each: each.requests)[:ATTEMPTS]:
+        assert engine.state is not None
+        url = engine.address.url(target, engine.state.api_port)
+        try:
+            async with session.request(
+                "GET" if request.method == "HEAD" else request.method,
+                URL(url, encoded=True),
+                data=body or None,
+                headers=forwarded_headers(request.headers),
+                timeout=timeout,
+                allow_redirects=False,
+            ) as upstream:
+                data = await upstream.read()
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            continue
+        if upstream.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            continue
+        headers = [
+            (name.lower().encode(), value.encode("latin-1"))
+            for name, value in upstream.headers.items()
+            if name.lower() in RELAYED_HEADERS
+        ]
+        length = (b"content-length", str(len(data)).encode())
+        await response.begin(upstream.status, [*headers, length])
+        await response.end(b"" if request.method == "HEAD" else data)
+        return
+    raise unavailable("no engine is ready; try again", "no_engine", RETRY_AFTER_SECONDS)

@@ -1,0 +1,105 @@
+"""The text of a request, cut into blocks whose hashes name the text up to their ends."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+BLOCK_CHARACTERS: Final = 512
+MAX_BLOCKS: Final = 2048
+"""Of a request; what follows a million characters does not count."""
+MAX_PARSED_BYTES: Final = 2**20
+"""A longer body is cut as it is, because to parse it would delay other streams."""
+DIGEST_BYTES: Final = 8
+
+_TEXT_FIELDS: Final = ("text", "refusal")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBlocks:
+    """Hashes of a prompt's full blocks, and of the whole prompt.
+
+    Each hash depends on all text before it, so that equal hashes are equal beginnings.
+    """
+
+    hashes: tuple[bytes, ...]
+    whole: bytes
+
+    def branch_key(self, shared: int) -> bytes:
+        """Return a name of what follows the first `shared` blocks."""
+        return self.hashes[shared] if shared < len(self.hashes) else self.whole
+
+
+def cut_prompt(body: bytes) -> PromptBlocks:
+    """Cut the prompt of a client's body, which may be anything."""
+    return cut_text("".join(_prompt_pieces(body)))
+
+
+def cut_text(text: str) -> PromptBlocks:
+    """Cut a text into chain-hashed blocks."""
+    hashes: list[bytes] = []
+    last = b""
+    end = min(len(text) // BLOCK_CHARACTERS, MAX_BLOCKS) * BLOCK_CHARACTERS
+    for start in range(0, end, BLOCK_CHARACTERS):
+        last = _hash(last, text[start : start + BLOCK_CHARACTERS])
+        hashes.append(last)
+    return PromptBlocks(tuple(hashes), _hash(last, text[end : end + BLOCK_CHARACTERS]))
+
+
+def _hash(before: bytes, text: str) -> bytes:
+    return blake2b(before + text.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
+
+
+def _prompt_pieces(body: bytes) -> Iterator[str]:
+    if len(body) <= MAX_PARSED_BYTES:
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError):
+            document = None
+        if isinstance(document, dict):
+            yield from _pieces_of(document)
+            return
+    yield body.decode(errors="replace")
+
+
+def _pieces_of(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the prompt in the order in which chat templates write it: tools, then messages."""
+    for field in ("tools", "instructions"):
+        if document.get(field):
+            yield _text(document[field])
+    if "prompt" in document:
+        yield _text(document["prompt"])
+    messages = document.get("messages", document.get("input"))
+    if isinstance(messages, list):
+        yield from _messages(messages)
+    elif messages is not None:
+        yield _text(messages)
+
+
+def _messages(messages: Iterable[Any]) -> Iterator[str]:
+    for message in messages:
+        if not isinstance(message, dict):
+            yield _text(message)
+            continue
+        yield f"\n<{message.get('role') or message.get('type')}>\n"
+        for field in ("reasoning_content", "content", "tool_calls", "arguments", "output"):
+            if message.get(field):
+                yield _content(message[field])
+
+
+def _content(content: Any) -> str:
+    """Return the text of a message, of which parts are joined as the engine does."""
+    if not isinstance(content, list):
+        return _text(content)
+    texts = [
+        next((part[name] for name in _TEXT_FIELDS if isinstance(part.get(name), str)), None)
+        if isinstance(part, dict)
+        else None
+        for part in content
+    ]
+    return "\n".join(text if text is not None else _text(texts) for text in texts)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

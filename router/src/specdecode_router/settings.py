@@ -1,0 +1,188 @@
+"""Settings of the router: flags of its command line."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from specdecode_api import names
+
+DEFAULT_RETRIES: Final = 2
+DEFAULT_TIMEOUT_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EngineAddress:
+    """Host and management port of an engine."""
+
+    host: str
+    port: int
+
+    def url(self, path: str = "", port: int | None = None) -> str:
+        """URL of a path, of another port where one is given."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{port or self.port}{path}"
+
+    def __str__(self) -> str:
+        return self.url().removeprefix("http://")
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """The settings of a router process.
+
+    Engines are those of `engines`, or those of the Service that `service` and `namespace` name.
+    """
+
+    engines: tuple[EngineAddress, ...] = ()
+    service: str | None = None
+    namespace: str | None = None
+    deployment: str = ""
+    """Name of the SpecDecodeDeployment, by which pods of trials are recognized."""
+    kubeconfig: str | None = None
+    token_path: Path | None = None
+    host: str = "0.0.0.0"
+    port: int = names.ENGINE_PORT
+    management_port: int = names.MANAGEMENT_PORT
+    retries: int = DEFAULT_RETRIES
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    pre_stop_seconds: float = 5.0
+    drain_seconds: float = 60.0
+    max_connections: int = 4096
+    headers_timeout_seconds: float = 10.0
+    body_timeout_seconds: float = 60.0
+    cors_origins: tuple[str, ...] = ()
+    log_level: str = "INFO"
+
+
+def parse_flags(arguments: Sequence[str]) -> RouterSettings:
+    """Read the command line.
+
+    Raises:
+        SystemExit: for --help, and for flags that are unknown, wrong or missing, with the remedy.
+    """
+    parser = _parser()
+    options = vars(parser.parse_args(arguments))
+    options = {name: value for name, value in options.items() if value is not None}
+    for name in ("engines", "cors_origins"):
+        if name in options:
+            options[name] = tuple(options[name])
+    settings = RouterSettings(**options)
+    if bool(settings.engines) == bool(settings.service):
+        parser.error("name the engines with --engines, or their Service with --service")
+    if settings.service and not settings.namespace:
+        parser.error("--service needs --namespace, the namespace of the Service")
+    if settings.token_path is None:
+        parser.error(
+            "--token-file is missing: it contains the token that the engines read with "
+            "--router-token-file"
+        )
+    return settings
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="specdecode-router",
+        description="Send requests to engines with the longest known prefix, and continue streams "
+        "of lost engines on others.",
+    )
+    add = parser.add_argument
+    add(
+        "--engines",
+        type=_addresses,
+        metavar="HOST:PORT,…",
+        help="management ports of the engines, for use without Kubernetes",
+    )
+    add("--service", help="headless Service of the engines, whose EndpointSlices are watched")
+    add("--namespace", help="namespace of the Service")
+    add("--deployment", help="SpecDecodeDeployment of the engines; recognizes pods of trials")
+    add("--kubeconfig", help="kubeconfig; default: the pod's service account")
+    add(
+        "--token-file",
+        dest="token_path",
+        type=Path,
+        help="file with the token that engines require, or folder with the file token; read again "
+        "when it changes",
+    )
+    add("--host", help="address of the API to listen on (default: 0.0.0.0)")
+    add("--port", type=int, help=f"port of the API (default: {names.ENGINE_PORT})")
+    add(
+        "--management-port",
+        type=int,
+        help=f"port of probes and metrics (default: {names.MANAGEMENT_PORT})",
+    )
+    add(
+        "--retries",
+        type=_count,
+        help="how often a call may lose its engine without a new token in between "
+        f"(default: {DEFAULT_RETRIES})",
+    )
+    add(
+        "--timeout",
+        dest="timeout_seconds",
+        type=_seconds,
+        help="seconds that a request waits for an engine, unless its header "
+        f"{names.HEADER_TIMEOUT} has others (default: {DEFAULT_TIMEOUT_SECONDS:g})",
+    )
+    add(
+        "--pre-stop",
+        dest="pre_stop_seconds",
+        type=_seconds,
+        help="seconds that the router still serves after the signal to stop (default: 5)",
+    )
+    add(
+        "--drain-seconds",
+        type=_seconds,
+        help="seconds that running requests have after that (default: 60)",
+    )
+    add("--max-connections", type=_count, help="most connections of clients (default: 4096)")
+    add(
+        "--request-headers-timeout",
+        dest="headers_timeout_seconds",
+        type=_seconds,
+        help="seconds from the first byte of a request to the end of its headers (default: 10)",
+    )
+    add(
+        "--request-body-timeout",
+        dest="body_timeout_seconds",
+        type=_seconds,
+        help="seconds from there to the end of its body (default: 60)",
+    )
+    add(
+        "--cors-origins",
+        nargs="*",
+        metavar="URL",
+        help="origins of web pages that may use the API from a browser; * permits all",
+    )
+    add("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    return parser  # fmt: skip
+
+
+def _addresses(text: str) -> tuple[EngineAddress, ...]:
+    return tuple(_address(part) for part in text.split(",") if part)
+
+
+def _address(text: str) -> EngineAddress:
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isdecimal() and 0 < int(port) < 2**16):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an address: write HOST:PORT with the management port of an engine"
+        )
+    return EngineAddress(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) > 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1000000")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds up to a day")
+    return seconds

@@ -1,0 +1,171 @@
+"""Requests to engines: polls, calls of clients and their events."""
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import aiohttp
+from pydantic import ValidationError
+
+from specdecode_api.internal_api import (
+    HEADER_TOKEN,
+    PATH_ENGINE,
+    PATH_GENERATE,
+    EngineState,
+    StreamEvent,
+)
+from specdecode_router.call import BreakReason, Call
+from specdecode_router.router_token import RouterToken
+from specdecode_router.settings import EngineAddress
+
+CONNECT_SECONDS = 2.0
+POLL_SECONDS = 4.0
+MAX_REFUSAL_BYTES = 2**20
+RELAYED_HEADERS = ("content-type", "retry-after", "www-authenticate")
+
+
+class EngineLost(Exception):
+    """An engine did not answer, or broke off; `error` is what it reported."""
+
+    def __init__(
+        self, reason: BreakReason, detail: str, error: dict[str, object] | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.error = error
+
+
+class NotAnEngine(Exception):
+    """What answers a poll is not an engine that this router can use; the message has the remedy."""
+
+
+class Refusal(Exception):
+    """An engine's response other than 200."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        super().__init__(status)
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def code(self) -> str | None:
+        """The code of OpenAI's error object."""
+        try:
+            error = json.loads(self.body)["error"]
+            return str(error["code"])
+        except (ValueError, TypeError, LookupError):
+            return None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether another engine, or this one later, may accept the request."""
+        return self.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the engine failed, rather than the request."""
+        return self.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not self.is_busy
+
+
+class EventReader:
+    """Cuts the bytes of a stream into events; `rest` is what follows the last one."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+
+    def feed(self, data: bytes) -> list[StreamEvent]:
+        """Return the events that are complete now, up to the end of a response in one piece."""
+        events: list[StreamEvent] = []
+        buffer = self.rest + data if self.rest else data
+        start = 0
+        while (end := buffer.find(b"\n\n", start)) >= 0:
+            if buffer.startswith(b"data: ", start):
+                event: StreamEvent = json.loads(buffer[start + 6 : end])
+                events.append(event)
+            start = end + 2
+            if events and "end" in events[-1]:
+                break
+        self.rest = buffer[start:]
+        return events
+
+
+class UpstreamClient:
+    """One session for all engines, without a limit on connections."""
+
+    def __init__(self, session: aiohttp.ClientSession, token: RouterToken) -> None:
+        self.session = session
+        self._token = token
+
+    async def poll(self, address: EngineAddress) -> EngineState:
+        """Return an engine's state.
+
+        Raises:
+            EngineLost: it does not answer.
+            NotAnEngine: it answers otherwise than an engine with this router's token.
+        """
+        timeout = aiohttp.ClientTimeout(total=POLL_SECONDS, sock_connect=CONNECT_SECONDS)
+        try:
+            async with self.session.get(
+                address.url(PATH_ENGINE), headers=self._headers(), timeout=timeout
+            ) as response:
+                text = await response.text()
+                if response.status != HTTPStatus.OK:
+                    raise NotAnEngine(f"it answers {response.status}: {text[:200]}")
+                return EngineState.model_validate_json(text)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise lost(error) from None
+        except (ValidationError, ValueError) as error:
+            raise NotAnEngine(f"it answers with something else: {error}") from None
+
+    async def open(
+        self, address: EngineAddress, call: Call, body: bytes, headers: Mapping[str, str]
+    ) -> aiohttp.ClientResponse:
+        """Send a call, and return the response whose events follow; the caller closes it.
+
+        Args:
+            body: as the client sent it.
+            headers: of the client, without those of one connection.
+
+        Raises:
+            EngineLost: the engine does not answer.
+            Refusal: it does not accept the call.
+        """
+        content = call.envelope().model_dump_json().encode() + b"\n" + body
+        try:
+            response = await self.session.post(
+                address.url(PATH_GENERATE), data=content, headers={**headers, **self._headers()}
+            )
+            if response.status == HTTPStatus.OK:
+                return response
+            async with response:
+                data = await response.content.read(MAX_REFUSAL_BYTES)
+        except (aiohttp.ClientError, OSError) as error:
+            raise lost(error) from None
+        kept = {
+            name: response.headers[name] for name in RELAYED_HEADERS if name in response.headers
+        }
+        raise Refusal(response.status, kept, data)
+
+    def _headers(self) -> dict[str, str]:
+        return {HEADER_TOKEN: self._token.value}
+
+
+def lost(error: BaseException) -> EngineLost:
+    """Return how an engine was lost, from the error of the client."""
+    kinds = aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, ConnectionRefusedError
+    is_unreachable = isinstance(error, kinds)
+    reason = BreakReason.UNREACHABLE if is_unreachable else BreakReason.LOST
+    return EngineLost(reason, f"{type(error).__name__}: {error}".strip(": "))
+
+
+def open_session() -> aiohttp.ClientSession:
+    """Return a session for streams of any length."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+        auto_decompress=False,
+        trust_env=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("accept", "accept-encoding", "user-agent", "content-type"),
+    )

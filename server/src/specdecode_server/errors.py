@@ -1,0 +1,45 @@
+"""Errors in OpenAI's format, with the HTTP status from which a client learns whether to retry."""
+
+from starlette.responses import JSONResponse
+
+INVALID = "invalid_request_error"
+SHOWN_VALUE_CHARS = 80
+
+
+class HttpError(Exception):
+    """An error response: status, body, and the delay before a retry where one helps.
+
+    `closes` ends the connection after it.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        kind: str = INVALID,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+        closes: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        error = {"message": message, "type": kind, "param": param, "code": code}
+        self.body: dict[str, object] = {"error": error}
+        self.headers: dict[str, str] = {}
+        if retry_after_s is not None:
+            self.headers["retry-after"] = str(retry_after_s)
+        if closes:
+            self.headers["connection"] = "close"
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body, self.status, self.headers)
+
+
+def invalid(param: str, message: str, code: str | None = None) -> HttpError:
+    return HttpError(400, message, param=param, code=code)
+
+
+def unavailable(message: str, code: str, retry_after_s: int) -> HttpError:
+    return HttpError(503, message, "server_error", code=code, retry_after_s=retry_after_s)

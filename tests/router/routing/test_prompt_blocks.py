@@ -1,0 +1,94 @@
+"""Blocks of prompts: equal beginnings have equal hashes, whatever the order of fields."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from specdecode_router.routing.prompt_blocks import (
+    BLOCK_CHARACTERS,
+    MAX_BLOCKS,
+    MAX_PARSED_BYTES,
+    cut_prompt,
+    cut_text,
+)
+
+SYSTEM = {"role": "system", "content": "Be brief. " * 200}
+
+
+def chat(*messages: Any, **fields: object) -> bytes:
+    return json.dumps({**fields, "messages": [SYSTEM, *messages]}).encode()
+
+
+def common(one: bytes, other: bytes) -> int:
+    pairs = zip(cut_prompt(one).hashes, cut_prompt(other).hashes, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), len(cut_prompt(one).hashes))
+
+
+def test_the_next_turn_of_a_conversation_begins_with_the_last_one():
+    first = [{"role": "user", "content": "Why? " * 300}]
+    turns = [*first, {"role": "assistant", "content": "So. " * 300}, *first]
+    one, next_turn = chat(*first), chat(*turns, temperature=0.5, stream=True)
+    assert common(one, next_turn) == len(cut_prompt(one).hashes) >= 6
+    assert len(cut_prompt(next_turn).hashes) > len(cut_prompt(one).hashes)
+
+
+def test_the_order_of_fields_and_options_do_not_matter():
+    message = {"role": "user", "content": "hi"}
+    assert cut_prompt(chat(message)) == cut_prompt(chat(message, seed=1, model="m", n=4))
+
+
+def test_conversations_share_exactly_what_they_have_in_common():
+    one, other = (chat({"role": "user", "content": text * 600}) for text in ("a", "b"))
+    shared = len("\n<system>\n" + str(SYSTEM["content"])) // BLOCK_CHARACTERS
+    assert common(one, other) == shared
+    assert cut_prompt(one).branch_key(shared) != cut_prompt(other).branch_key(shared)
+
+
+def test_parts_of_content_are_one_text():
+    parts = [{"type": "text", "text": "a" * 400}, {"type": "text", "text": "b" * 400}]
+    joined = {"role": "user", "content": "a" * 400 + "\n" + "b" * 400}
+    assert cut_prompt(chat({"role": "user", "content": parts})) == cut_prompt(chat(joined))
+
+
+@pytest.mark.parametrize("field", ["prompt", "input"])
+def test_texts_token_ids_and_items_are_prompts(field):
+    text = cut_prompt(json.dumps({field: "x" * 2000}).encode())
+    assert len(text.hashes) == 3
+    ids = [cut_prompt(json.dumps({field: [*range(1000), last]}).encode()) for last in (1, 2)]
+    assert ids[0].hashes[:3] == ids[1].hashes[:3]
+    assert ids[0] != ids[1]
+
+
+def test_tools_are_before_messages():
+    tools = [{"type": "function", "function": {"name": "f", "description": "d" * 2000}}]
+    message = {"role": "user", "content": "hi"}
+    assert common(chat(message, tools=tools), chat(message)) == 0
+
+
+def test_a_block_depends_on_all_text_before_it():
+    random.seed(4)
+    text = "".join(random.choice("ab ") for _ in range(5000))
+    changed = ("x" if text[0] != "x" else "y") + text[1:]
+    assert not set(cut_text(text).hashes) & set(cut_text(changed).hashes)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"messages": 5}', b'{"messages": [5, null, "x"]}',
+        b'{"messages": [{"role": ["x"], "content": {"a": 1}}]}', b'{"prompt": null}',
+        b"[" * 100_000, b'{"prompt": "\\ud800"}', b'{"messages":[{"content":[{"text":1},2,null]}]}',
+        b'{"tools": {"a": []}, "instructions": 4}', b'{"prompt": NaN}',
+    ],
+)  # fmt: skip
+def test_any_body_has_a_key(body):
+    assert cut_prompt(body).branch_key(3)
+
+
+def test_long_bodies_are_cut_as_they_are_and_not_without_end():
+    prompt = json.dumps({"prompt": "y" * (MAX_PARSED_BYTES + BLOCK_CHARACTERS * MAX_BLOCKS)})
+    found = cut_prompt(prompt.encode())
+    assert len(found.hashes) == MAX_BLOCKS
+    assert found == cut_text(prompt)
