@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("only", nargs="*", help="Formats; all that are built by default.")
     parser.add_argument("--seed", type=int, default=1, help="Seed of weights and cases.")
     parser.add_argument("--cases", type=int, default=CASES, help="Random cases of texts.")
-    parser.add_argument("--threads", type=int, default=2, help="Threads of torch.")
+    parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
     return parser
 
 

@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from lossless.block_drafts import save_dflash, save_dspark
+from lossless.block_drafts import save_dflash, save_dspark, save_peagle
 from lossless.cases import MODULES, Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
 from lossless.families import FAMILIES, LLAMA, MIXTURES, make_family
@@ -144,6 +144,8 @@ def _models(family: str, folder: Path, options: argparse.Namespace) -> Models:
     save_dflash(drafts["DFLASH"], target)
     drafts["DSPARK"] = folder / f"{family}-dspark"
     save_dspark(drafts["DSPARK"], target)
+    drafts["PEAGLE"] = folder / f"{family}-peagle"
+    save_peagle(drafts["PEAGLE"], drafts["EAGLE3"])
     return Models(
         target,
         drafts,

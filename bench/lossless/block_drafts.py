@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 LAYERS = 2
 BLOCK = 11
@@ -107,3 +107,20 @@ def save_dspark(folder: Path, target: Path, kind: str = "rnn", **keys: object) -
         "enable_confidence_head": True,
     }
     save_dflash(folder, target, others=others, **{**config, **keys})
+
+
+def save_peagle(folder: Path, head: Path, **keys: object) -> None:
+    """Write an EAGLE-3 head with a random hidden state for masks.
+
+    Args:
+        keys: replace those of its config.json.
+    """
+    tensors = load_file(head / "model.safetensors")
+    generator = torch.Generator().manual_seed(0)
+    width = tensors["fc.weight"].shape[1]
+    tensors["mask_hidden"] = torch.empty(1, width).normal_(0, 1, generator=generator)
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors")
+    config = json.loads((head / "config.json").read_text())
+    own = {"ptd_token_id": config["vocab_size"] - 1, "para_num": BLOCK}
+    (folder / "config.json").write_text(json.dumps({**config, **own, **keys}))

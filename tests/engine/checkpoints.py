@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lossless.block_drafts import save_dflash, save_dspark
+from lossless.block_drafts import save_dflash, save_dspark, save_peagle
 from lossless.mtp_module import write_mtp_modules
 from tests.engine.mtp_checkpoints import export_module
 
@@ -35,6 +35,7 @@ class Checkpoints:
     mtp_chain: Path
     dflash: Path
     dspark: Path
+    peagle: Path
     vocab: int = VOCAB
 
 
@@ -69,6 +70,7 @@ def make_checkpoints(folder: Path, head_dim: int = HEAD_DIM) -> Checkpoints:
     _save_eagle(folder / "eagle", generator, head_dim)
     save_dflash(folder / "dflash", folder / "target")
     save_dspark(folder / "dspark", folder / "target")
+    save_peagle(folder / "peagle", folder / "eagle3")
     return Checkpoints(
         folder / "target",
         folder / "draft",
@@ -78,6 +80,7 @@ def make_checkpoints(folder: Path, head_dim: int = HEAD_DIM) -> Checkpoints:
         mtp_chain=write_mtp_modules(folder / "target", folder / "mtp_chain", CHAIN),
         dflash=folder / "dflash",
         dspark=folder / "dspark",
+        peagle=folder / "peagle",
     )
 
 

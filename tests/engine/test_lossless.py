@@ -25,6 +25,7 @@ def models(checkpoints, tmp_path_factory) -> Models:
         "EAGLE3": checkpoints.eagle3,
         "DFLASH": checkpoints.dflash,
         "DSPARK": checkpoints.dspark,
+        "PEAGLE": checkpoints.peagle,
     }
     return Models(checkpoints.target, drafts, "float32")
 
@@ -35,7 +36,7 @@ def material(checkpoints) -> Material:
         tuple((number * 31 + place * 7) % checkpoints.vocab for place in range(3 + 5 * number))
         for number in range(8)
     )
-    algorithms = (*ALGORITHMS, "MTP", "MTP_CHAIN", "DFLASH", "DSPARK")
+    algorithms = (*ALGORITHMS, "MTP", "MTP_CHAIN", "DFLASH", "DSPARK", "PEAGLE")
     return Material(prompts, checkpoints.vocab, algorithms=algorithms)
 
 

@@ -15,6 +15,7 @@ DRAFTS = {
     "MTP_CHAIN": "mtp_chain",
     "DFLASH": "dflash",
     "DSPARK": "dspark",
+    "PEAGLE": "peagle",
 }
 
 

@@ -25,6 +25,7 @@ EXAMPLES = (
     "ngram",
     "qwen3-4b-dflash",
     "qwen3-4b-dspark",
+    "qwen3-8b-peagle",
     "vicuna-7b-eagle",
 )
 

@@ -56,7 +56,8 @@ class Algorithm(StrEnum):
     STANDALONE = "STANDALONE"
     EAGLE = "EAGLE"
     EAGLE3 = "EAGLE3"
-    # Drafting a block takes the same time whatever is verified of it.
+    # Drafting all tokens in one forward takes the same time whatever is verified of them.
+    PEAGLE = "PEAGLE", DraftCheckpoint.ALWAYS, 15
     DFLASH = "DFLASH", DraftCheckpoint.ALWAYS, 15
     DSPARK = "DSPARK", DraftCheckpoint.ALWAYS, 15
     # A module is trained for one draft step, and its acceptance falls fast after that.

@@ -121,6 +121,8 @@ EVERY_SIZE = range(1, MAX_RUNNING + 1)
         ("DFLASH", 3, False),
         ("DSPARK", 1, True),
         ("DSPARK", 3, False),
+        ("PEAGLE", 1, True),
+        ("PEAGLE", 3, False),
     ],
 )
 def test_no_reachable_pair_runs_eagerly_and_answers_are_the_same(
@@ -144,7 +146,8 @@ def test_no_reachable_pair_runs_eagerly_and_answers_are_the_same(
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "topk"), [("STANDALONE", 1), ("EAGLE", 3), ("EAGLE3", 1), ("DFLASH", 2)]
+    ("algorithm", "topk"),
+    [("STANDALONE", 1), ("EAGLE", 3), ("EAGLE3", 1), ("DFLASH", 2), ("PEAGLE", 1)],
 )
 def test_padding_leaves_every_page_but_page_0_alone(checkpoints, algorithm: str, topk: int) -> None:
     """After the same steps, both caches hold the same bits as without graphs."""

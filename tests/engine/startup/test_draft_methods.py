@@ -25,7 +25,7 @@ def test_every_algorithm_of_the_contract_has_a_method() -> None:
 
 
 def test_one_kind_of_head_at_most_recognizes_a_draft(checkpoints: Checkpoints) -> None:
-    for name in ("draft", "eagle", "eagle3", "dflash", "dspark", "mtp_chain"):
+    for name in ("draft", "eagle", "eagle3", "dflash", "dspark", "peagle", "mtp_chain"):
         folder = getattr(checkpoints, name)
         config = ConfigFile.open(folder / "config.json")
         heads = {each: method.head for each, method in METHODS.items() if method.head}

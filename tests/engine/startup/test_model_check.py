@@ -234,7 +234,9 @@ def test_types_decide_sizes(folder: Folder) -> None:
     assert wide.kv_bytes_per_token == 36 * 2 * 8 * 128
 
 
-@pytest.mark.parametrize("draft", ["draft", "eagle", "eagle3", "dflash", "dspark", "mtp_chain"])
+@pytest.mark.parametrize(
+    "draft", ["draft", "eagle", "eagle3", "peagle", "dflash", "dspark", "mtp_chain"]
+)
 def test_a_pair_is_checked_by_its_headers(
     checkpoints: Checkpoints, draft: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,6 +197,12 @@ _BLOCKS = (
     replace(_EAGLE3, name="dspark", algorithm="DSPARK", requests=MIXED, waves=2),
     replace(_EAGLE3, name="dspark-tree", algorithm="DSPARK", topk=2, requests=SAMPLED),
     replace(_EAGLE3, name="dspark-eager", algorithm="DSPARK", graphs="off"),
+    replace(
+        _EAGLE3, name="peagle", algorithm="PEAGLE", requests=MIXED, preempted_at_step=5, waves=2
+    ),
+    replace(_EAGLE3, name="peagle-tree", algorithm="PEAGLE", topk=2, requests=SAMPLED),
+    replace(_EAGLE3, name="peagle-eager", algorithm="PEAGLE", graphs="off"),
+    replace(_EAGLE3, name="peagle-catch-up", algorithm="PEAGLE", speculation=PAUSED_BY_RANGE),
     replace(_EAGLE3, name="dflash-bf16", algorithm="DFLASH", topk=2, dtype="bfloat16"),
 )
 LAUNCH_CASES = {
@@ -259,6 +265,7 @@ _IN_UNIT_TESTS = (
     "dflash-tree",
     "dspark",
     "chain",
+    "peagle",
 )
 
 CASES: tuple[ShadowCase, ...] = tuple(

@@ -30,6 +30,7 @@ class DecodeInputs:
     mask: Tensor | None = None  # [B, n, n] bool: the ancestors of a tree's nodes
     first: int = 0  # scratch row of the first row
     batch: DecodeBatch | None = None  # what was gathered for these requests
+    committed: int | None = None  # latest committed rows to compute; None: as many as can be
     is_greedy: bool = True  # whether the likeliest tokens of a draft are wanted
     verify: VerifyRows | None = None  # the nodes that have rows; None: all of them
 

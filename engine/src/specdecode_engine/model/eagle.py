@@ -6,7 +6,7 @@ Sources: Li et al., "EAGLE", 2024, "EAGLE-2", 2024, and "EAGLE-3", 2025.
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from specdecode_engine.model.checkpoint import Shapes, TensorStore
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.draft_config import HeadConfig
 from specdecode_engine.model.draft_head import DraftHead
-from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config
+from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, is_parallel
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows, widened
@@ -40,7 +40,7 @@ class Eagle1Head(DraftHead[Eagle1Config]):
     @classmethod
     def recognizes(cls, config: ConfigFile) -> bool:
         name = config.architecture
-        return "eagle" in name.lower() and "Eagle3" not in name
+        return "eagle" in name.lower() and "Eagle3" not in name and not is_parallel(config)
 
     @classmethod
     def read_config(cls, folder: Path, target: LanguageModelConfig) -> Eagle1Config:
@@ -118,7 +118,7 @@ class Eagle3Head(DraftHead[Eagle3Config]):
 
     @classmethod
     def recognizes(cls, config: ConfigFile) -> bool:
-        return "Eagle3" in config.architecture
+        return "Eagle3" in config.architecture and not is_parallel(config)
 
     @classmethod
     def read_config(cls, folder: Path, target: LanguageModelConfig) -> Eagle3Config:
@@ -161,7 +161,13 @@ class Eagle3Head(DraftHead[Eagle3Config]):
             hidden_norm=weights.norm(f"{prefix}.hidden_norm", config.decoder),
             layers=_eagle3_layers(weights, config, prefix),
             norm=weights.norm("norm", config.decoder),
+            **cls._take_own(config, weights),
         )
+
+    @classmethod
+    def _take_own(cls, config: Eagle3Config, weights: Weights) -> dict[str, Any]:
+        """Take what this kind of head has besides the parts of EAGLE-3."""
+        return {}
 
     def fuse(self, aux_hidden_states: Tensor) -> Tensor:
         aux_hidden_states = aux_hidden_states.to(self.head.weight.dtype)

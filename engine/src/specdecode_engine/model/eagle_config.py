@@ -7,6 +7,7 @@ read. Speculators numbers the boundaries between the target's layers, where othe
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
 
 from specdecode_engine.model.config import (
     AuxHiddenStates,
@@ -37,8 +38,19 @@ EAGLE3_ARCHITECTURES = (
     "Eagle3LlamaForCausalLM",
     *SPECULATORS_ARCHITECTURES,
 )
+PARALLEL_ARCHITECTURES = ("PEagleSpeculator", "PEagleDraftModel", "PeagleLlamaForCausalLM")
+MASK_TOKEN_KEYS = ("ptd_token_id", "pard_token")
+"""What heads of other writers call the token that stands for one not drafted yet."""
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 USE_LAYERS = "use_aux_hidden_state"
+
+
+class HeadForm(NamedTuple):
+    """How a kind of head calls itself."""
+
+    name: str  # with its article
+    architectures: tuple[str, ...]
+    speculators_kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +62,7 @@ class Eagle1Config(HeadConfig):
     @classmethod
     def load(cls, folder: Path, target: LanguageModelConfig) -> "Eagle1Config":
         """Read `folder`/config.json."""
-        config = _open(folder, EAGLE1_ARCHITECTURES, "EAGLE")
+        config = _open(folder, HeadForm("an EAGLE head", EAGLE1_ARCHITECTURES))
         refuse_windows(config)
         for key, wanted in (
             ("hidden_size", target.decoder.hidden_size),
@@ -74,6 +86,8 @@ class Eagle1Config(HeadConfig):
 class Eagle3Config(HeadConfig):
     """Decoder layers over aux hidden states; the first one also reads tokens."""
 
+    form: ClassVar = HeadForm("an EAGLE-3 head", EAGLE3_ARCHITECTURES, "eagle3")
+
     logit_scale: float
     has_own_vocabulary: bool  # whether draft_vocab_size is stated
     tie_word_embeddings: bool
@@ -83,9 +97,9 @@ class Eagle3Config(HeadConfig):
     norm_output: bool  # the next row's hidden state is the normed output
 
     @classmethod
-    def load(cls, folder: Path, target: LanguageModelConfig) -> "Eagle3Config":
+    def load(cls, folder: Path, target: LanguageModelConfig) -> Self:
         """Read `folder`/config.json; refuse variants that the head does not compute."""
-        config = _open(folder, EAGLE3_ARCHITECTURES, "EAGLE-3")
+        config = _open(folder, cls.form)
         _refuse_unsupported(config)
         vocab_size = config.integer("vocab_size")
         _check_equal(config, "vocab_size", vocab_size, target.vocab_size)
@@ -112,16 +126,36 @@ class Eagle3Config(HeadConfig):
             fc_norm=_variant(config, "fc_norm"),
             norm_before_residual=_variant(config, "norm_before_residual"),
             norm_output=_variant(config, "norm_output"),
+            **cls._read_own(config),
         )
 
+    @classmethod
+    def _read_own(cls, config: ConfigFile) -> dict[str, Any]:
+        """Read the fields that this kind of head has besides those of EAGLE-3."""
+        if is_parallel(config):
+            raise config.error(
+                "architectures", "a head that drafts all tokens at once is one of PEAGLE"
+            )
+        return {}
 
-def _open(folder: Path, architectures: tuple[str, ...], kind: str) -> ConfigFile:
+
+def is_parallel(config: ConfigFile) -> bool:
+    """Whether a head drafts all tokens in one forward (P-EAGLE)."""
+    if config.architecture in PARALLEL_ARCHITECTURES or config.get(KIND) == "peagle":
+        return True
+    return any(config.get(key) is not None for key in MASK_TOKEN_KEYS)
+
+
+def _open(folder: Path, form: HeadForm) -> ConfigFile:
     config = ConfigFile.open(folder / "config.json")
     names = config.get("architectures")
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in architectures:
-        raise config.error("architectures", f"an {kind} head has {' or '.join(architectures)}")
-    if names[0] in SPECULATORS_ARCHITECTURES:
-        config = flatten_speculators(config, "eagle3")
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in form.architectures:
+        known = " or ".join(form.architectures)
+        raise config.error("architectures", f"{form.name} has {known}")
+    if form.speculators_kind and (
+        config.get(KIND) is not None or names[0] in SPECULATORS_ARCHITECTURES
+    ):
+        config = flatten_speculators(config, form.speculators_kind)
     config.refuse("quantization_config", {}, "convert the head's weights to an unquantized type")
     return config
 

@@ -52,7 +52,8 @@ class BlockForward:
     def __call__(self, inputs: DecodeInputs) -> ForwardOutputs:
         """Return the logits of the first `inputs.rows` drafted positions of each request."""
         batch, head = inputs.gather(self.table), self.head
-        self.write_context(self.missing_rows(batch, self.window, self.window))
+        count = self.window if inputs.committed is None else inputs.committed
+        self.write_context(self.missing_rows(batch, count, count))
         self.progress.write_first_missing(batch, batch.lengths)
         hidden = self._run_block(batch)[:, : inputs.rows].flatten(0, 1)
         read = hidden if head.config.recurrent_width else None
@@ -156,12 +157,13 @@ class BlockDrafter:
         self._progress.skip(req_indices)
 
     def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
-        self._pending.catch_up(batch, batch.host_lengths)
+        pending = self._pending.catch_up(batch, batch.host_lengths)
         inputs = DecodeInputs(
             batch.req_indices,
             batch.longest,
             self._max_steps,
             batch=batch,
+            committed=None if self._graphs.uses_graphs else pending,
             is_greedy=sampling.params is None,
         )
         outputs = self._graphs.run(ForwardKind.BLOCK, inputs)

@@ -17,10 +17,12 @@ from specdecode_engine.model.implementations import read_config
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.mtp import MtpHead
+from specdecode_engine.model.peagle import PEagleHead
 from specdecode_engine.startup.draft_methods.blocks import InBlocks
 from specdecode_engine.startup.draft_methods.chain import InChain
 from specdecode_engine.startup.draft_methods.method import DraftMethod, LoadedDraft
 from specdecode_engine.startup.draft_methods.ngram import FromText
+from specdecode_engine.startup.draft_methods.parallel import AtOnce
 from specdecode_engine.startup.draft_methods.token_by_token import TokenByToken
 from specdecode_kernels import PackedWeight
 
@@ -29,6 +31,7 @@ METHODS: Mapping[Algorithm, DraftMethod] = {
     Algorithm.STANDALONE: TokenByToken(),
     Algorithm.EAGLE: TokenByToken(Eagle1Head),
     Algorithm.EAGLE3: TokenByToken(Eagle3Head),
+    Algorithm.PEAGLE: AtOnce(PEagleHead),
     Algorithm.DFLASH: InBlocks(DFlashHead),
     Algorithm.DSPARK: InBlocks(DSparkHead),
     Algorithm.MTP: TokenByToken(MtpHead),

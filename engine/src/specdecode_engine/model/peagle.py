@@ -1,0 +1,68 @@
+"""P-EAGLE: an EAGLE-3 head that drafts all tokens in one forward.
+
+After the last pair of a hidden state and a token, rows of a mask token and a learned hidden state
+follow, one for each further draft token. A row sees those before it, and predicts the next token.
+
+Source: vllm-project/speculators, `PEagleDraftModel`.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from specdecode_engine.model.checkpoint import Shapes, TensorStore
+from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.eagle import Eagle3Head
+from specdecode_engine.model.eagle_config import Eagle3Config, is_parallel
+from specdecode_engine.model.eagle_weights import check_width
+from specdecode_engine.model.language_model import LanguageModelConfig
+from specdecode_engine.model.peagle_config import PEagleConfig
+from specdecode_engine.model.weights import Weights
+
+MASK_HIDDEN = "mask_hidden"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PEagleHead(Eagle3Head):
+    """An EAGLE-3 head with what stands for hidden states that are not known yet."""
+
+    mask_hidden: Tensor  # [1, width]: aux hidden states
+
+    @property
+    def mask_token_id(self) -> int:
+        assert isinstance(self.config, PEagleConfig)
+        return self.config.mask_token_id
+
+    @classmethod
+    def recognizes(cls, config: ConfigFile) -> bool:
+        return is_parallel(config)
+
+    @classmethod
+    def read_config(cls, folder: Path, target: LanguageModelConfig) -> PEagleConfig:
+        return PEagleConfig.load(folder, target)
+
+    @classmethod
+    def shapes(
+        cls, config: Eagle3Config, names: Collection[str], target: LanguageModelConfig
+    ) -> tuple[Shapes, Shapes]:
+        required, optional = super(PEagleHead, cls).shapes(config, names, target)
+        width = config.aux_spec.width(target.decoder.hidden_size)
+        return {**required, MASK_HIDDEN: (1, 1, width)}, optional
+
+    @classmethod
+    def check(
+        cls, config: Eagle3Config, checkpoint: TensorStore, target: LanguageModelConfig
+    ) -> None:
+        check_width(config, checkpoint, target)
+        required, optional = cls.shapes(config, checkpoint.tensors, target)
+        stored = checkpoint.tensors.get(MASK_HIDDEN)
+        if stored is not None and len(stored.shape) == 2:  # as some writers have it
+            required[MASK_HIDDEN] = required[MASK_HIDDEN][1:]
+        checkpoint.check(required, optional)
+
+    @classmethod
+    def _take_own(cls, config: Eagle3Config, weights: Weights) -> dict[str, Any]:
+        return {MASK_HIDDEN: weights.take(MASK_HIDDEN).view(1, -1)}
