@@ -193,9 +193,8 @@ def _wire(
         staging=StagingBuffer(config.device),
         paged=0 if limits.window is None else limits.pages,
     )
-    windows = None
-    if limits.window is not None:
-        windows = WindowPool(table.window_pages, limits.window_pages)
+    has_windows = limits.window is not None
+    windows = WindowPool(table.window_pages, limits.window_pages) if has_windows else None
     ops = config.kernels["target"].backend
     sampler = Sampler(config.target.vocab_size, table.staging, ops, table.tokens_at)
     pool = KVCache(
@@ -207,9 +206,8 @@ def _wire(
         ops=ops,
         windows=windows,
     )
-    routed = None
+    rows, routed = limits.pages * limits.page_size, None
     if routed_shape is not None:
-        rows = limits.pages * limits.page_size
         routed = RoutedExperts(models.target, routed_shape, rows, limits.page_size)
     verify = TargetForward(models.target, pool, config.aux_spec, routed)
     rotary = RotaryOffsets(models.target.rotary_limits, table.num_rows, config.device)

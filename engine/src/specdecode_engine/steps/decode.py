@@ -88,6 +88,16 @@ def _stage_limits(
     return staging.put([most if limit is None else limit for limit in limits])
 
 
+def _draft(
+    context: ModelContext, batch: DecodeBatch, staged: StagedDecode, shape: DraftShape
+) -> Draft | None:
+    if staged.proposed is not None:
+        return staged.proposed.draft(context.ops)
+    if context.drafter is not None and shape.num_steps:
+        return context.drafter.draft(batch, staged.sampling, shape)
+    return None
+
+
 def decode(
     context: ModelContext,
     staged: StagedDecode,
@@ -107,11 +117,7 @@ def decode(
     sampling = staged.sampling
     bounds = [sequence.most_computed for sequence in staged.sequences]
     batch = context.table.decode_batch(sampling.req_indices, bounds, staged.req_indices)
-    draft, on_host = None, None
-    if staged.proposed is not None:
-        draft = staged.proposed.draft(context.ops)
-    elif context.drafter is not None and shape.num_steps:
-        draft = context.drafter.draft(batch, sampling, shape)
+    draft, on_host = _draft(context, batch, staged, shape), None
     # A CUDA graph computes all nodes; those that are not verified are only never accepted.
     selected = None if context.graphs.uses_graphs else staged.verify
     inputs = _inputs(batch, draft, selected)
