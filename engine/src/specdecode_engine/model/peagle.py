@@ -3,26 +3,72 @@
 After the last pair of a hidden state and a token, rows of a mask token and a learned hidden state
 follow, one for each further draft token. A row sees those before it, and predicts the next token.
 
-Source: vllm-project/speculators, `PEagleDraftModel`.
+Source: vllm-project/speculators, `PEagleDraftModel` and `PEagleSpeculatorConfig`; vLLM for the keys
+of other writers.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from specdecode_engine.model.checkpoint import Shapes, TensorStore
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.eagle import Eagle3Head
-from specdecode_engine.model.eagle_config import Eagle3Config, is_parallel
+from specdecode_engine.model.eagle_config import (
+    EAGLE3_ARCHITECTURES,
+    MASK_TOKEN_KEYS,
+    PARALLEL_ARCHITECTURES,
+    Eagle3Config,
+    HeadForm,
+    is_parallel,
+)
 from specdecode_engine.model.eagle_weights import check_width
 from specdecode_engine.model.language_model import LanguageModelConfig
-from specdecode_engine.model.peagle_config import PEagleConfig
+from specdecode_engine.model.speculators import proposed_draft_steps
 from specdecode_engine.model.weights import Weights
 
 MASK_HIDDEN = "mask_hidden"
+
+DEFAULT_TOKENS = 8
+"""What speculators trains for, unless config.json states another number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PEagleConfig(Eagle3Config):
+    """An EAGLE-3 head that drafts all tokens in one forward."""
+
+    form: ClassVar = HeadForm(
+        "a P-EAGLE head", (*PARALLEL_ARCHITECTURES, *EAGLE3_ARCHITECTURES), "peagle"
+    )
+
+    mask_token_id: int
+    draft_tokens: int  # that it was trained to draft at once
+
+    @property
+    def max_steps(self) -> int:
+        return self.draft_tokens
+
+    @property
+    def recurrent_width(self) -> int:
+        return 0
+
+    @property
+    def facts(self) -> dict[str, object]:
+        block = {"draft_tokens": self.draft_tokens, "mask_token_id": self.mask_token_id}
+        return {"block_draft": block}
+
+    @classmethod
+    def _read_own(cls, config: ConfigFile) -> dict[str, Any]:
+        keys = ("mask_token_id", *MASK_TOKEN_KEYS)
+        key = next((key for key in keys if config.get(key) is not None), keys[0])
+        token, vocab = config.integer(key, least=0), config.integer("vocab_size")
+        if token >= vocab:
+            raise config.mismatch(key, f"the target's vocabulary has {vocab} tokens")
+        stated = proposed_draft_steps(config) or config.integer("para_num", DEFAULT_TOKENS)
+        return {"mask_token_id": token, "draft_tokens": stated}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

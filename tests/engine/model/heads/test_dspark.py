@@ -20,8 +20,7 @@ from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.checkpoint import Checkpoint, TensorError
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.dflash import DFlashHead
-from specdecode_engine.model.dspark import DSparkHead
-from specdecode_engine.model.dspark_config import is_dspark
+from specdecode_engine.model.dspark import DSparkHead, is_dspark
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.startup.draft_methods.registry import algorithm_of
 from tests.engine.checkpoints import HIDDEN, VOCAB, Checkpoints

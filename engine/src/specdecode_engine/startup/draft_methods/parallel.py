@@ -31,6 +31,7 @@ from specdecode_engine.startup.op_inputs import (
     AttentionRows,
     OpsIn,
     attention_calls,
+    catch_up_rows,
     draft_sampling_calls,
     prefill_rows,
 )
@@ -79,8 +80,7 @@ class AtOnce(DraftMethod):
 
 def _attention_rows(needs: KernelNeeds) -> Iterator[AttentionRows]:
     yield from prefill_rows(needs)
-    for rows in (8, 16, 32, 64, 128):  # of one request, after steps without a draft
-        yield AttentionRows("catching up", (rows,))
+    yield from catch_up_rows()
     masks = max(shape.num_steps for shape in needs.shapes) - 1
     for batch in needs.batch_sizes:
         for pairs in range(1, needs.path_length + 1):
