@@ -231,3 +231,44 @@ def test_disabling_flags_and_graph_sizes_reach_the_boot_file() -> None:
     sizes = parse_flags([*NGRAM, "--cuda-graph-bs", "1", "4"])
     assert sizes.graphs.batch_sizes == (1, 4)
     assert parse_flags([*NGRAM, "--cuda-graph-bs"]).graphs.batch_sizes == ()
+
+
+def test_further_names_of_sglang_are_understood() -> None:
+    trie = ("--speculative-ngram-source", "trie", "--speculative-ngram-branch-length", "20")
+    ngram = read(*trie, "--speculative-ngram-min-match-window-size", "2").ngram
+    assert (ngram.max_depth, ngram.min_match) == (20, 2)
+    dflash = ["--model-path", "/m", "--speculative-algorithm", "DFLASH"]
+    dflash += ["--speculative-draft-model-path", "/d", "--speculative-dflash-block-size", "16"]
+    speculation = parse_flags(dflash).speculation
+    assert (speculation.num_steps, speculation.num_draft_tokens) == (15, 16)
+    both = parse_flags([*dflash, "--speculative-num-draft-tokens", "16"])
+    assert both.speculation == speculation
+    assert refusal(
+        "--speculative-dflash-block-size", "16", "--speculative-num-draft-tokens", "8"
+    ) == [
+        "--speculative-dflash-block-size 16: --speculative-num-draft-tokens is 8; "
+        "remove one of them"
+    ]
+
+
+def test_flags_of_sglang_without_a_counterpart_are_refused_together_with_what_to_do() -> None:
+    window = (
+        "layers of a draft have the windows that its config.json states: remove the flag, or set "
+        "use_swa and sliding_window there"
+    )
+    corpus = (
+        "NGRAM reads no texts of files: remove the flag; with --speculative-ngram-scope model the "
+        "texts of other requests are read too"
+    )
+    remedies = {
+        "--speculative-draft-window-size": window,
+        "--speculative-dflash-draft-window-size": window,
+        "--speculative-ngram-external-corpus-path": corpus,
+        "--speculative-ngram-external-sam-budget": corpus,
+        "--speculative-ngram-external-corpus-max-tokens": corpus,
+        "--speculative-ngram-max-match-window-size": "a match may be as long as the trie is deep: "
+        "use --speculative-ngram-max-trie-depth",
+    }
+    arguments = [part for flag in remedies for part in (flag, "12")]
+    assert refusal(*arguments) == [f"{flag}: {remedy}" for flag, remedy in remedies.items()]
+    assert len(refusal(*arguments, "--speculative-num-steps", "99")) == len(remedies) + 1

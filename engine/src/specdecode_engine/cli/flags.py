@@ -3,7 +3,7 @@
 import argparse
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -76,6 +76,32 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
 _ALGORITHM_ALIASES = {"NEXTN": Algorithm.MTP}
 """Names of SGLang."""
 
+_FLAG_ALIASES = {
+    "--speculative-dflash-block-size": "--speculative-num-draft-tokens",
+    "--speculative-ngram-min-match-window-size": "--speculative-ngram-min-match",
+    "--speculative-ngram-branch-length": "--speculative-ngram-max-trie-depth",
+}
+"""Further names of SGLang, older ones among them."""
+
+_WINDOW = (
+    "layers of a draft have the windows that its config.json states: remove the flag, or set "
+    "use_swa and sliding_window there"
+)
+_CORPUS = (
+    "NGRAM reads no texts of files: remove the flag; with --speculative-ngram-scope model the "
+    "texts of other requests are read too"
+)
+_REFUSED = {
+    "--speculative-draft-window-size": _WINDOW,
+    "--speculative-dflash-draft-window-size": _WINDOW,
+    "--speculative-ngram-external-corpus-path": _CORPUS,
+    "--speculative-ngram-external-sam-budget": _CORPUS,
+    "--speculative-ngram-external-corpus-max-tokens": _CORPUS,
+    "--speculative-ngram-max-match-window-size": "a match may be as long as the trie is deep: use "
+    "--speculative-ngram-max-trie-depth",
+}
+"""Flags of SGLang that have no counterpart, and what to do instead."""
+
 # flag, field of the boot file, its value with the flag, help
 _SWITCHES: tuple[tuple[str, str, object, str], ...] = (
     ("--disable-overlap-schedule", "scheduling.overlap", False,
@@ -108,18 +134,20 @@ def parse_flags(
     options = vars(_parser().parse_args(arguments))
     document = _read(options.pop("boot", None))
     is_adaptive = options.pop("is_adaptive", False)
+    mistakes = list(_unite_flags(options))
     for place, value in options.items():
         is_alias = place == ALGORITHM and value in _ALGORITHM_ALIASES
         _put(document, place, _ALGORITHM_ALIASES[value] if is_alias else value)
     resolved = _resolve_speculation(document, options, is_adaptive)
+    mistakes += resolved.mistakes
     try:
         boot = EngineBoot.model_validate(document)
     except ValidationError as error:
         raise ConfigurationError(
-            "\n".join([*resolved.mistakes, *validation_errors(error, EngineBoot)])
+            "\n".join([*mistakes, *validation_errors(error, EngineBoot)])
         ) from None
-    if resolved.mistakes:
-        raise ConfigurationError("\n".join(resolved.mistakes))
+    if mistakes:
+        raise ConfigurationError("\n".join(mistakes))
     if log_warnings:
         for warning in resolved.warnings:
             log.warning("speculation table: %s", warning)
@@ -140,6 +168,11 @@ def _parser() -> argparse.ArgumentParser:
     for flag, place, kind in _FLAGS:
         metavar = flag.removeprefix("--").replace("-", "_").upper()
         parser.add_argument(flag, dest=place, type=kind, metavar=metavar, help=_help(place))
+    kinds = {flag: kind for flag, _, kind in _FLAGS}
+    for flag, name in _FLAG_ALIASES.items():
+        parser.add_argument(flag, dest=flag, type=kinds[name], help=argparse.SUPPRESS)
+    for flag in _REFUSED:
+        parser.add_argument(flag, dest=flag, help=argparse.SUPPRESS)
     parser.add_argument(
         "--speculative-adaptive",
         dest="is_adaptive",
@@ -157,6 +190,18 @@ def _parser() -> argparse.ArgumentParser:
     place = "server.cors_origins"
     parser.add_argument("--cors-origins", dest=place, nargs="*", metavar="URL", help=_help(place))
     return parser
+
+
+def _unite_flags(options: dict[str, Any]) -> Iterator[str]:
+    """Replace aliases by the fields of their flags; yield what is wrong with flags of SGLang."""
+    places = {flag: place for flag, place, _ in _FLAGS}
+    for flag, remedy in _REFUSED.items():
+        if options.pop(flag, None) is not None:
+            yield f"{flag}: {remedy}"
+    for flag, name in _FLAG_ALIASES.items():
+        value = options.pop(flag, None)
+        if value is not None and options.setdefault(places[name], value) != value:
+            yield f"{flag} {value}: {name} is {options[places[name]]}; remove one of them"
 
 
 def _help(place: str) -> str:

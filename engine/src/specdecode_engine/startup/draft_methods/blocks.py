@@ -71,9 +71,11 @@ class InBlocks(DraftMethod):
         for splits in SPLITS:
             yield from _attention_calls(needs, model, ops_in(splits))
         yield from _context_calls(needs, model, ops)
+        # Tokens that depend on those before them are chosen level by level.
+        levels = {count for shape in needs.shapes for count in (1, shape.topk, shape.num_steps)}
         for batch in needs.batch_sizes:
-            for steps in sorted({shape.num_steps for shape in needs.shapes if shape.num_steps}):
-                yield from draft_sampling_calls(draft, batch, steps, ops)
+            for count in sorted(levels - {0}):
+                yield from draft_sampling_calls(draft, batch, count, ops)
 
     def wire(
         self, plan: DraftPlan, network: LoadedDraft, limits: Limits, table: RequestTable
