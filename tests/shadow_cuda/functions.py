@@ -71,8 +71,10 @@ class Functions:
         is_on_device = isinstance(tensor, ShadowTensor)
         if is_on_device and target is not None and not is_cuda(target):
             return self._device.download(tensor, options["dtype"], non_blocking=non_blocking)  # type: ignore[arg-type]
-        if is_on_device or target is None or not is_cuda(target):
+        if is_on_device or target is None:
             return tensor.to(**options)
+        if not is_cuda(target):
+            return tensor.to(device=target, **options)
         # As on a GPU, the bytes travel first and are cast there.
         made = self._device.upload(tensor, non_blocking=non_blocking, what="Tensor.to")
         return made.to(**options | {"copy": False})

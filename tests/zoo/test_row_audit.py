@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from specdecode_engine.model.layer_map import LayerMap
 from specdecode_engine.model.transformers import mixture_replacement
+from specdecode_engine.model.transformers import model as model_module
 from specdecode_engine.model.transformers.attention import (
     ForwardState,
     PagedAttention,
@@ -24,7 +25,9 @@ from specdecode_engine.model.transformers.row_audit import (
     RowAudit,
     is_row_independent,
 )
+from specdecode_engine.startup.model_check import CheckOptions, check_pair
 from specdecode_kernels.metadata import DEFAULT_ATTENTION, AttentionParams
+from tests.shadow_cuda.active import shadow_cuda
 from tests.zoo.conftest import MakeModel
 
 CPU = torch.device("cpu")
@@ -104,6 +107,42 @@ def test_a_value_of_the_wrong_type_is_refused_with_its_key(
     (tmp_path / "config.json").write_text(json.dumps(keys | {"attn_temperature_tuning": 4}))
     with pytest.raises(UnsupportedModel, match="'attn_temperature_tuning' expected bool, got int"):
         TransformersConfig.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("granite", {"pad_token_id": 97}, "Padding_idx must be within num_embeddings"),
+        ("phi3", {"head_dim": 7}, "cannot build model type phi3"),
+        ("phi3", {"num_attention_heads": 0}, "by zero"),
+        ("glm4_moe", {"num_experts_per_tok": 0}, "cannot be computed over pages"),
+        ("mixtral", {"num_local_experts": 0}, "tensors of a MixtralForCausalLM cannot be named"),
+    ],
+)
+def test_no_value_of_config_json_makes_a_check_fail(
+    name: str, change: dict[str, object], reason: str, make_model: MakeModel, tmp_path: Path
+) -> None:
+    """It is a reason, whatever transformers raises, and loading raises the same."""
+    folder = make_model(name)[0]
+    (tmp_path / "model.safetensors").symlink_to(folder / "model.safetensors")
+    keys = json.loads((folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(keys | change))
+    (found,) = check_pair(tmp_path, None, CheckOptions()).reasons
+    assert reason in found
+    with pytest.raises(UnsupportedModel) as caught:
+        TransformersModel.load(TransformersConfig.load(tmp_path), device=CPU)
+    assert str(caught.value) == found
+
+
+def test_a_model_of_a_gpu_is_audited_as_one_of_a_cpu(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the meta device, and before weights are read."""
+    monkeypatch.setattr(mixture_replacement, "has_shared_expert_gate", lambda _: False)
+    monkeypatch.setattr(model_module, "load_network", None)
+    config = TransformersConfig.load(make_model("qwen2_moe")[0])
+    with shadow_cuda(), pytest.raises(UnsupportedModel, match="sigmoid in layers"):
+        TransformersModel.load(config, device=torch.device("cuda"))
 
 
 def test_latent_attention_is_refused_by_its_key(make_model: MakeModel) -> None:

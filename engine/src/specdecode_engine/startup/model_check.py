@@ -44,8 +44,6 @@ from specdecode_engine.startup.draft_methods.registry import (
     read_draft,
 )
 
-AUDITED_POSITIONS = 256  # of rotary tables, which are not kept
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCheck:
@@ -174,7 +172,7 @@ def _check_model(
         if checkpoint is not None:
             check_tensors(network, text_tensors(config, checkpoint)[0])
         parameters = sum(parameter.numel() for parameter in network.parameters())
-        routed = RoutedShape.of(TransformersModel.of_network(config, network, AUDITED_POSITIONS))
+        routed = RoutedShape.of(TransformersModel.audited(config, network))
     else:
         parameters = _count(config, checkpoint, head)
         routed = None if isinstance(config, HeadConfig) else RoutedShape.read(config)

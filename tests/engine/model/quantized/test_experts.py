@@ -13,9 +13,15 @@ from transformers.utils.quantization_config import Mxfp4Config
 
 from specdecode_engine.model.checkpoint import TensorError
 from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.quantized.store import open_tensors
 from specdecode_engine.model.sparse_mlp import SparseMlp
 from specdecode_engine.model.transformers.config import TransformersConfig
-from specdecode_engine.model.transformers.loading import load_network
+from specdecode_engine.model.transformers.loading import (
+    check_tensors,
+    load_network,
+    make_network,
+    text_tensors,
+)
 from specdecode_engine.model.transformers.model import TransformersModel
 from tests.engine.model.quantized.writers import CASES, Stored, write_quantized
 from zoo.logits import TOLERANCE, worst_differences
@@ -35,8 +41,11 @@ SIZES: dict[str, Any] = {
 
 
 def loaded(folder: Path) -> dict[str, Tensor]:
-    network, left_out = load_network(TransformersConfig.load(folder), torch.float32, CPU)
-    assert left_out == ()
+    config = TransformersConfig.load(folder)
+    store, skipped = text_tensors(config, open_tensors(folder, config.quantization))
+    assert skipped == ()
+    used = check_tensors(make_network(config, torch.float32), store)
+    network = load_network(config, torch.float32, CPU, store, used)
     tensors: dict[str, Tensor] = network.state_dict()
     return tensors
 

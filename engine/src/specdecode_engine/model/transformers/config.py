@@ -111,7 +111,7 @@ def _read_text_config(file: ConfigFile) -> Any:
         raise UnsupportedModel(
             f"{file.file}: {' '.join(str(error).split())}; correct the value"
         ) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except Exception as error:  # config.json may be anything
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UnsupportedModel(
             f"{file.file}: model_type is {file.get('model_type')!r}, which neither this engine nor "

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from specdecode_engine.model.checkpoint import TensorError, TensorStore, list_names
 from specdecode_engine.model.mtp_layout import without_modules
-from specdecode_engine.model.quantized.store import open_tensors
 from specdecode_engine.model.text_store import TextModelStore
 from specdecode_engine.model.transformers.attention import (
     IMPLEMENTATION,
@@ -28,19 +27,25 @@ from specdecode_engine.model.transformers.parameter_sources import expected_tens
 
 
 def load_network(
-    config: TransformersConfig, dtype: torch.dtype, device: torch.device
-) -> tuple[Any, tuple[str, ...]]:
-    """Return transformers' model with its weights in `dtype`, and the names of tensors left out.
+    config: TransformersConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    store: TensorStore,
+    used: frozenset[str],
+) -> Any:
+    """Return transformers' model with its weights in `dtype`.
+
+    Args:
+        store: the tensors of the text model.
+        used: what `check_tensors` returned for them.
 
     Raises:
-        TensorError: tensors are missing, unknown, or of another shape than config.json describes.
+        TensorError: tensors cannot be read, or have values that the model does not use.
     """
     from transformers.models.auto import auto_factory
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    opened = open_tensors(config.folder, config.quantization)
-    store, skipped = text_tensors(config, opened)
-    used = check_tensors(make_network(config, dtype), store)
+    register()
     text = config.copy_text()
     # AutoModelForCausalLM, which chooses the class so, demands a folder.
     choose: Any = auto_factory._get_model_class
@@ -62,12 +67,10 @@ def load_network(
         raise TensorError(
             config.folder, f"unreadable ({error})", "download the checkpoint again"
         ) from error
-    except (RuntimeError, AttributeError, KeyError, ValueError, TypeError, ImportError) as error:
-        raise _cannot_build(config, error) from error
     _refuse_incomplete(config, report)
     network.eval()
     _place(network, device)
-    return network, skipped
+    return network
 
 
 def text_tensors(
@@ -93,9 +96,16 @@ def check_tensors(network: Any, store: TensorStore) -> frozenset[str]:
 
     Raises:
         TensorError: tensors are missing, unknown, or of another shape than config.json describes.
+        UnsupportedModel: config.json describes no tensors.
     """
     stored = {name: tensor.shape for name, tensor in store.tensors.items()}
-    required, optional = expected_tensors(network, stored)
+    try:
+        required, optional = expected_tensors(network, stored)
+    except Exception as error:  # conversions fail in any way
+        raise UnsupportedModel(
+            f"the tensors of a {type(network).__name__} cannot be named from config.json "
+            f"({error!r}); correct it, or use another model type"
+        ) from error
     store.check(required, optional)
     return frozenset(required)
 
@@ -156,7 +166,11 @@ def _place(network: nn.Module, device: torch.device) -> None:
 
 
 def make_network(config: TransformersConfig, dtype: torch.dtype) -> Any:
-    """Return transformers' model on the meta device: sizes without weights, from config.json."""
+    """Return transformers' model on the meta device: sizes without weights, from config.json.
+
+    Raises:
+        UnsupportedModel: config.json describes none.
+    """
     from transformers import AutoModelForCausalLM
 
     register()
@@ -166,17 +180,13 @@ def make_network(config: TransformersConfig, dtype: torch.dtype) -> Any:
             network = maker.from_config(
                 config.copy_text(), dtype=dtype, attn_implementation=IMPLEMENTATION
             )
-    except (AttributeError, KeyError, ValueError, TypeError, ImportError) as error:
-        raise _cannot_build(config, error) from error
+    except Exception as error:  # config.json may be anything, and modules fail in any way
+        raise UnsupportedModel(
+            f"{config.folder}: transformers cannot build model type {config.model_type} from "
+            f"config.json ({error!r}); correct it, or use another model type"
+        ) from error
     network.requires_grad_(False)
     return network.eval()
-
-
-def _cannot_build(config: TransformersConfig, error: Exception) -> UnsupportedModel:
-    return UnsupportedModel(
-        f"{config.folder}: transformers cannot build model type {config.model_type} with our "
-        f"attention ({error!r}); use another model type"
-    )
 
 
 def _refuse_values(

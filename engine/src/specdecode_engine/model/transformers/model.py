@@ -1,6 +1,7 @@
 """A language model computed by transformers' modules: ids in, hidden states and logits out."""
 
 import copy
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,20 +9,28 @@ import torch
 from torch import Tensor, nn
 
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
+from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.model.layers import Linear, Linears, widened
+from specdecode_engine.model.quantized.store import open_tensors
 from specdecode_engine.model.rope import make_rotary_limits
 from specdecode_engine.model.transformers.attention import ForwardState, UnsupportedModel, attach
 from specdecode_engine.model.transformers.config import TransformersConfig
-from specdecode_engine.model.transformers.loading import load_network
+from specdecode_engine.model.transformers.loading import (
+    check_tensors,
+    load_network,
+    make_network,
+    text_tensors,
+)
 from specdecode_engine.model.transformers.mixture_modules import RowExperts, RowInputScaledMixture
 from specdecode_engine.model.transformers.modules import RowLinear, RowSoftcap
 from specdecode_engine.model.transformers.replacement import Replacer
 from specdecode_engine.model.transformers.row_audit import ProbeView, RowAudit
 
 SOFTCAP = "final_logit_softcapping"
+AUDITED_POSITIONS = 256  # of rotary tables, where all texts have the same
 
 
 class _Outputs:
@@ -76,9 +85,47 @@ class TransformersModel(LanguageModel):
         Raises:
             CheckpointError: tensors are missing or do not fit, or the model type is not supported.
         """
-        whole, skipped = load_network(config, dtype or config.dtype or torch.float32, device)
+        dtype = dtype or config.dtype or torch.float32
+        opened = open_tensors(config.folder, config.quantization)
+        store, skipped = text_tensors(config, opened)
+        network = make_network(config, dtype)
+        used = check_tensors(network, store)
+        cls.audited(config, network)
+        whole = load_network(config, dtype, device, store, used)
         length = context_length or config.max_position_embeddings
-        return cls.of_network(config, whole, length, linears=linears, skipped_tensors=skipped)
+        model = cls.of_network(config, whole, length, linears=linears, skipped_tensors=skipped)
+        model._compute_two_rows()  # attention reads its parameters before a CUDA graph is captured
+        return model
+
+    @classmethod
+    def audited(
+        cls, config: TransformersConfig, network: Any, linears: Linears | None = None
+    ) -> "TransformersModel":
+        """Make a model of a network on the meta device, and prove that its rows are independent.
+
+        The ops are those of every device; see `row_audit`.
+
+        Raises:
+            UnsupportedModel: the model cannot be computed over pages, or its rows depend on their
+                batch.
+        """
+        length = config.max_position_embeddings
+        if len(make_rotary_limits(config.ropes, length).limits) == 1:
+            length = AUDITED_POSITIONS
+        audit = RowAudit()
+        try:
+            model = cls.of_network(config, network, length, linears=linears)
+            model._compute_two_rows(audit)
+        except CheckpointError:
+            raise
+        except Exception as error:  # config.json may be anything, and modules fail in any way
+            audit.check(config.model_type)
+            raise UnsupportedModel(
+                f"{config.folder}: model type {config.model_type} cannot be computed over pages "
+                f"({error!r}); correct config.json, or use another model type"
+            ) from error
+        audit.check(config.model_type)
+        return model
 
     @classmethod
     def of_network(
@@ -90,14 +137,13 @@ class TransformersModel(LanguageModel):
         linears: Linears | None = None,
         skipped_tensors: tuple[str, ...] = (),
     ) -> "TransformersModel":
-        """Put our attention and ops into transformers' model, and prove what is left.
+        """Put our attention and ops into transformers' model.
 
         Args:
             length: tokens of the longest text.
 
         Raises:
-            UnsupportedModel: the model cannot be computed over pages, or its rows depend on their
-                batch.
+            UnsupportedModel: the model has not the parts of a decoder.
         """
         weight = whole.get_input_embeddings().weight
         dtype, device = weight.dtype, weight.device
@@ -113,7 +159,7 @@ class TransformersModel(LanguageModel):
                 f"model type {config.model_type} has no linear head; it is not supported"
             )
         scorer, softcap = _without_base(whole)
-        model = cls(
+        return cls(
             config=config,
             network=base,
             scorer=None if _is_plain(scorer, head.linear, embedding) else scorer,
@@ -127,30 +173,16 @@ class TransformersModel(LanguageModel):
             _collected={},
             _hooked=set(),
         )
-        model._prove_rows()
-        return model
 
-    def _prove_rows(self) -> None:
-        """Compute two rows once; see `row_audit`."""
+    def _compute_two_rows(self, audit: RowAudit | None = None) -> None:
+        """Compute a forward without keys and values, each layer compared with the layer map."""
         rows = torch.zeros(2, dtype=torch.int64, device=self.device)
-        audit, view = RowAudit(), ProbeView(self.config.layer_map)
-        # Nothing is promised for bits of other devices; on meta the ops are those of a CPU.
-        is_promised = self.device.type in ("cpu", "meta")
-        try:
-            with audit.watching(self.network):
-                hidden, _ = self.forward(rows, rows, view)
-            if self.scorer is not None:
-                with audit.watching(self.scorer):
-                    self.logits(hidden)
-        except (RuntimeError, TypeError, AttributeError, KeyError, IndexError) as error:
-            if is_promised:
-                audit.check(self.config.model_type)
-            raise UnsupportedModel(
-                f"model type {self.config.model_type} cannot be computed over pages ({error!r}); "
-                "it is not supported"
-            ) from error
-        if is_promised:
-            audit.check(self.config.model_type)
+        view = ProbeView(self.config.layer_map)
+        with nullcontext() if audit is None else audit.watching(self.network):
+            hidden, _ = self.forward(rows, rows, view)
+        if self.scorer is not None:
+            with nullcontext() if audit is None else audit.watching(self.scorer):
+                self.logits(hidden)
 
     @property
     def mixtures(self) -> tuple[Experts, ...]:

@@ -1,6 +1,7 @@
 """Proof that no op outside of our own makes a row depend on the others of its batch.
 
-One forward of a network runs under a dispatch mode that knows every op that torch executes. Ops
+One forward of a network on the meta device runs under a dispatch mode that knows every op that
+torch executes: one rule for every device, before weights are read. Ops
 that move numbers, or whose result for each number IEEE 754 fixes (sums, products, quotients, square
 roots), give a row the same bits in any batch. Sums over a dimension, matrix products, and
 functions that a vector loop computes otherwise than its scalar end do not, and are refused.
