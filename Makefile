@@ -12,7 +12,7 @@ N ?= 200
 SEED ?= 1
 
 .PHONY: help setup fmt lint vocabulary size manifests manifests-check models cluster cluster-tools cluster-down images \
-        demo serve bench-engine bench-ngram bench-experts bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-graphs bench-operator \
+        demo serve bench-engine bench-ngram bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
         compile-gate fuzz soak clients test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo drafts-zoo release-dry-run clean
 

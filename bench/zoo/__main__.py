@@ -16,6 +16,7 @@ from specdecode_api.boot import ModelImplementation
 from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
@@ -112,12 +113,16 @@ def implementations_of(folder: Path) -> tuple[ModelImplementation, ...]:
     return ("transformers",) if first == "transformers" else ("transformers", first)
 
 
-def load_alone(folder: Path, implementation: ModelImplementation = "transformers") -> LanguageModel:
-    """Load a model outside of an engine."""
+def load_alone(
+    folder: Path,
+    implementation: ModelImplementation = "transformers",
+    linears: Linears | None = None,
+) -> LanguageModel:
+    """Load a model outside of an engine; without `linears`, with plain weights."""
     config, device = read_config(folder, implementation), torch.device("cpu")
     if isinstance(config, TransformersConfig):
-        return TransformersModel.load(config, device=device)
-    return Llama.load(folder, config=config, device=device)
+        return TransformersModel.load(config, device=device, linears=linears)
+    return Llama.load(folder, config=config, device=device, linears=linears)
 
 
 def _parser() -> argparse.ArgumentParser:

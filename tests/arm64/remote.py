@@ -71,6 +71,7 @@ class RemoteLibrary(Library):
         for number, name in enumerate(CALLS):
             setattr(self, name, partial(self._call, number, name))
         self.advise_huge_pages = _nothing  # a request's memory lasts for the request alone
+        self.release_pages = _nothing
         self.use(Tuning(rows=MOST_ROWS))
 
     def _call(self, number: int, name: str, *arguments: int | float | None) -> None:

@@ -1,5 +1,7 @@
 """Packed weights compute what plain ones do, and a row's bits do not depend on its neighbours."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -68,6 +70,25 @@ def test_it_maps_as_the_plain_weight(dtype: torch.dtype, rows: int) -> None:
     got = linear(x, blocks, bias)
     assert got.dtype == dtype
     torch.testing.assert_close(got.double(), wanted, atol=tolerance, rtol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [*SHAPES, (130, 70_000), (3, 128, 36)])
+def test_packing_releases_the_memory_of_a_weight_that_is_given_away(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    """In parts of 8 MiB (70,000 inputs: one block of outputs); memory around it stays."""
+    around = draw(math.prod(shape) + 2048, dtype=dtype)
+    weight, before = around[1024:-1024].view(shape), around.clone()
+    wanted = pack(weight)
+    assert torch.equal(around, before), "by default the weight stays"
+    pack_weight = BACKENDS[dtype].pack_weight
+    assert pack_weight is not None
+    assert torch.equal(pack_weight(weight, release=True).blocks, wanted.blocks)
+    for ours in (slice(None, 1024), slice(-1024, None)):
+        assert torch.equal(around[ours], before[ours])
+    at_borders = 3 * 2 * 4096  # of at most three parts; all other pages are zero
+    assert (weight == 0).sum() * weight.itemsize >= weight.nbytes - at_borders
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

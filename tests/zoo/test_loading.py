@@ -2,23 +2,29 @@
 
 import json
 import shutil
-import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from loading_memory.checkpoints import FORMATS, write_shards
+from loading_memory.measure import WAYS, measured
+from specdecode_api.boot import ModelImplementation
 from specdecode_engine.model.checkpoint import TensorError
 from specdecode_engine.model.implementations import implementation_of, read_config
+from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.pickle_store import PICKLE, PICKLE_INDEX
 from specdecode_engine.model.transformers.attention import UnsupportedModel
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.weights import tensor_bytes
+from specdecode_kernels import PackedWeight, choose_backend
 from tests.zoo.conftest import MakeModel
+from zoo.__main__ import load_alone
 from zoo.logits import TOLERANCE, worst_differences
+from zoo.models import ZooModel
 
 CPU = torch.device("cpu")
 NAME = "model.layers.1.mlp.down_proj.weight"
@@ -103,59 +109,50 @@ def test_shards_and_tied_heads_load(tmp_path: Path, make_model: MakeModel) -> No
     assert max(worst_differences(reference, model).values()) <= TOLERANCE
 
 
-def test_loading_takes_the_memory_of_the_model(tmp_path: Path, make_model: MakeModel) -> None:
-    """In a process of its own, which reads each format as bfloat16."""
-    folders = [tmp_path / name for name in ("shards", "pickle", "float8")]
-    for folder, write in zip(folders, (write_shards, write_pickle, write_float8), strict=True):
-        folder.mkdir()
-        write(folder, folders[0])
-    tiny = make_model("qwen2")[0]
-    paths = map(str, (tiny, *folders))
-    command = (sys.executable, "-m", "tests.zoo.loading_memory", "bfloat16", *paths)
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    measured = json.loads(done.stdout.splitlines()[-1])
-    assert measured.keys() == {folder.name for folder in folders}
-    buffers = 32 << 20  # of readers and of maps that are being fused, whatever the model's size
-    for found in measured.values():
-        assert found["model"] > 70e6
-        assert found["peak"] <= 1.1 * found["model"] + buffers, measured
+def test_loading_takes_the_memory_of_the_model(shards: Path, make_model: MakeModel) -> None:
+    """In a process of its own, with weights packed; `make bench-loading` has larger models."""
+    folders = [shards, *(shards.parent / name for name in FORMATS)]
+    ways = [way for way in WAYS if "packed" in way]
+    found = measured(make_model("qwen2")[0], ways, folders)
+    assert len(found) == len(ways) * len(folders)
+    buffers = 16 << 20  # of readers and of maps that are being fused, whatever the model's size
+    for one in found:
+        assert one["model"] > 70e6
+        assert one["peak"] <= 1.1 * one["model"] + buffers, found
 
 
-def write_shards(folder: Path, _: Path) -> None:
-    """Write a model of 150 MB in float32."""
-    from transformers import AutoModelForCausalLM, Qwen2Config
-
-    config = Qwen2Config(
-        vocab_size=4000,
-        hidden_size=512,
-        intermediate_size=2048,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-    )
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder, max_shard_size="40MB")
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 80 MB in shards; other formats of it lie next to it."""
+    folder = tmp_path_factory.mktemp("formats") / "shards"
+    sizes = {
+        "vocab_size": 4000,
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+    }
+    write_shards(folder, "qwen2", sizes, "20MB")
     assert len(list(folder.glob("*.safetensors"))) > 3
+    for name, write in FORMATS.items():
+        write(folder, folder.parent / name)
+    return folder
 
 
-def load_shards(folder: Path) -> dict[str, torch.Tensor]:
-    files = sorted(folder.glob("*.safetensors"))
-    return {name: tensor for file in files for name, tensor in load_file(file).items()}
-
-
-def write_pickle(folder: Path, shards: Path) -> None:
-    shutil.copy(shards / "config.json", folder)
-    torch.save(load_shards(shards), folder / PICKLE)
-
-
-def write_float8(folder: Path, shards: Path) -> None:
-    """Store the linear maps of layers in float8, with one scale for each."""
-    keys = json.loads((shards / "config.json").read_text())
-    write_config(folder, keys | {"quantization_config": {"quant_method": "fp8"}})
-    tensors = load_shards(shards)
-    for name in [name for name in tensors if name.endswith("_proj.weight")]:
-        tensors[name] = tensors[name].to(torch.float8_e4m3fn)
-        tensors[f"{name}_scale_inv"] = torch.ones(1)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+@pytest.mark.parametrize("implementation", ["native", "transformers"])
+def test_an_embedding_that_is_the_head_is_kept_next_to_its_packed_copy(
+    implementation: ModelImplementation, tmp_path: Path, models: dict[str, ZooModel]
+) -> None:
+    """Packing takes the memory of any other weight."""
+    keys = {**models["qwen3"].keys, "vocab_size": 128}  # blocks of 64 fit it
+    replace(models["qwen3"], keys=keys).make(tmp_path)
+    linears = Linears.of(choose_backend("auto", CPU, torch.float32, 20))
+    plain, packed = (load_alone(tmp_path, implementation, one) for one in (Linears(), linears))
+    stored = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
+    assert isinstance(packed.head.weight, PackedWeight)
+    assert torch.equal(packed.embedding, stored)
+    assert torch.equal(packed.head.plain_weight(), plain.head.plain_weight())
 
 
 def pickled(folder: Path, **options: bool) -> dict[str, torch.Tensor]:

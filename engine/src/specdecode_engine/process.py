@@ -24,7 +24,7 @@ _DEVICE_ERROR = re.compile(r"CUDA error|Triton Error \[CUDA\]", re.IGNORECASE)
 # Numbers of glibc's malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _MOST_BYTES = 1 << 30
-_TENSOR_BYTES = 1 << 20
+_TENSOR_BYTES = 1 << 19  # the rows of a weight that are dequantized at once have more
 
 
 class ConfigurationError(Exception):

@@ -110,9 +110,10 @@ class Backend:
     The weight is a tensor, or what `pack_weight` of this backend returned.
     """
 
-    pack_weight: Callable[[Tensor], PackedWeight] | None
-    """Reorder a weight [outputs, inputs] for `linear`, or those of all experts of a layer
-    [experts, outputs, inputs] for `experts`; None where these take plain ones only."""
+    pack_weight: Callable[..., PackedWeight] | None
+    """(weight, release=False): reorder a weight [outputs, inputs] for `linear`, or those of all
+    experts of a layer [experts, outputs, inputs] for `experts`; None where these take plain ones
+    only. With `release`, the memory of the weight is given back meanwhile, and the weight lost."""
 
     experts: Callable[[Tensor, ExpertRouting, ExpertWeights, GatedActivation], Tensor]
     """(hidden, routing, weights, activation): the weighted sum of the experts of each row

@@ -171,7 +171,7 @@ def _head(weights: Weights, config: BlockConfig, embedding: Tensor, shared: Line
     """Return what scores tokens: the checkpoint's, its own embedding if tied, or the target's."""
     is_own = HEAD not in weights and EMBEDDING in weights and config.tie_word_embeddings
     if is_own and config.draft_vocab_size == config.vocab_size:
-        return weights.linears.make(embedding)
+        return weights.linears.make(embedding, is_kept=True)
     return weights.linear_or_share("lm_head", shared)
 
 

@@ -107,7 +107,7 @@ def take_head(
             f"{HEAD} differs from the embedding, but config.json sets tie_word_embeddings",
             "set tie_word_embeddings to false",
         )
-    return weights.linears.make(embedding)
+    return weights.linears.make(embedding, is_kept=True)
 
 
 def take_target_ids(weights: Weights, config: HeadConfig, folder: Path) -> Tensor | None:

@@ -63,8 +63,9 @@ class Linears:
     """Makes the linear maps of one engine; owned by its loader, one checkpoint after the other.
 
     `ops` computes every layer loaded with them. Weights stay plain where there is a reason, else
-    they are packed for a CPU. The packed weight replaces the plain one, except for an embedding
-    that is also the head: it is looked up by token and stays next to its packed copy.
+    they are packed for a CPU. The memory of the plain weight is released while it is packed,
+    except for an embedding that is also the head: it is looked up by token and stays next to its
+    packed copy.
     """
 
     ops: Backend = TORCH
@@ -76,17 +77,17 @@ class Linears:
         """Pack where the chosen backend can."""
         return cls(choice.backend, choice.plain_weights)
 
-    def make(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        """Make one map; the caller gives `weight` away."""
-        return Linear(self.ops, self.pack(weight), bias)
+    def make(self, weight: Tensor, bias: Tensor | None = None, *, is_kept: bool = False) -> Linear:
+        """Make one map; the caller gives `weight` away, unless it is kept."""
+        return Linear(self.ops, self.pack(weight, is_kept=is_kept), bias)
 
-    def pack(self, weight: Tensor) -> Tensor | PackedWeight:
+    def pack(self, weight: Tensor, *, is_kept: bool = False) -> Tensor | PackedWeight:
         """Pack a weight, or those of all experts of a layer, unless weights stay plain."""
         if self.plain_weights is not None:
             return weight
         assert self.ops.pack_weight is not None
         self._packed += 1
-        return self.ops.pack_weight(weight)
+        return self.ops.pack_weight(weight, release=not is_kept)
 
     def facts(self) -> dict[str, object]:
         """Return what was chosen and why: fields of /server_info."""

@@ -107,7 +107,7 @@ class Llama(LanguageModel):
             embedding=embedding,
             layers=tuple(layers),
             norm=weights.norm("model.norm", config.decoder),
-            head=weights.linears.make(head),
+            head=weights.linears.make(head, is_kept=head is embedding),
             rotary_limits=limits,
             angles=tuple(angles),
             embedding_scale=rounded_scale(config.embedding_scale, dtype),

@@ -10,7 +10,6 @@ import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from threading import Lock
 
 import torch
 from torch import Tensor
@@ -55,7 +54,6 @@ class PickleStore:
         self._folder = folder
         self._open: tuple[Path, Mapping[str, Tensor]] | None = None
         self._read_bytes = 0
-        self._lock = Lock()  # transformers reads in threads
         single, index = folder / PICKLE, folder / PICKLE_INDEX
         self.tensors: Mapping[str, StoredTensor] = {
             name: StoredTensor(file, tuple(tensor.shape), tensor.dtype)
@@ -72,11 +70,10 @@ class PickleStore:
 
     def get(self, name: str) -> Tensor:
         stored = self.tensors[name]
-        with self._lock:
-            tensor = self._tensors_of(stored.file)[name]
-            self._read_bytes += stored.bytes
-            if self._read_bytes >= MAPPED_BYTES and zipfile.is_zipfile(stored.file):
-                self._open = None
+        tensor = self._tensors_of(stored.file)[name]
+        self._read_bytes += stored.bytes
+        if self._read_bytes >= MAPPED_BYTES and zipfile.is_zipfile(stored.file):
+            self._open = None
         return tensor
 
     def _tensors_of(self, file: Path) -> Mapping[str, Tensor]:

@@ -21,6 +21,10 @@ BLOCK, CHUNK = 64, 8
 """Outputs whose weights lie side by side, and inputs that are filled up; as in formats.h."""
 
 
+RELEASED_BYTES = 8 << 20
+"""Of a weight, how much is packed before its pages are released."""
+
+
 def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
     """Replace the ops that take most of a step on a CPU.
 
@@ -43,8 +47,12 @@ def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
     )
 
 
-def pack_weight(library: Library, weight: Tensor) -> PackedWeight:
-    """Pack one weight [outputs, inputs], or those of several experts one after the other."""
+def pack_weight(library: Library, weight: Tensor, release: bool = False) -> PackedWeight:
+    """Pack one weight [outputs, inputs], or those of several experts one after the other.
+
+    Args:
+        release: give the pages of what was packed back to the kernel; the weight's values are lost.
+    """
     *leading, outputs, inputs = weight.shape
     in_blocks = -(-outputs // BLOCK)
     pair = () if weight.dtype == torch.float32 else (2,)
@@ -52,10 +60,17 @@ def pack_weight(library: Library, weight: Tensor) -> PackedWeight:
     blocks = torch.empty(*leading, in_blocks, steps, BLOCK, *pair, dtype=weight.dtype)
     if library.tuning.huge_pages:
         library.advise_huge_pages(blocks.data_ptr(), blocks.nbytes)
+    release = release and weight.is_contiguous()
     weight = weight.contiguous()
-    each = blocks.view(-1, in_blocks * steps * BLOCK * len((0, *pair)))
+    each = blocks.view(-1, in_blocks, steps * BLOCK * len((0, *pair)))
     for plain, packed in zip(weight.view(-1, outputs, inputs), each, strict=True):
-        library.pack(plain.data_ptr(), packed.data_ptr(), outputs, inputs)
+        rows = max(RELEASED_BYTES // plain[0].nbytes // BLOCK, 1) * BLOCK if release else outputs
+        for first in range(0, outputs, rows):
+            part = plain[first : first + rows]
+            into = packed[first // BLOCK]
+            library.pack(part.data_ptr(), into.data_ptr(), len(part), inputs)
+            if release:
+                library.release_pages(part.data_ptr(), part.nbytes)
     return PackedWeight(blocks, weight.shape)
 
 

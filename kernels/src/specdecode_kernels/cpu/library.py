@@ -50,6 +50,7 @@ _SMALL: dict[str, list[type]] = {
 _OF_TUNING: dict[str, list[type]] = {
     "set_tuning": [_ADDRESS],
     "advise_huge_pages": [_ADDRESS, _COUNT],
+    "release_pages": [_ADDRESS, _COUNT],
     "evict": [_ADDRESS, _COUNT],
 }
 _LARGE: dict[str, list[type]] = {
@@ -81,6 +82,7 @@ class Library:
     attend: Callable[..., None]
     set_tuning: Callable[..., None]
     advise_huge_pages: Callable[..., None]
+    release_pages: Callable[..., None]
     evict: Callable[..., None]
 
     def __init__(self, file: Path, dtype: torch.dtype) -> None:

@@ -3,6 +3,7 @@
 
 #include <stdint.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "tile.h"
 #ifdef __CLFLUSHOPT__
@@ -24,6 +25,14 @@ void advise_huge_pages(char *from, long bytes) {
     uintptr_t first = ((uintptr_t)from + HUGE_PAGE - 1) & -HUGE_PAGE;
     uintptr_t end = ((uintptr_t)from + (uintptr_t)bytes) & -HUGE_PAGE;
     if (first < end) madvise((void *)first, end - first, MADV_HUGEPAGE);
+}
+
+/* Gives the whole pages of private memory back; what was written to them is lost. */
+void release_pages(char *from, long bytes) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = ((uintptr_t)from + page - 1) & -page;
+    uintptr_t end = ((uintptr_t)from + (uintptr_t)bytes) & -page;
+    if (first < end) madvise((void *)first, end - first, MADV_DONTNEED);
 }
 
 /* Removes memory from the caches, where a program may. */

@@ -8,6 +8,7 @@ ever runs, and pickles are read as weights only.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import torch
@@ -112,17 +113,23 @@ def check_tensors(network: Any, store: TensorStore) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class _LaterTensor:
-    """A tensor that is read when transformers takes all of it, as it takes slices of files."""
+    """A tensor that is read when transformers takes all of it, as it takes slices of files.
+
+    transformers reads in threads. One tensor is read at a time, as what is mapped and converted
+    meanwhile counts as memory.
+    """
 
     store: TensorStore
     name: str
     dtype: torch.dtype
+    lock: Lock  # of the store
 
     def __getitem__(self, index: object) -> Tensor:
         if index is not Ellipsis:
             raise TypeError(f"{self.name}: index is {index}; a tensor is read as a whole")
         tensor = torch.empty(self.store.tensors[self.name].shape, dtype=self.dtype)
-        self.store.read(self.name, tensor)
+        with self.lock:
+            self.store.read(self.name, tensor)
         return tensor
 
 
@@ -141,7 +148,8 @@ def _read_later(
             return stored
         return dtype if stored.is_floating_point else stored
 
-    return {name: _LaterTensor(store, name, dtype_of(name)) for name in store.tensors}
+    lock = Lock()
+    return {name: _LaterTensor(store, name, dtype_of(name), lock) for name in store.tensors}
 
 
 def _kept_wide(model_class: Any) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Replaces the parts of a network whose rows would depend on their batch."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,9 +62,12 @@ class Replacer:
         self._mixtures = MixtureReplacer(linears, dtype, self._norm, self._mlp)
         self._norms: dict[tuple[object, ...], NormKind | None] = {}
         self._angles: set[int | None] = set()  # of half a head; None: not those of halves
+        self._shared: set[int] = set()  # addresses of parameters that several modules have
 
     def replace_children(self, network: nn.Module) -> None:
         """Replace in place, rotary tables first, a whole attention or MLP before its parts."""
+        uses = Counter(p.data_ptr() for _, p in network.named_parameters(remove_duplicate=False))
+        self._shared = {address for address, count in uses.items() if count > 1}
         for parent in list(network.modules()):
             for name, child in parent.named_children():
                 if "RotaryEmbedding" in type(child).__name__:
@@ -148,14 +152,22 @@ class Replacer:
             attention._modules[name] = RowLinearPart(shared, index)
 
     def _joined(self, parts: Sequence[nn.Module | None]) -> tuple[Linear, list[int]]:
-        """Make several maps of one input one map; also return the outputs of each."""
-        weights = [_weight(part) for part in parts]
+        """Make several maps of one input one map, and free each; also return their outputs."""
+        sizes = [_weight(part).shape[0] for part in parts]
         biases = [bias for bias in map(_bias, parts) if bias is not None]
-        joined = self._linears.make(torch.cat(weights), torch.cat(biases) if biases else None)
-        return joined, [weight.shape[0] for weight in weights]
+        first = _weight(parts[0])
+        weight = first.new_empty(sum(sizes), first.shape[1])
+        del first
+        for part, rows in zip(parts, weight.split_with_sizes(sizes), strict=True):
+            rows.copy_(_weight(part))
+            assert part is not None
+            part._parameters["weight"] = None
+        return self._linears.make(weight, torch.cat(biases) if biases else None), sizes
 
     def _make(self, module: nn.Module) -> Linear:
-        return self._linears.make(_weight(module), _bias(module))
+        weight = _weight(module)
+        is_kept = weight.data_ptr() in self._shared
+        return self._linears.make(weight, _bias(module), is_kept=is_kept)
 
     def _mlp(self, module: nn.Module) -> RowGatedMlp | None:
         names = recognise_mlp(module, is_silu)
