@@ -132,6 +132,9 @@ bench-ngram: setup ## Compare NGRAM with plain decoding on copied text and on te
 bench-experts: setup ## Compare the experts op of a CPU with the limit of its products (ARGS="--threads 2")
 	@PYTHONPATH=bench $(RUN) python -m experts_bench $(ARGS)
 
+bench-loading: setup ## Measure the host memory that loading a model takes, next to the model's
+	@PYTHONPATH=bench $(RUN) python -m loading_memory
+
 bench-serve: setup ## Compare the server with `transformers serve` under aiperf's load (QUICK=1: shorter)
 	@PYTHONPATH=bench $(RUN) python -m serve_bench $(if $(QUICK),--quick) $(ARGS)
 
