@@ -2,7 +2,8 @@
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fuzz.fields import MODEL, STRINGS, anything, messages, text, token_ids, tools, valid_body
@@ -11,7 +12,7 @@ from fuzz.mutations import damage, encode, mutate
 from fuzz.wire import Delivery, WireRequest
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-sys.setrecursionlimit(100_000)  # bodies nest thousands of levels deep, and are copied and written
+DEEP_RECURSION = 100_000
 HUGE_BYTES = (1, 4, 9, 32)  # MiB
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "X" * 40)
 PATHS = (
@@ -41,7 +42,22 @@ def draw_case(seed: int, index: int, weights: Weights | None = None) -> Case:
     rng = random.Random(f"{seed}/{index}")
     chosen = FUZZ_KINDS if weights is None else weights
     make = rng.choices(tuple(chosen), tuple(chosen.values()))[0]
-    return Case(make.__name__.strip("_"), make(rng))
+    with deep_recursion():
+        return Case(make.__name__.strip("_"), make(rng))
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Allow bodies that nest thousands of levels deep to be copied and written, and nothing else.
+
+    A document that another part of the process parses must not overflow the stack.
+    """
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(DEEP_RECURSION)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def _head(

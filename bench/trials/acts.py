@@ -31,7 +31,7 @@ QUICK: Manifest = {
     },
     "canary": {"replicas": 1, "baseline": "Stable"},
     "switchback": {"block": "10s", "washout": "2s", "minPairs": 3},
-    "exploration": {"maxCandidateShare": "100%"},
+    "exploration": {"maxCandidateShare": "99%"},
 }
 FOREIGN = "eagle3-foreign"
 FREE_CHOICE: list[Manifest] = [{"from": 1, "candidateSteps": [1, 16]}]

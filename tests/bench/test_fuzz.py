@@ -2,11 +2,12 @@
 
 import json
 import random
+import sys
 
 import pytest
 
 from fuzz.attack import AttackTally, find_defect
-from fuzz.cases import CHAT, COMPLETIONS, Case, draw_case
+from fuzz.cases import CHAT, COMPLETIONS, Case, deep_recursion, draw_case
 from fuzz.fields import FIELDS, field_names, valid_body
 from fuzz.hostile import nested_schema, reference_chain
 from fuzz.stalls import SentRequest, Wait, describe_stall, longest
@@ -36,6 +37,13 @@ def test_every_kind_of_request_and_every_delivery_is_drawn() -> None:
     assert max(len(case.request.body) for case in cases) >= 4 * 2**20
 
 
+def test_drawing_deep_bodies_leaves_the_recursion_limit_as_it_was() -> None:
+    limit = sys.getrecursionlimit()
+    drawn = [draw_case(1, index).request.body for index in range(300)]
+    assert max(body.count(b"[[") for body in drawn) > limit
+    assert sys.getrecursionlimit() == limit
+
+
 def test_every_field_of_the_engines_bodies_is_drawn() -> None:
     required = {"model", "prompt", "messages"}
     assert set(field_names(CHAT)) >= set(ChatBody.model_fields) - required
@@ -59,7 +67,8 @@ def test_most_bodies_without_mutation_satisfy_the_model() -> None:
 
 
 def test_schemas_nest_and_refer_a_thousand_levels_deep() -> None:
-    shown = [json.dumps(nested_schema(random.Random(seed))) for seed in range(60)]
+    with deep_recursion():
+        shown = [json.dumps(nested_schema(random.Random(seed))) for seed in range(60)]
     assert max(text.count("{") for text in shown) > 1000
     chains = [reference_chain(random.Random(seed)) for seed in range(60)]
     assert max(len(chain["$defs"]) for chain in chains) >= 1000

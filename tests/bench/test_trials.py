@@ -4,8 +4,10 @@ from itertools import pairwise
 
 import pytest
 
+from specdecode_api.v1alpha1 import RolloutSpec
 from traffic.load import CLIENTS
 from traffic.questions import QUESTIONS
+from trials.acts import EQUAL, LONG, QUICK
 from trials.bursts import MEAN_DWELL_S, TIMES, Bursts, sticky_clients
 
 
@@ -29,3 +31,9 @@ def test_a_burst_multiplies_the_clients_which_keep_connection_and_content():
     assert all(each.keeps_connections and len(each.questions) == 1 for each in further)
     assert {each.questions[0] for each in further} == set(QUESTIONS)
     assert {each.is_stream for each in further} == {True, False}
+
+
+def test_the_rollout_of_the_acts_is_admitted():
+    RolloutSpec.model_validate(QUICK)
+    for change in (LONG, EQUAL):
+        RolloutSpec.model_validate({**QUICK, **change})

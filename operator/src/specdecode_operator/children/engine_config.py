@@ -56,6 +56,7 @@ OWNED: Final[Mapping[tuple[str, ...], str]] = {
     ("server", "drain_seconds"): "use lifecycle.drainTimeout",
     ("server", "step_timeout_seconds"): "use lifecycle.stepTimeout",
     ("server", "api_key_path"): "use serving.apiKeys",
+    ("server", "router_token_path"): _OPERATORS,
     ("server", "owner"): _OPERATORS,
     ("server", "request_labels"): "use serving.requestLabels",
     ("server", "cors_origins"): "use serving.corsOrigins",
