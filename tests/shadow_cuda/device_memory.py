@@ -11,10 +11,14 @@ _PRUNE_AT = 100_000
 
 
 class DeviceMemory:
-    """Counts the bytes of live storages; freed ones are noticed when it matters."""
+    """Counts the bytes of live storages; freed ones are noticed when it matters.
+
+    `allocations` counts the storages that were made.
+    """
 
     def __init__(self, total_bytes: int, failures: Failures) -> None:
         self.total_bytes = total_bytes
+        self.allocations = 0
         self._failures = failures
         self._live: list[WeakStorage] = []
         self._most_bytes = 0  # an upper bound: some of these may be freed by now
@@ -27,6 +31,7 @@ class DeviceMemory:
         """
         storage = WeakStorage(content)
         self._failures.on_allocation(storage.num_bytes)
+        self.allocations += 1
         self._live.append(storage)
         self._most_bytes += storage.num_bytes
         if self._most_bytes > self.total_bytes and self.used_bytes() > self.total_bytes:

@@ -211,6 +211,11 @@ class ShadowGraph:
             raise RuntimeError("this graph was not captured")
         self._device.replay(self._record)
 
+    @property
+    def allocations(self) -> int:
+        """How often the capture allocated memory of the graph's pool."""
+        return 0 if self._record is None else len(self._record.allocated)
+
     def pool(self) -> GraphPool:
         if self._record is None:
             raise RuntimeError("this graph was not captured")

@@ -1,6 +1,8 @@
-"""On a shadow CUDA device a forward of every required type never waits, and is one graph."""
+"""On a shadow CUDA device a forward of every required type never waits, and is one graph, which
+allocates nothing outside of its pool."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from tests.shadow_cuda.active import shadow_cuda
 from tests.shadow_cuda.device import ShadowDevice
 from tests.shadow_cuda.errors import CaptureRefused
 from tests.shadow_cuda.ops import with_reference_numbers
+from tests.shadow_cuda.runtime import ShadowGraph
 from tests.zoo.conftest import MakeModel
 from zoo.logits import TOLERANCE, PagedTexts
 from zoo.models import REQUIRED, read_models
@@ -70,9 +73,9 @@ def make_decoder(config: TransformersConfig, gpu: ShadowDevice) -> Decoder:
     return Decoder(config, CUDA, with_reference_numbers(triton, gpu))
 
 
-def capture(decoder: Decoder, step: Step) -> tuple["torch.cuda.CUDAGraph", Tensor]:
+def capture(decoder: Decoder, step: Step) -> tuple[ShadowGraph, Tensor]:
     """Record a step; return the graph and its logits."""
-    graph = torch.cuda.CUDAGraph()
+    graph: Any = torch.cuda.CUDAGraph()
     graph.capture_begin()
     try:
         return graph, decoder.logits(step)
@@ -90,15 +93,21 @@ def test_a_forward_never_waits_and_is_one_graph(name: str, make_model: MakeModel
         steps, static = decoder.steps(), decoder.step(PROMPT + 1, PROMPT + 2)
         with gpu.counting() as waits:
             computed = [decoder.logits(step) for step in steps]
+            before = gpu.memory.allocations
             graph, logits = capture(decoder, static)
+            in_capture, in_replays = gpu.memory.allocations - before, 0
             for step in steps[1:]:
                 static.load(step)
+                before = gpu.memory.allocations
                 graph.replay()
+                in_replays += gpu.memory.allocations - before
                 computed.append(logits.clone())
                 # What a forward keeps for the next one must not lie in the graph's memory.
                 computed.append(decoder.logits(step))
         assert waits == []
         assert gpu.errors == []
+        assert in_capture == graph.allocations > 0, "all memory is of the graph's pool"
+        assert in_replays == 0
         found = [one.cpu() for one in computed]
     wanted = [prompt, first, second, first, first, second, second]
     for got, right in zip(found, wanted, strict=True):

@@ -79,10 +79,29 @@ def test_an_8b_target_with_an_eagle3_head_needs_few_kernels(listed: dict[str, An
     assert {"rms_norm_kernel", "measure_kernel", "verify_chain_kernel"} <= set(listed["kernels"])
 
 
-def test_a_mixture_has_its_products_with_and_without_the_gate(tmp_path: Path) -> None:
-    mixture = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
-    config = LLAMA_8B | mixture | {"architectures": ["Qwen3MoeForCausalLM"]}
-    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "qwen3_moe"}))
+MIXTURES: dict[str, dict[str, Any]] = {
+    "native": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+    },
+    "through transformers": {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("keys", MIXTURES.values(), ids=MIXTURES)
+def test_a_mixture_has_its_products_with_and_without_the_gate(
+    keys: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B | keys))
     ran = list_kernels(str(tmp_path), "--json")
     assert ran.returncode == 0, ran.stderr
     listed = json.loads(ran.stdout)
@@ -239,6 +258,8 @@ def test_engines_on_the_shadow_device_compile_nothing_while_serving(tmp_path: Pa
         "standalone-bf16-eager",
         "none-chain-off-sync-sampled",
         "experts-tree",
+        "transformers-experts",
+        "transformers-eagle3-tree",
     )
     ran = run("-c", SHADOW, str(tmp_path), *names)
     assert ran.returncode == 0, ran.stderr

@@ -166,6 +166,7 @@ _TRANSFORMERS = tuple(
         replace(_EAGLE3, name="eagle3", family=LONGROPE, requests=MIXED),
         replace(_EAGLE3, name="eagle3-tree", topk=2, graphs="off"),
         replace(_EAGLE3, name="standalone-tree", algorithm="STANDALONE", topk=2),
+        replace(_EAGLE3, name="experts", family="qwen3_moe", requests=MIXED),
     )
 )
 _FAMILIES = (

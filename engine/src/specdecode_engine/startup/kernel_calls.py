@@ -14,7 +14,12 @@ from torch import Tensor
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.draft_config import DraftConfig
+from specdecode_engine.model.layers import Linears
 from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
+from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.loading import make_network
+from specdecode_engine.model.transformers.model import AUDITED_POSITIONS, TransformersModel
+from specdecode_engine.model.transformers.row_audit import ProbeView
 from specdecode_engine.startup.draft_methods.method import DraftMethod
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_engine.startup.op_inputs import (
@@ -43,8 +48,12 @@ def op_calls(needs: KernelNeeds, capability: int, method: DraftMethod) -> Iterat
     ops_in = partial(meta_backend, capability)
     ops = ops_in(None)
     for name, model in needs.models.items():
-        yield from _layer_calls(needs, name, model, ops)
-        yield from _softcap_calls(name, model, ops)
+        if isinstance(model, TransformersConfig):
+            yield from _network_calls(needs, name, model, ops)
+        else:
+            yield from _layer_calls(needs, name, model, ops)
+            yield from _softcap_calls(name, model, ops)
+        yield from _kv_calls(needs, name, model, ops)
     target = needs.models["target"]
     yield from attention_calls(needs, "target", target, ops_in, tuple(_target_rows(needs)))
     if "draft" in needs.models:
@@ -94,10 +103,30 @@ def _layer_calls(
         if shared is not None:
             both = empty(rows, 2 * shared.intermediate_size, dtype=dtype).chunk(2, dim=-1)
             yield f"shared expert of the {name}", partial(ops.silu_and_mul, *both)
+
+
+def _kv_calls(needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend) -> Iterator[OpCall]:
+    rows = 3
     for shape in model.layer_map.shapes:
         new = qkv(needs, model, shape, rows)[1:]
         call = partial(ops.store_kv, layer_kv(needs, shape), empty(rows), *new)
         yield f"KV cache of the {name}", call
+
+
+def _network_calls(
+    needs: KernelNeeds, name: str, config: TransformersConfig, ops: Backend
+) -> Iterator[OpCall]:
+    """Yield forwards of transformers' modules, whose ops depend on what was recognised."""
+    network = make_network(config, needs.dtype)
+    model = TransformersModel.of_network(config, network, AUDITED_POSITIONS, linears=Linears(ops))
+    for rows in (1, 3):  # heads of one row are read in place, those of several are copied
+        yield f"layers of the {name}", partial(_forward, model, rows)
+
+
+def _forward(model: TransformersModel, rows: int) -> None:
+    ids = empty(rows)
+    hidden, _ = model.forward(ids, ids, ProbeView(model.config.layer_map))
+    model.logits(hidden)
 
 
 def _experts(config: SparseMlpConfig, x: Tensor, ops: Backend) -> None:
