@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from lossless.block_drafts import save_dflash, save_dspark, save_peagle
 from lossless.cases import MODULES, Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
-from lossless.families import FAMILIES, LLAMA, MIXTURES, make_family
+from lossless.families import FAMILIES, LLAMA, MIXTURES, THROUGH_TRANSFORMERS, make_family
 from lossless.grammars import Constraints
 from lossless.mtp_module import write_mtp_modules
 from lossless.prompts import load_prompts
@@ -31,9 +31,13 @@ from lossless.run import (
     tuned,
 )
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.stats.counters import DecodeTotals
 from specdecode_kernels.testing import computed_loop_bounds
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
+TRANSFORMERS = " through transformers"
+"""Ends the name of a family that is computed with transformers' modules."""
+ALL = "all"
 
 
 class Tally:
@@ -43,8 +47,9 @@ class Tally:
         self.mismatches = 0
         self.invalid = 0  # constrained answers that ended and are not what was demanded
         self.requests = 0
-        self.rounds = 0
-        self.emitted = 0
+        self.cases = self.drafting_cases = 0
+        self.request_steps: Counter[str] = Counter()  # of cases that drafted, by family and draft
+        self.emitted: Counter[str] = Counter()
         self.preempted = 0
         self.hit_tokens = 0
         self.graph_steps = 0
@@ -56,10 +61,7 @@ class Tally:
     def count(self, case: Case, core: EngineCore) -> None:
         """Add one case."""
         self.requests += len(case.requests)
-        self.rounds += core.counters.decode.request_steps
-        self.emitted += core.counters.decode.emitted_tokens
-        self.drafted += core.counters.decode.drafted_tokens
-        self.verified += core.counters.decode.verified_tokens
+        self.count_drafts(case, core.counters.decode)
         self.preempted += core.scheduler.preempted_total
         for name in (
             "family",
@@ -101,6 +103,23 @@ class Tally:
             self.seen["requests that limit their draft steps"] += request.max_steps is not None
             self.seen["requests aborted"] += request.aborted_at_step is not None
 
+    def count_drafts(self, case: Case, totals: DecodeTotals) -> None:
+        """Add what one case drafted."""
+        self.cases += 1
+        self.drafted += totals.drafted_tokens
+        self.verified += totals.verified_tokens
+        if totals.drafted_tokens == 0:
+            return
+        self.drafting_cases += 1
+        for name in (ALL, f"family={case.family}", f"algorithm={case.algorithm}"):
+            self.request_steps[name] += totals.request_steps
+            self.emitted[name] += totals.emitted_tokens
+
+    def accept_lengths(self) -> dict[str, float]:
+        """Tokens for each step of a request, over the cases that drafted."""
+        steps = self.request_steps
+        return {name: round(self.emitted[name] / steps[name], 3) for name in sorted(steps)}
+
 
 def main() -> int:
     """Run the cases; 1 if any differs."""
@@ -126,6 +145,10 @@ def main() -> int:
 def _compare_all(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="lossless-") as folder:
         by_family = {name: _models(name, Path(folder), options) for name in FAMILIES}
+        by_family |= {
+            f"{name}{TRANSFORMERS}": replace(by_family[name], implementation="transformers")
+            for name in THROUGH_TRANSFORMERS
+        }
         plain_cores = {name: build_plain(models) for name, models in by_family.items()}
         return _compare_cases(options, by_family, plain_cores)
 
@@ -166,8 +189,8 @@ def _compare_cases(
         prompts,
         len(tokenizer),
         constraints.grammars,
-        FAMILIES,
-        algorithms=tuple(by_family[LLAMA].drafts),
+        tuple(by_family),
+        algorithms=("NGRAM", *by_family[LLAMA].drafts),
     )
     tally = Tally()
     numbers = range(options.cases) if options.only is None else [options.only]
@@ -185,6 +208,7 @@ def _compare_cases(
             tally.mismatches += _differs(case, request, expected, answer, models, tokenizer)
             tally.invalid += _is_invalid(case, request, answer, constraints, tally.seen)
     print(json.dumps({"coverage": dict(sorted(tally.seen.items()))}))
+    print(json.dumps({"accept_lengths": tally.accept_lengths()}))
     print(json.dumps(_summary(len(numbers), options, tally)))
     return 1 if tally.mismatches or tally.invalid else 0
 
@@ -242,7 +266,8 @@ def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str,
         "mixed_steps": tally.mixed_steps,
         "switches": tally.switches,
         "verified_share": round(tally.verified / max(tally.drafted, 1), 3),
-        "accept_length": round(tally.emitted / max(tally.rounds, 1), 3),
+        "drafting_share": round(tally.drafting_cases / max(tally.cases, 1), 3),
+        "accept_length": tally.accept_lengths().get(ALL, 1.0),
     }
 
 

@@ -235,3 +235,5 @@ _CHANGES: Mapping[str, tuple[str, Callable[[Keys, Tensors, torch.Generator], Non
 FAMILIES = (LLAMA, *_CHANGES)
 MIXTURES = ("qwen3_moe", "gpt_oss")
 """Families with experts: runs compare those of each token too."""
+THROUGH_TRANSFORMERS = (LLAMA, LONGROPE, "gemma3_text", *MIXTURES)
+"""Families that runs compute with transformers' modules as well."""
