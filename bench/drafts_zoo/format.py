@@ -15,6 +15,7 @@ from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.speculate.block_drafter import BlockDrafter
 from specdecode_engine.speculate.chain_drafter import ChainDrafter
 from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
+from specdecode_engine.speculate.frozen_drafter import FrozenDrafter
 from specdecode_engine.speculate.model_drafter import ModelDrafter
 
 
@@ -110,6 +111,16 @@ def chain_drafter_state(core: EngineCore, sequence: Sequence) -> RequestState:
             own = StateRows(first, rows if is_ring else rows[:, module])
             state[name if is_ring else f"{name}, module {module}"] = own
     return state
+
+
+def frozen_drafter_state(core: EngineCore, sequence: Sequence) -> RequestState:
+    """Return the one hidden state that is kept."""
+    drafter, req_index = core.context.drafter, sequence.req_index
+    assert isinstance(drafter, FrozenDrafter)
+    assert req_index is not None
+    last = sequence.computed - 1
+    rows = drafter._layout.ring.read_span((req_index, last, last + 1))
+    return {RING: StateRows(last, rows)}
 
 
 def kept_rows(

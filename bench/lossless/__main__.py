@@ -13,6 +13,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from lossless.assistant import write_assistant
 from lossless.block_drafts import save_dflash, save_dspark, save_peagle
 from lossless.cases import MODULES, Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
@@ -165,6 +166,7 @@ def _models(family: str, folder: Path, options: argparse.Namespace) -> Models:
         drafts["STANDALONE"] = make_family(family, drafts["STANDALONE"], folder / f"{family}-draft")
     drafts["DFLASH"] = folder / f"{family}-dflash"
     save_dflash(drafts["DFLASH"], target)
+    drafts["FROZEN_KV_MTP"] = write_assistant(target, folder / f"{family}-assistant")
     drafts["DSPARK"] = folder / f"{family}-dspark"
     save_dspark(drafts["DSPARK"], target)
     drafts["PEAGLE"] = folder / f"{family}-peagle"

@@ -48,14 +48,8 @@ def files(form: DraftFormat, tmp_path_factory: pytest.TempPathFactory) -> DraftF
     return form.write(tmp_path_factory.mktemp("files"), SEED)
 
 
-NOT_BUILT = {"frozen-kv"}
-
-
 @pytest.mark.parametrize("name", read_list())
 def test_every_listed_format_is_built(name: str) -> None:
-    if name in NOT_BUILT:
-        assert name not in all_formats(), "it is built now: remove it from NOT_BUILT"
-        pytest.xfail("is not built yet")
     assert name in all_formats()
 
 

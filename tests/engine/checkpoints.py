@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from lossless.assistant import write_assistant
 from lossless.block_drafts import save_dflash, save_dspark, save_peagle
 from lossless.mtp_module import write_mtp_modules
 from tests.engine.mtp_checkpoints import export_module
@@ -33,6 +34,7 @@ class Checkpoints:
     eagle: Path
     mtp: Path
     mtp_chain: Path
+    frozen_kv_mtp: Path
     dflash: Path
     dspark: Path
     peagle: Path
@@ -77,6 +79,7 @@ def make_checkpoints(folder: Path, head_dim: int = HEAD_DIM) -> Checkpoints:
         eagle3=folder / "eagle3",
         eagle=folder / "eagle",
         mtp=export_module(folder / "target", folder / "mtp"),
+        frozen_kv_mtp=write_assistant(folder / "target", folder / "frozen_kv_mtp"),
         mtp_chain=write_mtp_modules(folder / "target", folder / "mtp_chain", CHAIN),
         dflash=folder / "dflash",
         dspark=folder / "dspark",

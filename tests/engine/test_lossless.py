@@ -26,6 +26,7 @@ def models(checkpoints, tmp_path_factory) -> Models:
         "DFLASH": checkpoints.dflash,
         "DSPARK": checkpoints.dspark,
         "PEAGLE": checkpoints.peagle,
+        "FROZEN_KV_MTP": checkpoints.frozen_kv_mtp,
     }
     return Models(checkpoints.target, drafts, "float32")
 
@@ -36,7 +37,7 @@ def material(checkpoints) -> Material:
         tuple((number * 31 + place * 7) % checkpoints.vocab for place in range(3 + 5 * number))
         for number in range(8)
     )
-    algorithms = (*ALGORITHMS, "MTP", "MTP_CHAIN", "DFLASH", "DSPARK", "PEAGLE")
+    algorithms = (*ALGORITHMS, "MTP", "MTP_CHAIN", "FROZEN_KV_MTP", "DFLASH", "DSPARK", "PEAGLE")
     return Material(prompts, checkpoints.vocab, algorithms=algorithms)
 
 

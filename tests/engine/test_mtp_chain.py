@@ -21,7 +21,7 @@ from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.forward import ForwardOutputs
 from specdecode_engine.speculate.chain_drafter import ChainDrafter
-from specdecode_engine.speculate.draft_state import HiddenStateRing
+from specdecode_engine.speculate.draft_state import KEPT_ROWS
 from specdecode_engine.startup.config import CannotServe
 from tests.engine.checkpoints import CHAIN as MODULES
 from tests.engine.checkpoints import Checkpoints
@@ -242,7 +242,7 @@ def test_rows_whose_hidden_states_are_lost_are_zero_and_not_reused(
 ) -> None:
     core = build_poisoned(_boot(checkpoints, 0, 1, 3))
     policy = core.scheduler.policy = RandomNumSteps((0, 1, 3), seed=0)
-    lost = HiddenStateRing.kept + 30
+    lost = KEPT_ROWS + 30
     sampling = SamplingParams(seed=0, max_tokens=lost + 20, temperature=0.0, ignore_eos=True)
     core.submit(Request("r", PROMPTS[1], sampling))
     drafter = core.context.drafter
@@ -269,7 +269,7 @@ def test_rows_whose_hidden_states_are_lost_are_zero_and_not_reused(
         zero = (keys == 0).flatten(1).all(dim=1).nonzero().flatten().tolist()
         assert zero
         assert zero == list(range(zero[0], zero[-1] + 1))
-        assert zero[-1] < len(sequence.tokens) - HiddenStateRing.kept + 3
+        assert zero[-1] < len(sequence.tokens) - KEPT_ROWS + 3
     _use(policy, 1)
     while core.has_work():
         core.step()

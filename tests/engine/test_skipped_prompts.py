@@ -15,13 +15,13 @@ from specdecode_api.speculation import Algorithm
 from specdecode_engine.adaptive.draft_health import DraftHealth, Fitness
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.speculate.draft_state import HiddenStateRing
+from specdecode_engine.speculate.draft_state import KEPT_ROWS
 from tests.engine.checkpoints import VOCAB, Checkpoints
 from tests.engine.whole_engine import DRAFTS, boot_of
 
 MODELS = sorted(DRAFTS)
 HEADS = sorted(set(DRAFTS) - {"STANDALONE"})
-SHORT, LONG = 20, HiddenStateRing.kept + 30
+SHORT, LONG = 20, KEPT_ROWS + 30
 
 
 def request(name: str, length: int) -> Request:

@@ -13,6 +13,7 @@ DRAFTS = {
     "EAGLE3": "eagle3",
     "MTP": "mtp",
     "MTP_CHAIN": "mtp_chain",
+    "FROZEN_KV_MTP": "frozen_kv_mtp",
     "DFLASH": "dflash",
     "DSPARK": "dspark",
     "PEAGLE": "peagle",

@@ -17,6 +17,7 @@ GOLDEN = Path(__file__).parent / "golden"
 EXAMPLES = (
     "specdecode",
     "standalone",
+    "gemma-4-e2b-assistant",
     "gpu",
     "hub",
     "llama-3.1-8b-eagle3",

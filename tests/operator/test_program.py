@@ -101,8 +101,8 @@ def test_boot_maps_claims_to_a_folder_of_this_machine(capsys, tmp_path):
             ["spec.speculation", "draft", "add draft.uri", "EAGLE3"],
         ),
         (
-            {"speculation": {"algorithm": "FROZEN_KV_MTP", "numSteps": 2}},
-            ["spec.speculation.algorithm", "'FROZEN_KV_MTP'", "'STANDALONE'"],
+            {"speculation": {"algorithm": "MEDUSA", "numSteps": 2}},
+            ["spec.speculation.algorithm", "'MEDUSA'", "'STANDALONE'"],
         ),
         (
             {"speculation": {"adaptive": {"batchSizes": [{"from": 1, "candidateStep": [1]}]}}},

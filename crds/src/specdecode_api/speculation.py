@@ -65,6 +65,7 @@ class Algorithm(StrEnum):
     # A module for each draft step; published checkpoints have 3 or 8. A module reads a window that
     # contains drafted tokens, so that each branch of a tree would need one of its own.
     MTP_CHAIN = "MTP_CHAIN", DraftCheckpoint.ELSE_TARGET, 8, False
+    FROZEN_KV_MTP = "FROZEN_KV_MTP"
     NGRAM = "NGRAM", DraftCheckpoint.NEVER
 
     @property

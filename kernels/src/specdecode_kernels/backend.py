@@ -252,7 +252,7 @@ class Backend:
 
     perturb_logits: Callable[[Tensor, SamplingParamsBatch, Tensor, Tensor | None, Tensor], Tensor]
     """(logits, params, positions, ids, requests): what `sample` takes the likeliest of, for
-    requests [R] i64 that sample: [R, N, V]."""
+    requests [R] i64 that sample: [R, N, V]. Ids may be [B, N, V] too, of each row."""
 
 
 TORCH = Backend(

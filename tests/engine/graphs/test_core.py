@@ -123,6 +123,8 @@ EVERY_SIZE = range(1, MAX_RUNNING + 1)
         ("DSPARK", 3, False),
         ("PEAGLE", 1, True),
         ("PEAGLE", 3, False),
+        ("FROZEN_KV_MTP", 1, False),
+        ("FROZEN_KV_MTP", 3, True),
     ],
 )
 def test_no_reachable_pair_runs_eagerly_and_answers_are_the_same(

@@ -28,6 +28,8 @@ def test_noise_is_a_function_of_seed_position_and_token_alone() -> None:
     rows = gumbel_noise(seeds, positions, torch.arange(50))
     assert torch.equal(rows[1], noise(3, 5))
     assert torch.equal(gumbel_noise(seeds, positions, torch.tensor([7, 49])), rows[:, [7, 49]])
+    by_row = torch.tensor([[7, 49], [0, 3], [49, 7]])
+    assert torch.equal(gumbel_noise(seeds, positions, by_row), rows.gather(1, by_row))
     assert not torch.equal(rows[0], rows[1])
     assert not torch.equal(rows[1], rows[2])
     assert not torch.equal(noise(1, 5), noise(1 + (1 << 40), 5))

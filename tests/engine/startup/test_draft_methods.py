@@ -25,7 +25,8 @@ def test_every_algorithm_of_the_contract_has_a_method() -> None:
 
 
 def test_one_kind_of_head_at_most_recognizes_a_draft(checkpoints: Checkpoints) -> None:
-    for name in ("draft", "eagle", "eagle3", "dflash", "dspark", "peagle", "mtp_chain"):
+    names = ("draft", "eagle", "eagle3", "dflash", "dspark", "peagle", "mtp_chain", "frozen_kv_mtp")
+    for name in names:
         folder = getattr(checkpoints, name)
         config = ConfigFile.open(folder / "config.json")
         heads = {each: method.head for each, method in METHODS.items() if method.head}
@@ -59,6 +60,6 @@ def test_without_a_method_nothing_is_drafted() -> None:
     nothing = DraftMethod()
     sizes = StepSizes.over({0: DraftShape.chain(0)}, is_overlapped=False)
     assert list(nothing.forwards(sizes, DraftShape.chain(3), 2)) == []
-    arguments: Any = (None, None, None, None)
+    arguments: Any = (None,) * 5
     with pytest.raises(NotImplementedError, match="DraftMethod has no draft model"):
         nothing.wire(*arguments)

@@ -235,7 +235,8 @@ def test_types_decide_sizes(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize(
-    "draft", ["draft", "eagle", "eagle3", "peagle", "dflash", "dspark", "mtp_chain"]
+    "draft",
+    ["draft", "eagle", "eagle3", "peagle", "dflash", "dspark", "mtp_chain", "frozen_kv_mtp"],
 )
 def test_a_pair_is_checked_by_its_headers(
     checkpoints: Checkpoints, draft: str, monkeypatch: pytest.MonkeyPatch

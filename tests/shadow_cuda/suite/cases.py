@@ -118,6 +118,28 @@ _EVENTS = (
     replace(_EAGLE3, name="chain-eager", algorithm="MTP_CHAIN", graphs="off", requests=SCORED),
     replace(_EAGLE3, name="chain-catch-up", algorithm="MTP_CHAIN", speculation=PAUSED_BY_RANGE),
     replace(_EAGLE3, name="chain-by-range", algorithm="MTP_CHAIN", speculation=BY_RANGE),
+    replace(
+        _EAGLE3,
+        name="frozen",
+        algorithm="FROZEN_KV_MTP",
+        requests=MIXED,
+        preempted_at_step=5,
+        waves=2,
+    ),
+    replace(_EAGLE3, name="frozen-tree", algorithm="FROZEN_KV_MTP", topk=2, requests=SAMPLED),
+    replace(_EAGLE3, name="frozen-eager", algorithm="FROZEN_KV_MTP", topk=2, graphs="off"),
+    replace(
+        _EAGLE3, name="frozen-by-range", algorithm="FROZEN_KV_MTP", speculation=PAUSED_BY_RANGE
+    ),
+    replace(
+        _EAGLE3,
+        name="frozen-windows",
+        algorithm="FROZEN_KV_MTP",
+        family="qwen3",
+        topk=2,
+        dtype="bfloat16",
+        head_dim=FLASHINFER_DIM,
+    ),
     replace(_EAGLE3, name="ngram", algorithm="NGRAM", requests=MIXED, preempted_at_step=5, waves=2),
     replace(_EAGLE3, name="ngram-tree", algorithm="NGRAM", topk=2, speculation=TRIE, waves=2),
     replace(_EAGLE3, name="ngram-sync", algorithm="NGRAM", overlap=False, requests=SCORED),
@@ -267,6 +289,7 @@ _IN_UNIT_TESTS = (
     "dspark",
     "chain",
     "peagle",
+    "frozen-tree",
 )
 
 CASES: tuple[ShadowCase, ...] = tuple(

@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 
+from lossless.assistant import write_assistant
 from lossless.families import LLAMA, make_family
 from specdecode_engine.engine import EngineCore
 from specdecode_kernels.triton.tiles import is_interpreted
@@ -81,7 +82,10 @@ class Bench:
             folder.mkdir()
             return make_checkpoints(folder, case.head_dim)
         llamas = self.checkpoints(replace(case, family=LLAMA))
-        return replace(llamas, target=make_family(case.family, llamas.target, folder / case.family))
+        target = make_family(case.family, llamas.target, folder / case.family)
+        # Its layers are of the target's types.
+        assistant = write_assistant(target, folder / f"{case.family}-assistant")
+        return replace(llamas, target=target, frozen_kv_mtp=assistant)
 
     def cpu_answers(self, case: ShadowCase) -> dict[str, Answer]:
         """Answers of plain decoding on the CPU by torch: no speculation changes it."""

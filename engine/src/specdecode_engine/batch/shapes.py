@@ -105,6 +105,7 @@ class ForwardWidths:
     logits: int  # vocabulary of the model that it runs
     hidden_in: int = 0  # aux hidden states or hidden state read besides the token
     hidden_out: int = 0  # aux hidden states or hidden state returned besides the logits
+    has_ids: bool = False  # whether the tokens that logits belong to differ by row
 
 
 DraftForwards = Callable[[DraftShape, int], Iterable[ForwardShape]]
@@ -139,7 +140,7 @@ def token_forwards(shape: DraftShape, batch_size: int, window: int) -> Iterator[
             num_steps the draft lacks at most a path's length of rows; after one of more draft
             steps, or of none, up to the whole window.
     """
-    for width in {shape.path_length, window}:
+    for width in {min(shape.path_length, window), window}:
         yield ForwardShape(ForwardKind.CATCH_UP, batch_size, width)
     topk = shape.topk
     for at in range(0, topk * (shape.num_steps - 1), topk):

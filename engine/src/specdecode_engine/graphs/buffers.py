@@ -200,6 +200,11 @@ class OutputBuffers:
             kind: torch.zeros(count, spec.widths[kind].hidden_out, dtype=spec.dtype, device=device)
             for kind, count in hidden_rows.items()
         }
+        self._ids = {
+            kind: torch.zeros(count, spec.widths[kind].logits, dtype=torch.int64, device=device)
+            for kind, count in rows.items()
+            if spec.widths[kind].has_ids
+        }
         drafting = [shape for shape in shapes if not shape.kind.is_of_target]
         self._topk = spec.topk
         most = max((shape.output_rows for shape in drafting), default=0)
@@ -212,7 +217,12 @@ class OutputBuffers:
 
     @property
     def num_bytes(self) -> int:
-        buffers = (*self._logits.values(), *self._hidden.values(), *self._best)
+        buffers = (
+            *self._logits.values(),
+            *self._hidden.values(),
+            *self._ids.values(),
+            *self._best,
+        )
         return sum(buffer.nbytes for buffer in buffers)
 
     def holds(self, shape: ForwardShape) -> bool:
@@ -228,9 +238,15 @@ class OutputBuffers:
         """Return the outputs of a forward for the first `batch_size` requests."""
         rows = shape.output_rows // shape.batch_size * batch_size
         best = self._best_of(shape, rows)
-        logits = self._logits[_output_kind(shape)][:rows]
+        kind = _output_kind(shape)
         hidden_rows = shape.hidden_rows // shape.batch_size * batch_size
-        return ForwardOutputs(logits, self._hidden_of(shape, hidden_rows), best)
+        ids = self._ids.get(kind)
+        return ForwardOutputs(
+            self._logits[kind][:rows],
+            self._hidden_of(shape, hidden_rows),
+            best,
+            None if ids is None else ids[:rows],
+        )
 
     def recurrent(self, shape: ForwardShape) -> Tensor | None:
         """Return the hidden states that a draft step reads: [B, width], later [B * k, width].
@@ -251,15 +267,20 @@ class OutputBuffers:
         if own.hidden is not None:
             assert outputs.hidden is not None
             own.hidden.copy_(outputs.hidden)
+        if own.ids is not None:
+            assert outputs.ids is not None
+            own.ids.copy_(outputs.ids)
         if own.best is not None:
             if outputs.best is not None:
                 own.best.ids.copy_(outputs.best.ids)
                 return
             if self._topk == 1:
-                own.best.ids.copy_(outputs.logits.argmax(dim=-1, keepdim=True))
+                best = outputs.logits.argmax(dim=-1, keepdim=True)
+                own.best.ids.copy_(best if own.ids is None else own.ids.gather(1, best))
                 return
             scores = torch.log_softmax(outputs.logits.float(), dim=-1)
-            for buffer, values in zip(own.best, BestTokens.of(scores, self._topk), strict=True):
+            found = BestTokens.of(scores, self._topk, own.ids)
+            for buffer, values in zip(own.best, found, strict=True):
                 buffer.copy_(values)
 
     def _best_of(self, shape: ForwardShape, rows: int) -> BestTokens | None:

@@ -108,6 +108,7 @@ class TokenDraft:
 
     vocab_size: int
     aux_spec: ClassVar = NO_HIDDEN_STATES
+    keeps_kv: ClassVar = True  # keys and values of its own
     recurrent_width: ClassVar = 0
     verifier: ClassVar = None
     proposed_draft_steps: ClassVar = None

@@ -28,7 +28,7 @@ from specdecode_engine.model.eagle_weights import EMBEDDING, HEAD, take_target_i
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows
+from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, QkNorm, rotary_rows
 from specdecode_engine.model.markov_head import MarkovHead
 from specdecode_engine.model.rope import build_angles
 from specdecode_engine.model.weights import Weights
@@ -146,7 +146,7 @@ class DFlashHead(BlockHead[DFlashConfig]):
         cos, sin = rotary_rows(self.angles, positions)
         for number, layer in enumerate(self.layers):
             attention, k = layer.attention, keys[:, number]
-            if attention.qk_norm is not None:
+            if isinstance(attention.qk_norm, QkNorm):
                 k = attention.qk_norm.k(k)
             k, _ = attention.ops.apply_rope(k, k[:, :0], cos, sin)
             pool.store(number, slot_mapping, k, values[:, number])

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from specdecode_engine.model.config import AuxHiddenStates, DecoderConfig
+from specdecode_engine.model.kv_cache import kv_bytes
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layer_map import LayerMap
 from specdecode_engine.model.rope import RopeConfig
@@ -22,6 +25,7 @@ class HeadConfig:
 
     dtype: ClassVar = None  # that of the target
     quantization: ClassVar = None  # heads with quantized weights are refused
+    keeps_kv: ClassVar = True
 
     decoder: DecoderConfig
     rope: RopeConfig
@@ -40,6 +44,11 @@ class HeadConfig:
         return self.decoder.layer_map(self.num_hidden_layers, self.sliding_windows)
 
     @property
+    def ropes(self) -> tuple[RopeConfig, ...]:
+        """Angles of all layers."""
+        return (self.rope,)
+
+    @property
     def recurrent_width(self) -> int:
         """Values of its own output that the row after a drafted token reads."""
         return self.decoder.hidden_size
@@ -56,3 +65,8 @@ class HeadConfig:
 
 
 DraftConfig = LanguageModelConfig | HeadConfig
+
+
+def cached_token_bytes(config: DraftConfig, dtype: torch.dtype) -> int:
+    """Return the bytes that one token takes in the KV cache of a model, if it has one."""
+    return kv_bytes(config.layer_map, 1, dtype) if config.keeps_kv else 0

@@ -63,7 +63,7 @@ class HiddenStateHead(ABC, Generic[Config]):
         checkpoint = cls.open_tensors(folder)
         cls.check(config, checkpoint, target.config)
         placement = Placement(target.dtype, device or target.device)
-        limits = make_rotary_limits([config.rope], target.context_length)
+        limits = make_rotary_limits(config.ropes, target.context_length)
         with Weights.of(
             checkpoint,
             placement,

@@ -57,9 +57,10 @@ class ForwardInputs:
 class ForwardOutputs:
     """What a pass leaves, good until the next pass of its kind; m is n, or 1 after catching up."""
 
-    logits: Tensor  # [B * m, vocab] f32 or f64
+    logits: Tensor  # [B * m, columns] f32 or f64
     hidden: Tensor | None = None  # [B * m, width]: aux hidden states, or what the next row reads
     best: "BestTokens | None" = None  # of a draft, from a CUDA graph or of a block's chain
+    ids: Tensor | None = None  # [B * m, columns] i64, tokens that are scored; None: all in order
 
 
 class BestTokens(NamedTuple):
@@ -69,10 +70,14 @@ class BestTokens(NamedTuple):
     ids: Tensor  # [..., topk] i64
 
     @classmethod
-    def of(cls, scores: Tensor, count: int) -> "BestTokens":
-        """Take the best `count` of log-probabilities [..., vocab] f32; NaN counts as impossible."""
-        values, ids = torch.topk(torch.nan_to_num(scores, nan=-torch.inf), count, dim=-1)
-        return cls(values, ids)
+    def of(cls, scores: Tensor, count: int, ids: Tensor | None = None) -> "BestTokens":
+        """Take the best `count` of log-probabilities [..., columns] f32; NaN counts as impossible.
+
+        Args:
+            ids: [..., columns] i64, the tokens of the columns; None: they are the columns.
+        """
+        values, places = torch.topk(torch.nan_to_num(scores, nan=-torch.inf), count, dim=-1)
+        return cls(values, places if ids is None else ids.gather(-1, places))
 
 
 ForwardFunction = Callable[[ForwardInputs], ForwardOutputs]

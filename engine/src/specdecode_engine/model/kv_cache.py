@@ -104,8 +104,14 @@ class KVCache:
         placed = slot_mapping, layout
         if self._windows is None:
             return placed, placed
+        return placed, (self._window_rows(slot_mapping), self.place_layout(layout)[1])
+
+    def place_layout(self, layout: AttentionMetadata) -> tuple[AttentionMetadata, ...]:
+        """As `place`, of rows that are read alone."""
+        if self._windows is None:
+            return layout, layout
         table = replace(layout, page_table=self._windows.of_page[layout.page_table])
-        return placed, (self._window_rows(slot_mapping), table)
+        return layout, table
 
     def in_windows(self, layer: int) -> bool:
         """Whether the rows of a layer lie in window pages."""

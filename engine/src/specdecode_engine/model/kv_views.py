@@ -1,5 +1,6 @@
 """How one forward sees keys and values: for every layer it writes its own rows, then attends."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -71,6 +72,34 @@ class PagedView:
             return rows[self.node_rows]
         assert self.ancestry is not None
         return rows.reshape(*self.ancestry.shape[:2], *rows.shape[1:])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BorrowedView:
+    """Query rows of layers without keys and values, each of which reads a layer of another model.
+
+    Nothing is written; a row sees what `layout` shows of the pool.
+    """
+
+    pool: KVCache
+    owners: Sequence[int]  # of each layer, the one of the pool that it reads
+    layout: AttentionMetadata
+    _placed: tuple[AttentionMetadata, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_placed", self.pool.place_layout(self.layout))
+
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        params: AttentionParams = DEFAULT_ATTENTION,
+    ) -> Tensor:
+        owner = self.owners[layer]
+        layout = self._placed[self.pool.in_windows(owner)]
+        return self.pool.attend(owner, q, layout, None, params)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

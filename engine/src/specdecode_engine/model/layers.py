@@ -126,6 +126,17 @@ class QkNorm:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class QueryNorm:
+    """A norm of query heads, where keys are those of another layer."""
+
+    q: Norm
+
+    def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Map q [rows, heads, head_dim] to itself; k has no heads."""
+        return self.q(q), k
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Attention:
     """Grouped-query attention over the keys and values of a view."""
 
@@ -133,9 +144,9 @@ class Attention:
     qkv: Linear  # q, k and v one under the other, then the gate of the output if there is one
     output: Linear
     q_heads: int
-    kv_heads: int
+    kv_heads: int  # 0: keys and values are those of another layer
     head_dim: int
-    qk_norm: QkNorm | None = None
+    qk_norm: QkNorm | QueryNorm | None = None
     params: AttentionParams = DEFAULT_ATTENTION
     gate_dim: int = 0  # entries of each query head's gate: none, one or as many as of a query
     v_head_dim: int | None = None  # None: head_dim

@@ -20,7 +20,7 @@ from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.layer_map import FULL, SLIDING
 
-KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
+KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
 MROPE = "mrope"
 """Each position is three, of time, height and width, which are equal for text."""
 STRETCHING = ("linear", "dynamic", "yarn")
@@ -93,9 +93,12 @@ def parse_rope(
     top_theta = config.real("rope_theta", by_default.real("rope_theta", DEFAULT_THETA))
     if section is None:
         section = by_default
-    section.refuse("partial_rotary_factor", 1.0, "rotating a part of each head is not supported")
     key = "rope_type" if section.get("rope_type") is not None else "type"
     kind = section.get(key) or "default"
+    if kind != "proportional":  # which has angles of 0 for the other part
+        section.refuse(
+            "partial_rotary_factor", 1.0, "rotating a part of each head is not supported"
+        )
     if kind == MROPE and section.get("mrope_section") is not None:
         kind = "default"
     if kind not in KINDS:

@@ -178,7 +178,8 @@ class Sampler:
         Args:
             logits: [batch, draft_vocab] float, the draft's.
             positions: [batch] i64.
-            target_ids: [draft_vocab] i64, the target's id of every draft id, where they differ.
+            target_ids: [draft_vocab] i64, the target's id of every draft id, where they differ; or
+                [batch, 1, draft_vocab], of every row.
 
         Returns:
             [batch] i64 ids of the draft.
@@ -200,7 +201,9 @@ class Sampler:
         Returns:
             [batch, n] i64 ids of the draft.
         """
-        return self.ops.sample(logits, batch.draft_params, positions, target_ids)
+        if target_ids is None or target_ids.dim() == 1:
+            return self.ops.sample(logits, batch.draft_params, positions, target_ids)
+        return self._perturbed(logits, batch, positions, target_ids).argmax(dim=-1)
 
     def score_draft(
         self,
@@ -221,11 +224,18 @@ class Sampler:
         Returns:
             [batch, nodes, draft_vocab] f32 log-probabilities.
         """
+        perturbed = self._perturbed(logits, batch, positions, target_ids)
+        return torch.log_softmax(perturbed.float(), dim=-1)
+
+    def _perturbed(
+        self, logits: Tensor, batch: SamplingBatch, positions: Tensor, target_ids: Tensor | None
+    ) -> Tensor:
+        """Return logits with temperature and noise where a request samples."""
         params, rows = batch.draft_params, batch.sampled_rows
-        if params is not None and rows is not None:
-            perturbed = self.ops.perturb_logits(logits, params, positions, target_ids, rows)
-            logits = logits.index_copy(0, rows, perturbed)
-        return torch.log_softmax(logits.float(), dim=-1)
+        if params is None or rows is None:
+            return logits
+        perturbed = self.ops.perturb_logits(logits, params, positions, target_ids, rows)
+        return logits.index_copy(0, rows, perturbed)
 
 
 def _signed(seed: int) -> int:

@@ -63,7 +63,7 @@ class DraftLayout:
             ids.flatten(),
             positions + inputs.first // inputs.rows,
             layout,
-            hidden=_of_parents(inputs),
+            hidden=of_parents(inputs),
             mask=None if inputs.rows == 1 else self._scratch_mask(inputs.parents, ids),
             first=inputs.first,
         )
@@ -113,7 +113,7 @@ class DraftLayout:
         return self._prefix[1:]
 
 
-def _of_parents(inputs: DecodeInputs) -> Tensor | None:
+def of_parents(inputs: DecodeInputs) -> Tensor | None:
     """What the parent of each drafted token left, [B * k, width]; None where nothing is read."""
     hidden = inputs.hidden
     if hidden is None or inputs.rows == 1:

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from specdecode_engine.batch.request_table import DecodeBatch, Span
 
+KEPT_ROWS = 64
+"""Hidden states that are certain to be there for rows that are computed late."""
+
 
 class DraftKvProgress:
     """Bounds the draft rows that are missing before a step, per request.
@@ -103,24 +106,24 @@ class DraftKvProgress:
 class HiddenStateRing:
     """Aux hidden states by request and position modulo the ring's length.
 
-    A step writes up to `step_rows` rows after the last committed token, so only the `kept` =
-    length - step_rows positions before it are certain to be still there. They are for rows that
-    steps without drafting leave missing.
+    A step writes up to `step_rows` rows after the last committed token, so only the `kept`
+    positions before it are certain to be still there. They are for rows that steps without drafting
+    leave missing.
     """
 
-    kept = 64
-
     def __init__(
-        self, num_rows: int, step_rows: int, width: int, dtype: torch.dtype, device: torch.device
+        self,
+        num_rows: int,
+        step_rows: int,
+        width: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        kept: int = KEPT_ROWS,
     ) -> None:
-        self._length = self.rows(step_rows)
+        self.kept = kept
+        self._length = kept + step_rows
         self._rows = torch.zeros(num_rows, self._length, width, dtype=dtype, device=device)
         self._offsets = torch.arange(step_rows, device=device)
-
-    @classmethod
-    def rows(cls, step_rows: int) -> int:
-        """Rows per request."""
-        return cls.kept + step_rows
 
     def shift(
         self, spans: Items[Span], hidden: Tensor, progress: DraftKvProgress, lookahead: int
@@ -166,6 +169,10 @@ class HiddenStateRing:
         req_index, start, end = span
         positions = torch.arange(start, end, device=self._rows.device)
         return self._rows[req_index, positions % self._length]
+
+    def clear(self, req_index: int) -> None:
+        """Make the hidden states of a request zero."""
+        self._rows[req_index : req_index + 1].zero_()
 
     def read(self, req_indices: Tensor, positions: Tensor) -> Tensor:
         """Return hidden states [T, width] at `positions` of `req_indices`, elementwise."""

@@ -8,7 +8,6 @@ the first draft tokens. After drafted tokens a head reads its own output for the
 """
 
 from collections.abc import Sequence as Items
-from dataclasses import replace
 
 from torch import Tensor
 
@@ -22,7 +21,7 @@ from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.draft_layout import DraftLayout
 from specdecode_engine.speculate.pending_rows import PendingRows
-from specdecode_engine.speculate.tree import DraftTreeBuilder
+from specdecode_engine.speculate.tree import DraftTreeBuilder, RecurrentStep
 
 
 class ModelDrafter:
@@ -88,7 +87,7 @@ class ModelDrafter:
 
     def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         outputs = self._catch_up(batch)
-        draft_step = _DraftStep(self._graphs, outputs.hidden)
+        draft_step = RecurrentStep(self._graphs, outputs.hidden)
         return self._builder.expand(batch, sampling, shape, outputs, draft_step)
 
     def update_after_verify(
@@ -113,17 +112,3 @@ class ModelDrafter:
     def _compute(self, rows: Rows, hidden: Tensor | None = None) -> None:
         """Compute rows of which only keys and values are needed."""
         forward_committed(self._network, self._pool, self._layout.committed(rows, hidden))
-
-
-class _DraftStep:
-    """Forwards over drafted tokens; a head reads its own output for each node's parent."""
-
-    def __init__(self, graphs: GraphCache, recurrent: Tensor | None) -> None:
-        self._graphs = graphs
-        self._recurrent = recurrent  # [B, hidden] of the roots, then [B * k, hidden]
-
-    def __call__(self, inputs: DecodeInputs) -> ForwardOutputs:
-        inputs = replace(inputs, hidden=self._recurrent)
-        outputs = self._graphs.run(ForwardKind.DRAFT_STEP, inputs)
-        self._recurrent = outputs.hidden
-        return outputs

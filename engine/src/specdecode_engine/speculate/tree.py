@@ -13,23 +13,48 @@ always contains the ancestors of its members. Letters: B batch, k topk, S steps,
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.draft import Draft, Tree
-from specdecode_engine.batch.request_table import DecodeBatch
-from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
+from specdecode_engine.batch.shapes import DraftShape, ForwardKind
+from specdecode_engine.graphs.cache import GraphCache
 from specdecode_engine.model.forward import BestTokens, ForwardOutputs
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
-from specdecode_engine.speculate.draft_layout import DraftLayout
 from specdecode_kernels import Backend
 
 DraftStepFunction = Callable[[DecodeInputs], ForwardOutputs]
 """One forward over k drafted tokens per sequence, in ids of the draft, given without `hidden`; it
 keeps the state that the next forward needs."""
+
+
+class RecurrentStep:
+    """Forwards over drafted tokens; a head reads its own output for each node's parent."""
+
+    def __init__(self, graphs: GraphCache, recurrent: Tensor | None) -> None:
+        self._graphs = graphs
+        self._recurrent = recurrent  # [B, width] of the roots, then [B * k, width]
+
+    def __call__(self, inputs: DecodeInputs) -> ForwardOutputs:
+        inputs = replace(inputs, hidden=self._recurrent)
+        outputs = self._graphs.run(ForwardKind.DRAFT_STEP, inputs)
+        self._recurrent = outputs.hidden
+        return outputs
+
+
+class DraftRows(Protocol):
+    """What a draft of any kind is expanded with."""
+
+    table: RequestTable
+    target_ids: Tensor | None  # [draft_vocab] i64, if the draft's vocabulary is not the target's
+
+    def to_target(self, ids: Tensor) -> Tensor:
+        """Map ids of the draft's vocabulary to the target's."""
+        ...
 
 
 class TreeLevel(NamedTuple):
@@ -47,7 +72,7 @@ class TreeLevel(NamedTuple):
 class DraftTreeBuilder:
     """Expands drafts of one model."""
 
-    def __init__(self, layout: DraftLayout, sampler: Sampler, topk: int) -> None:
+    def __init__(self, layout: DraftRows, sampler: Sampler, topk: int) -> None:
         self._layout = layout
         self._sampler = sampler
         self._first_level = FirstLevel.of(topk, layout.table.device)
@@ -79,7 +104,7 @@ class DraftTreeBuilder:
         outputs: ForwardOutputs,
         draft_step: DraftStepFunction,
     ) -> Tensor:
-        drafted, target_ids = [], self._layout.target_ids
+        drafted = []
         positions = self._layout.table.next_positions(batch, num_steps) if sampling.params else None
         for step in range(num_steps):
             if outputs.best is not None and positions is None:
@@ -87,11 +112,17 @@ class DraftTreeBuilder:
             else:
                 # Positions are not read where every request is greedy.
                 place = batch.lengths if positions is None else positions[:, step]
-                token = self._sampler.sample_draft(outputs.logits, sampling, place, target_ids)
+                token = self._sample(outputs, sampling, place)
             drafted.append(token)
             if step + 1 < num_steps:
                 outputs = draft_step(_inputs(batch, token[:, None], step))
         return self._layout.to_target(torch.stack(drafted, dim=1))
+
+    def _sample(self, outputs: ForwardOutputs, sampling: SamplingBatch, places: Tensor) -> Tensor:
+        """Sample the token [B] after each row, of those that are scored."""
+        ids = self._layout.target_ids if outputs.ids is None else outputs.ids[:, None]
+        columns = self._sampler.sample_draft(outputs.logits, sampling, places, ids)
+        return columns if outputs.ids is None else outputs.ids.gather(1, columns[:, None])[:, 0]
 
     def _expand_tree(
         self,
@@ -107,14 +138,15 @@ class DraftTreeBuilder:
             """The best tokens [B, nodes, k] after nodes of one depth."""
             if outputs.best is not None and sampling.params is None:
                 return BestTokens(*[column.view(batch.size, -1, k) for column in outputs.best])
-            logits = outputs.logits.view(batch.size, -1, outputs.logits.shape[1])
+            columns = outputs.logits.shape[1]
+            logits = outputs.logits.view(batch.size, -1, columns)
+            ids = None if outputs.ids is None else outputs.ids.view(batch.size, -1, columns)
             # Positions are not read where every request is greedy.
             place = batch.lengths + (1 + depth) if sampling.params else batch.lengths
             positions = place[:, None].expand(-1, logits.shape[1])
-            target_ids = self._layout.target_ids
-            return BestTokens.of(
-                self._sampler.score_draft(logits, sampling, positions, target_ids), k
-            )
+            target_ids = self._layout.target_ids if ids is None else ids
+            scores = self._sampler.score_draft(logits, sampling, positions, target_ids)
+            return BestTokens.of(scores, k, ids)
 
         def advance(frontier: TreeLevel) -> BestTokens:
             inputs = _inputs(batch, frontier.tokens, frontier.step)

@@ -214,7 +214,7 @@ def _wire(
     functions = _target_forwards(verify, VerifyLayout(table, rotary))
     wiring = None
     if config.draft_plan is not None and models.draft is not None:
-        wiring = config.method.wire(config.draft_plan, models.draft, limits, table)
+        wiring = config.method.wire(config.draft_plan, models.draft, limits, table, pool)
         functions |= wiring.functions
     graphs = make_graphs(graph_config, functions, limits.pages_per_sequence, config.device, clock)
     drafter = None if wiring is None else wiring.make(sampler, graphs)

@@ -252,7 +252,7 @@ def _choose_kernels(
     kv_dtype: torch.dtype,
 ) -> dict[str, Choice]:
     models: dict[str, DraftConfig] = {"target": target}
-    if draft is not None:
+    if draft is not None and draft.keeps_kv:
         models["draft"] = draft
     wanted = boot.attention_backend
     choices: dict[str, Choice] = {}
@@ -273,6 +273,8 @@ def _choose_kernels(
             raise AttentionUnavailable(
                 f"attention_backend {wanted} cannot serve the {name}: {error}"
             ) from None
+    if draft is not None:
+        choices.setdefault("draft", choices["target"])  # which computes its attention
     return choices
 
 

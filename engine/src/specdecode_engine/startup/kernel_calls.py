@@ -107,7 +107,7 @@ def _layer_calls(
 
 def _kv_calls(needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend) -> Iterator[OpCall]:
     rows = 3
-    for shape in model.layer_map.shapes:
+    for shape in model.layer_map.shapes if model.keeps_kv else ():
         new = qkv(needs, model, shape, rows)[1:]
         call = partial(ops.store_kv, layer_kv(needs, shape), empty(rows), *new)
         yield f"KV cache of the {name}", call

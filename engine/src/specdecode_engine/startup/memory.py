@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from specdecode_api.report import TerminationReason
-from specdecode_engine.model.kv_cache import kv_bytes
+from specdecode_engine.model.draft_config import cached_token_bytes
 from specdecode_engine.schedule.pages import WindowLimits
 from specdecode_engine.schedule.scheduler import Limits
-from specdecode_engine.speculate.draft_state import HiddenStateRing
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.steps.logprobs import PIECE_ROWS
 
@@ -187,7 +186,7 @@ def _plan_or_suggest(plan: Callable[[int], MemoryPlan], running: int) -> MemoryP
 def _token_bytes(config: EngineConfig) -> int:
     """Bytes of the keys and values of one token in target and draft."""
     models = [config.target] if config.draft is None else [config.target, config.draft]
-    return sum(kv_bytes(model.layer_map, 1, config.kv_dtype) for model in models)
+    return sum(cached_token_bytes(model, config.kv_dtype) for model in models)
 
 
 def _window_limits(config: EngineConfig) -> WindowLimits | None:
@@ -211,7 +210,7 @@ def _fixed_bytes(config: EngineConfig, running: int) -> int:
     draft = config.draft_plan
     if draft is None:
         return logits + tables
-    hidden = (running + 1) * HiddenStateRing.rows(config.sizes.max_path_length)
+    hidden = (running + 1) * (config.method.kept_rows + config.sizes.max_path_length)
     ring = hidden * draft.aux_width * config.dtype.itemsize
     return logits + tables + ring + config.method.scratch_bytes(draft, running)
 

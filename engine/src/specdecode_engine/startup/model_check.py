@@ -15,11 +15,10 @@ from specdecode_api.speculation import Algorithm
 from specdecode_engine.model.checkpoint import Shapes, TensorStore, has_tensors
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
-from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
+from specdecode_engine.model.draft_config import DraftConfig, HeadConfig, cached_token_bytes
 from specdecode_engine.model.draft_head import HiddenStateHead
 from specdecode_engine.model.eagle_weights import ID_MAPS
 from specdecode_engine.model.implementations import implementation_of, read_config
-from specdecode_engine.model.kv_cache import kv_bytes
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.llama import llama_shapes
 from specdecode_engine.model.mtp_config import count_modules
@@ -185,7 +184,7 @@ def _check_model(
         weight_bytes=parameters * dtype.itemsize,
         quantization=None if config.quantization is None else config.quantization.description,
         dtype=dtype,
-        kv_bytes_per_token=kv_bytes(config.layer_map, 1, kv_dtype),
+        kv_bytes_per_token=cached_token_bytes(config, kv_dtype),
         kv_dtype=kv_dtype,
         routed_bytes_per_token=None if routed is None else routed.token_bytes,
         context_length=config.rope.trained_positions,

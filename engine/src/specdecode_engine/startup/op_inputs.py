@@ -47,8 +47,15 @@ def empty(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
 def qkv(
     needs: KernelNeeds, model: DraftConfig, shape: LayerShape, rows: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v as one projection leaves them, or two where values have a size of their own."""
-    q_heads, kv_heads = model.decoder.num_attention_heads, shape.kv_heads
+    """q, k and v as one projection leaves them, or two where values have a size of their own.
+
+    A layer without keys and values has queries alone.
+    """
+    q_heads = model.decoder.num_attention_heads
+    if not model.keeps_kv:
+        q = empty(rows, q_heads, shape.k_head_dim, dtype=needs.dtype)
+        return q, q[:, :0], q[:, :0]
+    kv_heads = shape.kv_heads
     if shape.k_head_dim == shape.v_head_dim:
         parts = [q_heads, kv_heads, kv_heads]
         heads = empty(rows, sum(parts), shape.k_head_dim, dtype=needs.dtype)

@@ -48,6 +48,8 @@ def perturb_logits(
             scaled, by_node(params.top_k), by_node(params.top_p), by_node(params.min_p)
         )
     tokens = torch.arange(vocab, device=logits.device) if ids is None else ids
+    if tokens.dim() == 3:
+        tokens = tokens[requests].flatten(0, 1)
     noise = gumbel_noise(by_node(params.seeds), positions[requests].reshape(-1), tokens)
     return (scaled + noise.to(logits.dtype)).view(len(requests), nodes, vocab)
 
@@ -85,7 +87,7 @@ def gumbel_noise(seeds: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
     Args:
         seeds: [rows] i64, any value; all 64 bits count.
         positions: [rows] i64, the absolute position of the token to be chosen.
-        tokens: [vocab] i64, the token ids to make noise for.
+        tokens: [vocab] i64, the token ids to make noise for; or [rows, vocab], of each row.
 
     Returns:
         [rows, vocab] f32.
@@ -93,7 +95,7 @@ def gumbel_noise(seeds: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
     low = _mix((seeds & _MASK) ^ _mix((positions + 1) & _MASK))
     high = _mix(((seeds >> 32) & _MASK) ^ ((low * _GOLDEN) & _MASK))
     token_keys = _mix((tokens * _GOLDEN + 1) & _MASK)
-    bits = _mix(_mix(token_keys[None, :] ^ low[:, None]) ^ high[:, None])
+    bits = _mix(_mix(token_keys ^ low[:, None]) ^ high[:, None])
     # Small u gives large noise and keeps full float precision there, where the argmax is decided.
     uniform = (bits.to(torch.float32) + 0.5) * 2.0**-32
     exponential = -update_by_row(torch.log1p_, -uniform)

@@ -21,6 +21,7 @@ from specdecode_engine.model.block_view import BlockMasks
 from specdecode_engine.model.dflash import BlockHead
 from specdecode_engine.model.dflash_config import BlockConfig
 from specdecode_engine.model.draft_config import DraftConfig
+from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.scheduler import Limits
 from specdecode_engine.speculate.block_drafter import BlockDrafter, BlockForward
@@ -78,7 +79,12 @@ class InBlocks(DraftMethod):
                 yield from draft_sampling_calls(draft, batch, count, ops)
 
     def wire(
-        self, plan: DraftPlan, network: LoadedDraft, limits: Limits, table: RequestTable
+        self,
+        plan: DraftPlan,
+        network: LoadedDraft,
+        limits: Limits,
+        table: RequestTable,
+        target_pool: KVCache,
     ) -> DrafterWiring:
         assert isinstance(network, BlockHead)
         ring, sizes = plan.make_ring(), plan.sizes

@@ -13,6 +13,7 @@ from specdecode_engine.batch.shapes import (
 )
 from specdecode_engine.graphs.cache import GraphCache
 from specdecode_engine.model.draft_config import DraftConfig
+from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.mtp import MtpChainHead
 from specdecode_engine.model.mtp_config import MtpChainConfig
 from specdecode_engine.sampling.sampler import Sampler
@@ -62,7 +63,12 @@ class InChain(DraftMethod):
             yield from draft_sampling_calls(draft, batch, 1, ops_in(None))
 
     def wire(
-        self, plan: DraftPlan, network: LoadedDraft, limits: Limits, table: RequestTable
+        self,
+        plan: DraftPlan,
+        network: LoadedDraft,
+        limits: Limits,
+        table: RequestTable,
+        target_pool: KVCache,
     ) -> DrafterWiring:
         assert isinstance(network, MtpChainHead)
         ring = plan.make_ring()

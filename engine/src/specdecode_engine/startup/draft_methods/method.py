@@ -23,7 +23,7 @@ from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.scheduler import Limits
-from specdecode_engine.speculate.draft_state import HiddenStateRing
+from specdecode_engine.speculate.draft_state import KEPT_ROWS, HiddenStateRing
 from specdecode_engine.speculate.drafter import Drafter
 from specdecode_engine.speculate.ngram.proposer import NgramProposer
 from specdecode_engine.startup.kernel_needs import KernelNeeds
@@ -61,7 +61,8 @@ class DraftPlan:
             windows=None,
         )
 
-    def make_ring(self) -> HiddenStateRing | None:
+    def make_ring(self, kept: int = KEPT_ROWS) -> HiddenStateRing | None:
+        """Allocate the aux hidden states that are kept of each request, if any are read."""
         if not self.aux_width:
             return None
         return HiddenStateRing(
@@ -70,6 +71,7 @@ class DraftPlan:
             width=self.aux_width,
             dtype=self.dtype,
             device=self.device,
+            kept=kept,
         )
 
 
@@ -87,11 +89,13 @@ class DraftMethod:
         head: class of the draft; None: a draft is a language model, or there is none.
         drafts_blocks: whether drafting takes the same time at all draft steps but 0.
         may_find_nothing: whether a step may have no draft although draft steps were decided.
+        kept_rows: aux hidden states of each request that are certain to be kept.
     """
 
     head: type[HiddenStateHead[Any]] | None = None
     drafts_blocks = False
     may_find_nothing = False
+    kept_rows = KEPT_ROWS
 
     def unsupported_reason(self) -> str | None:
         """Return why this machine cannot draft this way, with the remedy."""
@@ -124,9 +128,18 @@ class DraftMethod:
         yield from ()
 
     def wire(
-        self, plan: DraftPlan, network: LoadedDraft, limits: Limits, table: RequestTable
+        self,
+        plan: DraftPlan,
+        network: LoadedDraft,
+        limits: Limits,
+        table: RequestTable,
+        target_pool: KVCache,
     ) -> DrafterWiring:
-        """Allocate what a drafter keeps."""
+        """Allocate what a drafter keeps.
+
+        Args:
+            target_pool: keys and values of the target.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no draft model")
 
     def make_proposer(self, boot: EngineBoot) -> NgramProposer | None:

@@ -13,6 +13,7 @@ from specdecode_engine.batch.shapes import (
 )
 from specdecode_engine.graphs.cache import GraphCache
 from specdecode_engine.model.draft_config import DraftConfig
+from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.peagle import PEagleHead
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.scheduler import Limits
@@ -64,7 +65,12 @@ class AtOnce(DraftMethod):
                 yield from draft_sampling_calls(draft, batch, steps, ops_in(None))
 
     def wire(
-        self, plan: DraftPlan, network: LoadedDraft, limits: Limits, table: RequestTable
+        self,
+        plan: DraftPlan,
+        network: LoadedDraft,
+        limits: Limits,
+        table: RequestTable,
+        target_pool: KVCache,
     ) -> DrafterWiring:
         assert isinstance(network, PEagleHead)
         sizes, progress = plan.sizes, DraftKvProgress(table.num_rows, plan.device)

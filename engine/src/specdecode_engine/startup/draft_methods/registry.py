@@ -20,6 +20,7 @@ from specdecode_engine.model.mtp import MtpHead
 from specdecode_engine.model.peagle import PEagleHead
 from specdecode_engine.startup.draft_methods.blocks import InBlocks
 from specdecode_engine.startup.draft_methods.chain import InChain
+from specdecode_engine.startup.draft_methods.frozen import OverTargetKv
 from specdecode_engine.startup.draft_methods.method import DraftMethod, LoadedDraft
 from specdecode_engine.startup.draft_methods.ngram import FromText
 from specdecode_engine.startup.draft_methods.parallel import AtOnce
@@ -36,6 +37,7 @@ METHODS: Mapping[Algorithm, DraftMethod] = {
     Algorithm.DSPARK: InBlocks(DSparkHead),
     Algorithm.MTP: TokenByToken(MtpHead),
     Algorithm.MTP_CHAIN: InChain(),
+    Algorithm.FROZEN_KV_MTP: OverTargetKv(),
     Algorithm.NGRAM: FromText(),
 }
 

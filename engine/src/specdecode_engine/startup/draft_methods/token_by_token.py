@@ -18,7 +18,7 @@ from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.draft_scratch import DraftScratch
 from specdecode_engine.model.forward import DecodeForward, draft_forwards
-from specdecode_engine.model.kv_cache import kv_bytes
+from specdecode_engine.model.kv_cache import KVCache, kv_bytes
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.scheduler import Limits
@@ -71,7 +71,12 @@ class TokenByToken(DraftMethod):
             yield from draft_sampling_calls(draft, batch, 1, ops_in(None))
 
     def wire(
-        self, plan: DraftPlan, network: LoadedDraft, limits: Limits, table: RequestTable
+        self,
+        plan: DraftPlan,
+        network: LoadedDraft,
+        limits: Limits,
+        table: RequestTable,
+        target_pool: KVCache,
     ) -> DrafterWiring:
         assert isinstance(network, LanguageModel | DraftHead)
         pool, sizes = plan.make_cache(limits), plan.sizes
