@@ -1,19 +1,24 @@
 """`python -m ngram`: NGRAM next to plain decoding at batch 1; the last line is JSON.
 
-The target is the example model, whose output is scripted: an edit of code that repeats the prompt
-with some tokens changed, and a text in which no token occurs twice.
+The targets are the example model and one of 82 million random weights. Their output is scripted: an
+edit of code that repeats the prompt with some tokens changed, and a text in which no token occurs
+twice.
 """
 
 import json
 import random
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import torch
 
+from engine.epsilon_pair import SIZE_82M, STRONG, write_pair
+from ngram.memory import memory_after_inserts
 from ngram.scripted_target import ScriptedSampler, answer, script
+from peers.report import processor_model
 from specdecode_api.boot import EngineBoot, NgramBoot
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.speculate.ngram.sources import DraftLimits
@@ -21,33 +26,45 @@ from specdecode_engine.speculate.ngram.texts import text_maker
 from specdecode_engine.startup.build import build_core
 
 TARGET = Path(__file__).resolve().parents[2] / "examples" / "models" / "target"
-PROMPT, ANSWER, NUM_STEPS, REPEATS = 200, 200, 7, 9
+PROMPT, ANSWER, NUM_STEPS, REPEATS = 200, 200, 7, 7
 EDIT_CHANCE = 0.05  # of a token of the answer
 DEPTH, CONTEXT, STEPS = 12, 4000, 2000  # of the time of sources
 
 
 def main() -> int:
-    """Measure both, and print the figures."""
+    """Measure all of it, and print the figures."""
     torch.set_num_threads(1)
-    engines = {source: _engine(source) for source in (None, "suffix", "prompt", "trie")}
-    vocab = engines[None][0].context.target.config.vocab_size
-    rng = random.Random(1)
-    texts = {"edit": _edit(rng, vocab), "no repetition": _without_repetition(rng, vocab)}
-    figures: dict[str, object] = {"us_per_request_and_step": _source_times(rng)}
-    for name, text in texts.items():
-        figures[name] = _compare(engines, text)
+    figures: dict[str, object] = {
+        "processor": processor_model(),
+        "million_inserts": memory_after_inserts(),
+        "us_per_request_and_step": _source_times(random.Random(1)),
+        "example model": _compare_on(TARGET),
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder, _ = write_pair(Path(name), SIZE_82M, STRONG)
+        figures["82 million parameters"] = _compare_on(folder)
     print(json.dumps(figures))
     return 0
 
 
-def _engine(source: str | None) -> tuple[EngineCore, ScriptedSampler]:
+def _compare_on(target: Path) -> dict[str, dict[str, float]]:
+    """Return the gain of each source over plain decoding, for both texts."""
+    engines = {source: _engine(target, source) for source in (None, "suffix", "prompt", "trie")}
+    vocab = engines[None][0].context.target.config.vocab_size
+    rng = random.Random(1)
+    texts = {"edit": _edit(rng, vocab), "no repetition": _without_repetition(rng, vocab)}
+    return {name: _compare(engines, text) for name, text in texts.items()}
+
+
+def _engine(target: Path, source: str | None) -> tuple[EngineCore, ScriptedSampler]:
     drafts = {"algorithm": "NGRAM", "num_steps": NUM_STEPS, "ngram": {"source": source}}
     document = {
-        "model": {"path": str(TARGET), "dtype": "float32"},
+        "model": {"path": str(target), "dtype": "float32"},
         "speculation": {} if source is None else drafts,
         "scheduling": {"max_running_requests": 4, "overlap": False},
         "memory": {"prefix_cache": False},
         "device": "cpu",
+        "threads": 1,
     }
     core = build_core(EngineBoot.model_validate(document))
     return core, script(core)
@@ -68,8 +85,11 @@ def _compare(
 ) -> dict[str, float]:
     """Return by how much each source is faster than plain decoding; all within each repeat."""
     seconds: dict[str | None, list[float]] = {source: [] for source in engines}
+    sources = list(engines)
     for repeat in range(REPEATS + 1):  # the first one warms up
-        for source, (core, sampler) in engines.items():
+        sources.append(sources.pop(0))  # none of them always follows the same one
+        for source in sources:
+            core, sampler = engines[source]
             started = time.process_time()
             answer(core, sampler, text, len(text) // 2)
             if repeat:
