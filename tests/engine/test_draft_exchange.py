@@ -211,26 +211,31 @@ def truncate(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("edit", "text"),
+    ("edit", "text", "needs_restart"),
     [
-        (lambda tensors: tensors["fc.weight"].fill_(torch.nan), "fusion.linear.weight"),
-        (lambda tensors: tensors.pop("fc.weight"), "lacks fc.weight"),
+        (lambda tensors: tensors["fc.weight"].fill_(torch.nan), "fusion.linear.weight", False),
+        (lambda tensors: tensors.pop("fc.weight"), "lacks fc.weight", False),
         (
             lambda tensors: tensors.update({"norm.weight": tensors["norm.weight"][:64].clone()}),
             r"norm.weight is \[64\] instead of \[128\]",
+            False,
         ),
         (
             lambda tensors: tensors.update({"embed_tokens.weight": torch.zeros(1024, 128)}),
             "embed_tokens.weight differs from the target's, which the running draft uses",
+            True,
         ),
     ],
 )
-def test_a_draft_that_cannot_replace_the_running_one_leaves_every_bit(tmp_path, edit, text):
+def test_a_draft_that_cannot_replace_the_running_one_leaves_every_bit(
+    tmp_path, edit, text, needs_restart
+):
     folder = edited(tmp_path, edit)
     with served_with("none", tmp_path / "x", policy="static") as core:
         before = weights_of(core)
-        with pytest.raises(DraftRefused, match=text):
+        with pytest.raises(DraftRefused, match=text) as refused:
             exchange(core, folder)
+        assert refused.value.needs_restart is needs_restart
         after = weights_of(core)
         assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
@@ -244,8 +249,9 @@ def test_damaged_files_and_other_configs_are_refused(tmp_path):
     with served_with("none", tmp_path / "x", policy="static") as core:
         with pytest.raises(DraftRefused, match="damaged or cut short"):
             exchange(core, cut)
-        with pytest.raises(DraftRefused, match="rope"):
+        with pytest.raises(DraftRefused, match="rope") as refused:
             exchange(core, other)
+        assert refused.value.needs_restart
         with pytest.raises(DraftRefused, match="the running draft stays"):
             exchange(core, tmp_path / "nothing")
         with pytest.raises(DraftRefused, match="the running draft stays"):

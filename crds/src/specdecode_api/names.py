@@ -43,6 +43,11 @@ ANNOTATION_DESIRED_HASH: Final = f"{GROUP}/desired-hash"
 ANNOTATION_CONFIG_HASHES: Final = f"{GROUP}/config-hashes"
 # On a Deployment: the configuration whose rollout continues in place.
 ANNOTATION_IN_PLACE: Final = f"{GROUP}/in-place"
+# On a Deployment: hash of all that an exchange of the draft in running engines leaves as it is. The
+# config hash on the Deployment itself, if it is there, is that of its pods after such an exchange.
+ANNOTATION_EXCHANGE_HASH: Final = f"{GROUP}/exchange-hash"
+# On a Deployment: the draft's URI.
+ANNOTATION_DRAFT: Final = f"{GROUP}/draft"
 # On pods that a trial restarts: the block for which they were made.
 ANNOTATION_BLOCK: Final = f"{GROUP}/trial-block"
 

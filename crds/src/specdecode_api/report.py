@@ -9,6 +9,8 @@ from typing import Annotated, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from specdecode_api.names import MAX_CONFIG_HASH_LENGTH
+
 MAX_BYTES: Final = 4096
 """Kubernetes keeps no more of a termination message."""
 
@@ -116,6 +118,19 @@ class Degradations(Report):
     """Response of an engine: all its degradations."""
 
     degraded: tuple[Degradation, ...] = Field(default=(), max_length=16)
+
+
+class DraftInUse(Report):
+    """Response of an engine: the draft in use, and how exchanging it went."""
+
+    path: Annotated[str, StringConstraints(max_length=4096)] | None = None
+    config_hash: Annotated[str, StringConstraints(max_length=MAX_CONFIG_HASH_LENGTH)] = ""
+    """Of the configuration that the engine runs, this draft included."""
+    changing_to: Annotated[str, StringConstraints(max_length=4096)] | None = None
+    refused_path: Annotated[str, StringConstraints(max_length=4096)] | None = None
+    refused_needs_restart: bool = False
+    """Whether an engine that starts with the refused draft may use it."""
+    latest_refusal: str | None = None
 
 
 class TerminationMessage(Progress):

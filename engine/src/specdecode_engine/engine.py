@@ -139,6 +139,7 @@ class EngineCore:
         for sequence in self.scheduler.running:
             sequence.first_proposals = MAX_PER_REQUEST
         self.scheduler.policy.forget_draft()
+        self.counters.forget_draft()
         self.scheduler.forget_draft_kv()
         self._replan()
 

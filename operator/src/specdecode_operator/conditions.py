@@ -14,6 +14,8 @@ from specdecode_operator.pods import Trouble
 from specdecode_operator.rollout import Rollout
 
 MAX_MESSAGE = 4096
+EXCHANGING = "ExchangingDraft"
+DRAFT_REFUSED = "DraftRefused"
 
 
 class Type(StrEnum):
@@ -80,6 +82,10 @@ class Facts:
     """Whether a draft model is configured."""
     most_unavailable: int = 0
     """How many replicas a rollout may stop before it has replaced them."""
+    exchange: str = ""
+    """How far running engines have come in exchanging their draft; empty where none does."""
+    draft_refusal: str = ""
+    """Why running engines keep the old draft; empty where none refuses the new one."""
     strategy: str = "Auto"
     is_in_place: bool = False
     """Whether the newest rollout terminates engines before it starts their replacements."""
@@ -162,6 +168,8 @@ def _ready(facts: Facts) -> Check:
     if error := _error(facts):
         return replace(error, status=False)
     serving = f"{facts.available} of {facts.wanted} engines serve"
+    if facts.exchange and facts.available:
+        return Check(True, "Updating", facts.exchange)
     if facts.rollout is Rollout.COMPLETE:
         if facts.wanted == 0:
             return Check(True, "ScaledToZero", "spec.replicas is 0")
@@ -182,6 +190,8 @@ def _error(facts: Facts) -> Check | None:
         return Check(True, facts.refused.reason, "; ".join(facts.refused.sentences))
     if facts.blocked:
         return Check(True, facts.blocked.reason, facts.blocked.message)
+    if facts.draft_refusal:
+        return Check(True, DRAFT_REFUSED, facts.draft_refusal)
     if facts.rollout is Rollout.COMPLETE:
         return None
     if facts.failure:
@@ -200,6 +210,8 @@ def _reconciling(facts: Facts) -> Check:
     """The condition of this name in kstatus: whether the state approaches the spec."""
     if _stall(facts) or facts.are_pods_converged:
         return Check(False, "AtRest", "no change is being rolled out")
+    if facts.exchange:
+        return Check(True, EXCHANGING, facts.exchange)
     if facts.rollout is Rollout.COMPLETE:
         return Check(True, "PodsNotReady", "a pod is starting, terminating or not ready")
     progressing = _progressing(facts)
@@ -264,6 +276,10 @@ def _progressing(facts: Facts) -> Check:
         return Check(False, facts.refused.reason, "the spec is rejected")
     if facts.blocked:
         return Check(False, facts.blocked.reason, facts.blocked.message)
+    if facts.draft_refusal:
+        return Check(False, DRAFT_REFUSED, facts.draft_refusal)
+    if facts.exchange:
+        return Check(True, EXCHANGING, facts.exchange)
     if facts.rollout is Rollout.COMPLETE:
         message = "every engine runs the newest configuration"
         return Check(True, "NewReplicaSetAvailable", message)
@@ -283,6 +299,8 @@ def _degraded(facts: Facts) -> Check:
         return Check(True, facts.failure.reason, facts.failure.message)
     if facts.trouble and facts.trouble.is_error:
         return Check(True, facts.trouble.reason, facts.trouble.message)
+    if facts.draft_refusal:
+        return Check(True, DRAFT_REFUSED, facts.draft_refusal)
     if facts.rollout is Rollout.STUCK:
         return Check(True, "ProgressDeadlineExceeded", _too_long(facts))
     if facts.degraded:

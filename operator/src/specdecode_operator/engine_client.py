@@ -16,7 +16,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from specdecode_api import names
-from specdecode_api.report import Degradation, Degradations, Progress, Report
+from specdecode_api.report import Degradation, Degradations, DraftInUse, Progress, Report
 from specdecode_api.table import TableEntry
 from specdecode_operator import pods as reading_pods
 from specdecode_operator.fleet import BadScrape, Reading, Scraped, exposition
@@ -29,6 +29,8 @@ METRICS_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 """Of a response with metrics, and of a request that replaces a table."""
 REPORT_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 """Of a report, which is small and computed already."""
+DRAFT_TIMEOUT = aiohttp.ClientTimeout(total=15.0)
+"""Of a request to exchange a draft, which an engine answers after some seconds in any case."""
 CONCURRENT_SCRAPES = 16
 MAX_FETCHING_PODS = 16
 """Fetching pods that are queried for one reconcile."""
@@ -119,6 +121,36 @@ class EngineClient:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return TableResult(error=_no_answer(url, error))
         return _table_result(url, status, body)
+
+    async def draft(self, pod: Manifest) -> DraftInUse | None:
+        """The draft of a serving engine; None if it does not respond."""
+        return await self._report(pod, names.PATH_DRAFT, DraftInUse)
+
+    async def put_draft(
+        self, pod: Manifest, owner: str, path: str, config_hash: str
+    ) -> DraftInUse | str:
+        """Ask an engine to exchange its draft; return its state then, or why there is none.
+
+        Args:
+            owner: uid of the resource, which engines with API keys require.
+            config_hash: of the configuration with this draft.
+        """
+        url = url_of(pod, self._port, names.PATH_DRAFT)
+        if url is None:
+            return "has no address yet"
+        document, headers = {"path": path, "configHash": config_hash}, {names.HEADER_OWNER: owner}
+        try:
+            async with self._http.put(
+                url, json=document, headers=headers, timeout=DRAFT_TIMEOUT, allow_redirects=False
+            ) as response:
+                status, body = response.status, await _body(response, MAX_REPORT_BYTES)
+            if status not in (HTTPStatus.OK, HTTPStatus.ACCEPTED):
+                return f"{url}: {_error_of(status, body)}"
+            return DraftInUse.model_validate_json(body)
+        except (BadResponse, ValidationError) as error:
+            return str(error)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return _no_answer(url, error)
 
     async def _metrics(self, pod: Manifest) -> bytes | str:
         """The response of one pod, or why there is none."""

@@ -16,6 +16,7 @@ from itertools import islice
 
 from specdecode_api.report import Degradation, Progress
 from specdecode_api.table import TableEntry
+from specdecode_operator.draft_requests import DraftRequests
 from specdecode_operator.engine_client import EngineClient
 from specdecode_operator.fleet import Reading
 from specdecode_operator.judge.evidence import ArmEvidence, ArmKey
@@ -94,6 +95,7 @@ class EnginePoller:
         self._engines = engines
         self._clock = clock
         self._wake = wake
+        self.drafts = DraftRequests(engines, clock, wake)
         self._looks: dict[Key, _Looks] = {}
         self._serving = _Serving()
 
@@ -172,6 +174,7 @@ class EnginePoller:
         """Drop everything about a resource."""
         self.stop_looks(key)
         self.follow(key, ())
+        self.drafts.forget(key)
 
     def look(self, key: Key, owner: str, look: Look, now_s: Callable[[], float]) -> None:
         """Start a look at a resource at which none is running.

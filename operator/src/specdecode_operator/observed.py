@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from specdecode_api import names
-from specdecode_api.report import Degradation, Progress
+from specdecode_api.report import Degradation, DraftInUse, Progress
 from specdecode_operator.kinds import ChildId, Manifest, child_id
 
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -17,6 +17,19 @@ class Key(NamedTuple):
 
     namespace: str
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DraftAnswer:
+    """What an engine answered about its draft."""
+
+    report: DraftInUse | None = None
+    error: str = ""
+    """Why there is no report."""
+    asked: str = ""
+    """Config hash for which it was asked to exchange its draft."""
+    waited_s: float = 0.0
+    """Since it was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +53,8 @@ class Observed:
     """ControllerRevisions with configurations that were accepted, the oldest first."""
     activity: Manifest | None = None
     """`status.activity` as it should be."""
+    drafts: Mapping[str, DraftAnswer] = field(default_factory=dict)
+    """What engines answered about their drafts, by uid of the pod."""
     node_events: tuple[Manifest, ...] = ()
     """Events about pods that have waited for a node for longer than `surgeTimeout`."""
     measured: Manifest | None = None

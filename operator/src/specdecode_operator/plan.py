@@ -7,6 +7,7 @@ from enum import StrEnum
 from specdecode_api import names
 from specdecode_api.v1alpha1 import ModelStatus
 from specdecode_operator import children, downloads, matching, trial
+from specdecode_operator.draft_exchange import DraftExchange
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, ChildId, Manifest
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
@@ -87,6 +88,8 @@ class Plan:
     lost: str = ""
     """Message of condition StateLost."""
     strategy: UpdateStrategy = SURGE
+    exchange: DraftExchange | None = None
+    """How running pods come to use another draft; None where no draft is exchanged."""
     ignored: tuple[str, ...] = ()
     """Fields of the spec that this older operator does not know."""
 
@@ -137,10 +140,11 @@ def plan(
         config_hash=built.config_hash,
         writes=_writes(observed, usual, is_known=_is_reported(observed, resource)),
         trial_writes=_writes(observed, others, is_known=False),
-        prunes=tuple(_prunes(observed, (*usual, *others), built.config_hash)),
+        prunes=tuple(_prunes(observed, (*usual, *others), built.pods_hash)),
         models=tuple(downloads.statuses(observed, resource, pins)),
         step=step,
         strategy=stable.strategy,
+        exchange=stable.exchange,
         ignored=wanted.ignored,
     )
     return _with_state(decided, observed, step, image, now_s)

@@ -15,6 +15,7 @@ from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import Cluster
 from specdecode_operator.concurrent_changes import changed_concurrently
 from specdecode_operator.denials import Denials
+from specdecode_operator.draft_exchange import asked_pods, presented
 from specdecode_operator.engine_poller import SLACK_S, EnginePoller
 from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest, child_id
 from specdecode_operator.kube_api import KubeApiError
@@ -112,6 +113,7 @@ class Reconciler:
             decided.strategy.look_again_s,
             pods.patience_left_s(observed.pods, observed.at),
             look_again_s,
+            self._request_drafts(key, observed, decided) if outcome.blocked is None else None,
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
@@ -128,6 +130,7 @@ class Reconciler:
         """What the cache has not: the time, reports of pods, events about coming nodes."""
         self.poller.follow(key, known.pods)
         observed = replace(known, at=self.now(), degraded=self.poller.degraded(known.pods))
+        observed = presented(replace(observed, drafts=self.poller.drafts.answers(key)))
         if any(map(pods.is_fetching, observed.pods)):
             observed = replace(observed, progress=await self.poller.progress(observed.pods))
         return replace(observed, node_events=await self._node_events(observed))
@@ -240,6 +243,16 @@ class Reconciler:
             return look.due_s
         self.poller.look(key, observed.uid, look, self._now_s)
         return None
+
+    def _request_drafts(self, key: Key, observed: Observed, decided: Plan) -> float | None:
+        """Ask pods to use the wanted draft; return the seconds until they are asked again.
+
+        An answer wakes the resource.
+        """
+        if decided.exchange is None or decided.exchange.wanted is None:
+            return None
+        wanted = decided.exchange.wanted
+        return self.poller.drafts.ask(key, observed.uid, asked_pods(observed, wanted), wanted)
 
     def _now_s(self) -> float:
         return self.now().timestamp()

@@ -57,8 +57,9 @@ def template_annotations(deployment: Manifest) -> Mapping[str, str]:
 
 
 def hash_of_template(deployment: Manifest) -> str | None:
-    """Config hash of the pods that a Deployment makes."""
-    return template_annotations(deployment).get(names.ANNOTATION_CONFIG_HASH)
+    """Config hash of what the pods of a Deployment run: they may have exchanged their draft."""
+    own = (deployment["metadata"].get("annotations") or {}).get(names.ANNOTATION_CONFIG_HASH)
+    return own or template_annotations(deployment).get(names.ANNOTATION_CONFIG_HASH)
 
 
 def condition(manifest: Manifest, kind: str) -> dict[str, Any]:

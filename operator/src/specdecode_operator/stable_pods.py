@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from specdecode_api import names
-from specdecode_operator import children, downloads
+from specdecode_operator import children, downloads, draft_exchange
+from specdecode_operator.draft_exchange import DraftExchange
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, ChildId, Manifest
 from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.resource import Resource
@@ -26,6 +27,8 @@ class StablePods:
     strategy: UpdateStrategy
     is_block: bool = False
     """Whether they run a block of a trial."""
+    exchange: DraftExchange | None = None
+    """How they come to run another draft; None where no draft is exchanged."""
 
 
 def engine_image(
@@ -57,13 +60,21 @@ def stable_pods(observed: Observed, step: Step, stored: Trial | None, image: str
         tuned = step.now.tuned_table
     strategy = _strategy(observed, step, block)
     pins = downloads.pins(observed, resource)
-    built = step.now.built
-    if pins or stamp or strategy.is_in_place:
-        in_place = strategy.is_in_place
+    built, exchange = step.now.built, None
+    if block is None:
+        exchange = draft_exchange.decide(observed, resource, built)
+    carrier = exchange.carrier if exchange else None
+    if pins or stamp or strategy.is_in_place or carrier:
         built = children.build(
-            resource, image, pins, tuned=tuned, is_in_place=in_place, block=stamp
+            resource,
+            image,
+            pins,
+            tuned=tuned,
+            is_in_place=strategy.is_in_place,
+            block=stamp,
+            carrier=carrier,
         )
-    return StablePods(resource, built, pins, strategy, block is not None)
+    return StablePods(resource, built, pins, strategy, block is not None, exchange)
 
 
 def _strategy(observed: Observed, step: Step, block: Block | None) -> UpdateStrategy:

@@ -10,8 +10,12 @@ from datetime import datetime
 
 from specdecode_api.report import ModelState
 from specdecode_api.speculation import Algorithm
-from specdecode_api.v1alpha1 import ModelStatus, RecommendationStatus, Status
-from specdecode_operator import conditions, pods
+from specdecode_api.v1alpha1 import (
+    ModelStatus,
+    RecommendationStatus,
+    Status,
+)
+from specdecode_operator import conditions, draft_exchange_view, pods
 from specdecode_operator.children.labels import pod_selector, selector_text
 from specdecode_operator.children.service import url
 from specdecode_operator.conditions import Check, Facts
@@ -54,12 +58,17 @@ def status(
                 "replicas": counts.get("replicas", 0),
                 "readyReplicas": sum(map(pods.is_ready, filter(pods.is_stable, seen.pods))),
                 "routableReplicas": _routable(seen.slices),
-                "updatedReplicas": counts.get("updatedReplicas", 0),
+                "updatedReplicas": draft_exchange_view.updated(
+                    plan.exchange, counts.get("updatedReplicas", 0)
+                ),
                 # Without pods of trials, which an autoscaler would count as replicas.
                 "selector": selector_text(pod_selector(metadata["name"])),
                 "address": {"url": url(metadata["name"], metadata["namespace"])},
                 "configHash": config_hash,
                 "models": _models(plan, previous),
+                "draftExchange": draft_exchange_view.exchange_status(
+                    plan.exchange, observed.resource, config_hash
+                ),
                 **_trials(plan, outcome, previous),
                 "recommendation": recommendation,
                 "measured": observed.measured,
@@ -219,6 +228,8 @@ def _facts(
         degraded=seen.degraded,
         has_draft=_has_draft(seen.resource),
         most_unavailable=most_unavailable(live),
+        exchange=draft_exchange_view.progress(plan.exchange, seen.resource),
+        draft_refusal=draft_exchange_view.refusal(plan.exchange, seen.resource),
         strategy=_strategy(seen.resource),
         is_in_place=plan.strategy.is_in_place,
         coming_node=plan.strategy.coming_node,

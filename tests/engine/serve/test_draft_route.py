@@ -48,8 +48,9 @@ def server(boot: EngineBoot, core: EngineCore) -> Iterator[RunningServer]:
     running.stop()
 
 
-def put(server: RunningServer, path: object) -> httpx.Response:
-    return httpx.put(server.url + "/speculation/draft", json={"path": str(path)}, timeout=30)
+def put(server: RunningServer, path: object, **more: str) -> httpx.Response:
+    body = {"path": str(path), **more}
+    return httpx.put(server.url + "/speculation/draft", json=body, timeout=30)
 
 
 def text_of(server: RunningServer) -> str:
@@ -138,5 +139,17 @@ def test_a_refused_draft_leaves_the_old_one_and_its_reason(server, tmp_path):
     described = server.get("/speculation/draft").json()
     assert described["path"] == str(HEAD)
     assert "the running draft stays" in described["latest_refusal"]
+    assert described["refused_needs_restart"] is False
     assert put(server, "relative/path").status_code == 400
+    assert put(server, HEAD, configHash="x" * 64).status_code == 400
     assert text_of(server)
+
+
+def test_an_engine_reports_the_configuration_of_the_draft_in_use(server, tmp_path):
+    damaged = write_damaged("wrong d2t", HEAD, tmp_path / "damaged")
+    described = put(server, damaged, configHash="v1-new").json()
+    assert (described["path"], described["config_hash"]) == (str(damaged), "v1-new")
+    assert put(server, tmp_path, configHash="v1-refused").status_code == 409
+    assert server.get("/speculation/draft").json()["config_hash"] == "v1-new"
+    assert 'config_hash="v1-new"' in server.get("/metrics").text
+    assert put(server, HEAD).json()["config_hash"] == "v1-new"

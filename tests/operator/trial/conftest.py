@@ -14,15 +14,17 @@ import pytest
 
 from specdecode_api import names
 from specdecode_api.metrics import table_hash
+from specdecode_api.report import DraftInUse
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
 from specdecode_api.v1alpha1 import SpecDecodeTrial, SpecDecodeTrialStatus
 from specdecode_operator import trial
+from specdecode_operator.draft_exchange import asked_pods, presented
 from specdecode_operator.fleet import DepthTotals, PositionTotals, Reading
 from specdecode_operator.fleet.sums import add
 from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, RequestSums, Stratum
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, Manifest, child_id
-from specdecode_operator.observed import Observed
+from specdecode_operator.observed import DraftAnswer, Observed
 from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import plan
 from specdecode_operator.settings import Settings
@@ -60,6 +62,15 @@ class Engine:
     lasting: dict[str, TableEntry] = field(default_factory=dict)
     """The last table without expiry, where another one runs until `expires_s`."""
     expires_s: float | None = None
+    runs: str = ""
+    """Config hash of what it runs: of its boot file, or of the draft that it exchanged since."""
+    report: DraftInUse | None = None
+    """What it answered about its draft; None: it was not asked."""
+
+    def exchange(self, wanted):
+        """Exchange the draft, as `PUT /speculation/draft` does."""
+        self.runs = wanted.config_hash
+        self.report = DraftInUse(path=wanted.path, config_hash=wanted.config_hash)
 
     def put(self, entries, now_s, expires_after_s):
         """Take up a table, as `PUT /speculation/table` does."""
@@ -74,8 +85,7 @@ class Engine:
 
     @property
     def arm(self):
-        annotation = self.pod["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
-        return ArmKey(annotation, table_hash(self.policy, self.entries))
+        return ArmKey(self.runs, table_hash(self.policy, self.entries))
 
     def serve(self, requests, speed, accept, failed, rng):
         """Answer requests at `speed` seconds per token and `accept` tokens per step."""
@@ -132,14 +142,20 @@ class World:
         trials = tuple(self.trials.values())
         revisions = tuple(self.revisions.values())
         at = datetime.fromtimestamp(self.now_s, UTC)
-        return Observed(
+        answers = {
+            engine.pod["metadata"]["uid"]: DraftAnswer(engine.report)
+            for engine in self.engines.values()
+        }
+        found = Observed(
             self.resource,
             dict(self.children),
             tuple(pods),
             at=at,
             trials=trials,
             revisions=revisions,
+            drafts=answers,
         )
+        return presented(found)
 
     @property
     def record(self):
@@ -172,7 +188,16 @@ class World:
         self.resource = {**self.resource, "status": told}
         self.statuses.append(told)
         self._run_controllers()
+        self._exchange_drafts(observed, decided.exchange)
         return decided
+
+    def _exchange_drafts(self, observed, exchange):
+        if exchange is None or exchange.wanted is None:
+            return
+        asked = {pod["metadata"]["uid"] for pod in asked_pods(observed, exchange.wanted)}
+        for engine in self._serving():
+            if engine.pod["metadata"]["uid"] in asked:
+                engine.exchange(exchange.wanted)
 
     def _write_objects(self, objects):
         for manifest in objects.revisions:
@@ -354,7 +379,7 @@ class World:
         boot = self._boot(config_hash)
         entries = boot.speculation.tuned or boot.speculation.entries
         self.engines[pod["metadata"]["name"]] = Engine(
-            pod, dict(entries), boot.speculation.policy, self.now_s
+            pod, dict(entries), boot.speculation.policy, self.now_s, runs=boot.config_hash
         )
 
     def _timestamp(self):
@@ -400,7 +425,7 @@ class World:
         return max(engine.entries[str(bounds[0])].candidate_steps) if bounds else None
 
     def speed(self, engine):
-        config = engine.pod["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
+        config = engine.runs
         return self.speeds.get(config, self.speeds.get(self.depth(engine), 0.02))
 
     def pass_time(self, seconds):
@@ -410,7 +435,7 @@ class World:
         for engine in serving:
             engine.expire(self.now_s)
             count = int(self.requests_per_s * seconds / len(serving) * self.rng.uniform(0.8, 1.2))
-            config = engine.pod["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
+            config = engine.runs
             accept = self.accepts.get(config, 3.0)
             engine.serve(count, self.speed(engine), accept, self.fails.get(config, 0), self.rng)
 
@@ -447,6 +472,7 @@ class World:
         boot = self._boot(config)
         engine.entries = dict(boot.speculation.tuned or boot.speculation.entries)
         engine.counted = {}
+        engine.runs, engine.report = boot.config_hash, None
         engine.expires_s = None
         engine.start_s = self.now_s
 

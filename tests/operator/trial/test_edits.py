@@ -139,6 +139,23 @@ def test_a_broken_draft_is_caught_by_its_accept_length(world):
     assert ended.status["candidate"]["requests"] <= 100
 
 
+def test_a_draft_is_tried_on_pods_of_its_own_and_exchanged_in_the_others(world):
+    made = world(canary={"replicas": 5})
+    pods = set(made.engines)
+    draft = {"draft": {"uri": "pvc://models/other"}}
+    made.edit(speculation=made.resource["spec"]["speculation"] | draft)
+    assert made.run(60, until=lambda w: w.record.trial)
+    new = made.record.trial.target.arm.config_hash
+    assert new not in {made.engines[name].runs for name in pods}
+    made.speeds = {new: 0.015}
+    ended = made.run_to_end()
+    assert (ended.status["strategy"], ended.verdict) == ("Canary", "Promoted")
+    made.run(60)
+    assert set(made.engines) == pods
+    assert {engine.runs for engine in made.engines.values()} == {new}
+    assert made.status["draftExchange"]["state"] == "Exchanged"
+
+
 def test_a_canary_that_does_not_start_is_rolled_back(world):
     made = world(strategy="Canary")
     made.edit(pageSize=32)

@@ -17,7 +17,12 @@ from specdecode_api.v1alpha1.rollout_status import (
 )
 from specdecode_api.v1alpha1.spec import Spec, SpecDecodeDeployment
 from specdecode_api.v1alpha1.speculation import Speculation
-from specdecode_api.v1alpha1.status import ModelStatus, Status
+from specdecode_api.v1alpha1.status import (
+    DraftExchangeStatus,
+    ModelStatus,
+    PodDraftStatus,
+    Status,
+)
 from specdecode_api.v1alpha1.table import Adaptive, BatchSizeEntry
 from specdecode_api.v1alpha1.template import TemplateSpec
 from specdecode_api.v1alpha1.trial import (
@@ -35,11 +40,13 @@ __all__ = [
     "BandRates",
     "BatchSizeEntry",
     "Candidate",
+    "DraftExchangeStatus",
     "Effective",
     "EngineSpec",
     "ExplorationStatus",
     "LifecycleSpec",
     "ModelStatus",
+    "PodDraftStatus",
     "RecommendationStatus",
     "Resources",
     "RolloutSpec",

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from specdecode_api.base import ResourceRecord
+from specdecode_api.base import HOT, ResourceRecord
 from specdecode_api.rules import Rule
 from specdecode_api.v1alpha1.scalars import (
     ByteSize,
@@ -42,7 +42,12 @@ class Model(ResourceRecord):
 class DraftSpec(ResourceRecord):
     """The checkpoint that proposes tokens."""
 
-    uri: Uri = Field(description="Where the draft's checkpoint lies, spelled as model.uri.")
+    uri: Uri = Field(
+        description="Where the draft's checkpoint lies, spelled as model.uri. Running engines "
+        "exchange a draft of the same config and shapes on the same PVC; otherwise pods are "
+        "replaced.",
+        json_schema_extra=HOT,
+    )
 
 
 class TokenSecret(ResourceRecord):

@@ -58,6 +58,46 @@ class ModelStatus(ResourceRecord):
     )
 
 
+class PodDraftStatus(ResourceRecord):
+    """A pod that does not use the wanted draft yet."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(
+        description="Name of the pod."
+    )
+    state: Literal["Waiting", "Reading", "Refused"] = Field(
+        description="Waiting: not asked yet or without an answer; Reading: it reads the draft."
+    )
+    message: Annotated[str, StringConstraints(max_length=1024)] = Field(
+        default="", description="What it answered."
+    )
+
+
+class DraftExchangeStatus(ResourceRecord):
+    """The latest change of nothing but the draft, in running pods or by new ones."""
+
+    uri: Annotated[str, StringConstraints(max_length=1024)] = Field(
+        description="The wanted draft, as in the spec."
+    )
+    config_hash: Annotated[str, StringConstraints(max_length=64)] = Field(
+        description="Stands for the configuration with this draft."
+    )
+    state: Literal["Exchanging", "Exchanged", "Refused", "ReplacingPods"] = Field(
+        description="Exchanged: running pods use the draft; Refused: they keep the old one and try "
+        "again; ReplacingPods: new ones begin with it."
+    )
+    exchanged: Count = Field(default=0, description="Pods that use the draft.")
+    total: Count = Field(default=0, description="Pods that are asked to use it.")
+    message: Annotated[str, StringConstraints(max_length=1024)] = Field(
+        default="", description="Why the draft is refused, or pods are replaced."
+    )
+    pods: list[PodDraftStatus] = Field(
+        default=[],
+        max_length=16,
+        json_schema_extra=map_by("name"),
+        description="The first pods that do not use it yet.",
+    )
+
+
 class Address(ResourceRecord):
     """Where requests are sent."""
 
@@ -103,6 +143,9 @@ class Status(ResourceRecord):
         max_length=2,
         json_schema_extra=map_by("role"),
         description="Models that are downloaded; absent where none is.",
+    )
+    draft_exchange: DraftExchangeStatus | None = Field(
+        default=None, description="The latest change of nothing but the draft."
     )
     recommendation: RecommendationStatus | None = Field(
         default=None, description="The table that the fleet's measurements speak for."

@@ -85,7 +85,15 @@ class TableRefused(Exception):
 
 
 class DraftRefused(Exception):
-    """A draft cannot replace the running one; the message has the difference and the remedy."""
+    """A draft cannot replace the running one; the message has the difference and the remedy.
+
+    Args:
+        needs_restart: whether an engine that starts with it may use it.
+    """
+
+    def __init__(self, message: str, *, needs_restart: bool = False) -> None:
+        super().__init__(message)
+        self.needs_restart = needs_restart
 
 
 StageDraft = Callable[[Path], Iterator[Callable[[], None]]]

@@ -52,6 +52,10 @@ class TensorError(CheckpointError):
         super().__init__(f"{file}: {fault}; {remedy}")
 
 
+class SharedTensorError(TensorError):
+    """A tensor differs from the loaded one that it has to repeat."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
     """The file of one tensor and what its header contains."""

@@ -58,7 +58,10 @@ class StagedDraft:
                 shapes = f"{list(source.shape)} instead of {list(into.shape)}"
                 raise _refused(folder, f"{name} is {shapes}, or of another type")
             if source.is_floating_point() and not _is_finite(source):
-                raise _refused(folder, f"{name} contains NaN or infinity")
+                raise DraftRefused(
+                    f"{folder}: {name} contains NaN or infinity; the running draft stays; repair "
+                    "the checkpoint"
+                )
             if _storage(into) in shared:
                 if _storage(source) not in shared:
                     raise _refused(folder, f"{name} differs from the target's, which is in use")
@@ -179,5 +182,6 @@ def _differences(one: object, other: object, place: str = "") -> Iterator[str]:
 
 def _refused(folder: Path, difference: str) -> DraftRefused:
     return DraftRefused(
-        f"{folder}: {difference}; the running draft stays; replace the pod to serve this draft"
+        f"{folder}: {difference}; the running draft stays; replace the pod to serve this draft",
+        needs_restart=True,
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from specdecode_engine.model.checkpoint import Shape, TensorError, TensorStore
+from specdecode_engine.model.checkpoint import Shape, SharedTensorError, TensorStore
 from specdecode_engine.model.config import DecoderConfig
 from specdecode_engine.model.experts import Experts, gates_first
 from specdecode_engine.model.head_order import order_heads, order_qkv
@@ -209,13 +209,13 @@ class Weights:
         """Compare a stored tensor with one that is loaded, some rows at a time.
 
         Raises:
-            TensorError: they differ, and `must_share` contains the loaded one.
+            SharedTensorError: they differ, and `must_share` contains the loaded one.
         """
         stored = self.store.tensors[name]
         is_equal = stored.shape == tuple(shared.shape) and _are_equal(self.store.get(name), rows_of)
         if not is_equal and any(shared is one for one in self.must_share):
             fault = f"{name} differs from the target's, which the running draft uses"
-            raise TensorError(stored.file, fault, "replace the pod to serve this draft")
+            raise SharedTensorError(stored.file, fault, "replace the pod to serve this draft")
         return is_equal
 
     def norm(self, name: str, config: DecoderConfig) -> Norm:

@@ -107,11 +107,14 @@ async def get_draft(request: Request) -> dict[str, object]:
 
 
 class DraftOffer(BaseModel):
-    """The body of a PUT: a folder that the engine can read."""
+    """The body of a PUT: a folder that the engine can read, and the name of the configuration."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     path: Annotated[str, Field(pattern="^/", max_length=4096)]
+    config_hash: (
+        Annotated[str, Field(min_length=1, max_length=names.MAX_CONFIG_HASH_LENGTH)] | None
+    ) = Field(default=None, alias="configHash")
 
 
 @router.put(names.PATH_DRAFT)
@@ -127,7 +130,7 @@ async def put_draft(request: Request, response: Response) -> dict[str, object]:
     offer = parse_json(DraftOffer, data)
     try:
         async with asyncio.timeout(MAX_DRAFT_SECONDS):
-            await service.drafts.apply(offer.path, DRAFT_SOURCE)
+            await service.drafts.apply(offer.path, DRAFT_SOURCE, offer.config_hash)
     except TimeoutError:
         response.status_code = 202
     except DraftRefused as error:

@@ -83,7 +83,7 @@ class Service:
         self.tracing = start_tracing(boot.server.tracing_endpoint, clock)
         self.metrics = EngineMetrics(lambda: self.engine.snapshot, self.describe)
         self.tables = Tables(boot.speculation, self.engine.reload, self.metrics.count_table)
-        self.drafts = Drafts(boot.speculation, self.engine.between_steps, self.metrics.count_draft)
+        self.drafts = Drafts(boot, self.engine.between_steps, self.metrics.count_draft)
         self.watch = TableWatch(boot, reread, self.tables, self.drafts) if reread else None
 
     @property
@@ -111,7 +111,7 @@ class Service:
         """The configuration of this engine, by the labels of `metrics.INFO`."""
         boot, speculation = self.boot, self.boot.speculation
         return {
-            "config_hash": boot.config_hash,
+            "config_hash": self.drafts.config_hash,
             "table_hash": self.tables.table_hash,
             "version": version("specdecode-engine"),
             "model": boot.model.path,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.policy import DraftRefused
-from specdecode_engine.model.checkpoint import OpenStore
+from specdecode_engine.model.checkpoint import OpenStore, SharedTensorError
 from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.draft_exchange import StagedDraft, check_same_config
@@ -59,7 +59,8 @@ class DraftStaging:
         config, network = self.config, self.models.draft
         if config.draft is None or network is None:
             algorithm = config.boot.speculation.algorithm.value
-            raise DraftRefused(f"algorithm {algorithm} has no draft model that could be exchanged")
+            message = f"algorithm {algorithm} has no draft model that could be exchanged"
+            raise DraftRefused(message, needs_restart=True)
         speculation = config.boot.speculation.model_copy(update={"draft_path": str(folder)})
         boot = config.boot.model_copy(update={"speculation": speculation})
         try:
@@ -69,7 +70,9 @@ class DraftStaging:
             check_same_config(config.draft, draft, folder)
             new = self._load(boot, draft)
         except (CheckpointError, OSError) as error:
-            raise DraftRefused(f"{error}; the running draft stays") from error
+            needs_restart = isinstance(error, SharedTensorError)
+            message = f"{error}; the running draft stays"
+            raise DraftRefused(message, needs_restart=needs_restart) from error
         return StagedDraft.compare(network, new, self.models.target, folder)
 
     def _load(self, boot: EngineBoot, draft: DraftConfig) -> LoadedDraft | None:

@@ -120,6 +120,10 @@ class Counters:
     )
     latest: Decision | None = None  # of the newest decode step
 
+    def forget_draft(self) -> None:
+        """Start the acceptance by position at 0: the draft was exchanged."""
+        self.positions.clear()
+
     def decide(self, decision: Decision) -> None:
         """Record the decision of a step; a change of draft steps is a switch."""
         if self.latest is not None and self.latest.num_steps != decision.num_steps:

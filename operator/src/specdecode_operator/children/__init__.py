@@ -3,13 +3,14 @@
 `build` composes them. Nothing reads a clock, a cluster or the environment.
 """
 
-from specdecode_operator.children.build import Built, build, finished
+from specdecode_operator.children.build import Built, Carrier, build, finished
 from specdecode_operator.children.config_map import boot_text
 from specdecode_operator.children.defaulted import defaulted
 from specdecode_operator.children.patch import access_refusals
 
 __all__ = [
     "Built",
+    "Carrier",
     "access_refusals",
     "boot_text",
     "build",

@@ -10,11 +10,12 @@ from specdecode_api import names
 from specdecode_api.boot import EngineBoot
 from specdecode_api.metrics import table_hash
 from specdecode_api.table import TableEntry, candidates
+from specdecode_api.v1alpha1 import Spec
 from specdecode_operator.children.boot_file import boot_file
 from specdecode_operator.children.config_map import config_map
 from specdecode_operator.children.deployment import deployment
 from specdecode_operator.children.disruption_budget import disruption_budget
-from specdecode_operator.children.hashes import config_hash, digest
+from specdecode_operator.children.hashes import config_hash, digest, exchange_hash
 from specdecode_operator.children.models import mounts
 from specdecode_operator.children.pod import pod_template
 from specdecode_operator.children.service import service
@@ -28,12 +29,28 @@ _NO_TABLE: Mapping[str, TableEntry] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
+class Carrier:
+    """Pods that were made for one draft and run another, which they exchanged while they ran."""
+
+    pods_hash: str
+    """Config hash of their template, which names their boot file."""
+    runs: str
+    """Config hash of what they run."""
+    draft_path: str = ""
+    """Folder of the draft with which they start, where it is not that of the spec yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Built:
     """The complete owned objects of a custom resource, and their boot file."""
 
     config_hash: str
     boot: EngineBoot
     children: tuple[Manifest, ...]
+    exchange_hash: str = ""
+    """Hash of all that an exchange of the draft leaves as it is."""
+    pods_hash: str = ""
+    """Config hash of the pod template: another one where running pods exchanged their draft."""
 
     @property
     def arm(self) -> ArmKey:
@@ -61,6 +78,7 @@ def build(
     role: str = names.ROLE_STABLE,
     is_in_place: bool = False,
     block: str = "",
+    carrier: Carrier | None = None,
 ) -> Built:
     """Build all children, or those of one role of a trial.
 
@@ -70,6 +88,7 @@ def build(
         role: of the pods; others than stable need only their boot file and their Deployment.
         is_in_place: have the Deployment replace pods in place though the spec leaves that open.
         block: distinguishes pods that a trial restarts; empty outside of such a trial.
+        carrier: pods of another draft that run this configuration without a restart.
 
     Raises:
         ResourceError: when the spec is well-formed but cannot be carried out.
@@ -85,10 +104,19 @@ def build(
     said = boot.model_dump(mode="json", exclude_defaults=True)
     fingerprint = config_hash(template, said)
     boot = boot.model_copy(update={"config_hash": fingerprint})
-    files = config_map(name, fingerprint, boot, pins)
+    pods_hash = carrier.pods_hash if carrier else fingerprint
+    lasting = exchange_hash(template, said)
+    files = config_map(name, pods_hash, _with_draft_of(carrier, boot), pins)
     in_place = is_in_place or spec.update_strategy.type == "InPlace"
     workload = deployment(
-        name, spec, template, fingerprint, is_in_place=in_place, role=role, block=block
+        name,
+        spec,
+        template,
+        pods_hash,
+        is_in_place=in_place,
+        role=role,
+        block=block,
+        annotations=_annotations(spec, lasting, carrier) if role == names.ROLE_STABLE else {},
     )
     shared = [
         service_account(name),
@@ -98,7 +126,27 @@ def build(
         workload,
     ]
     children = shared if role == names.ROLE_STABLE else [files, workload]
-    return Built(fingerprint, boot, tuple(finished(child, resource) for child in children))
+    owned = tuple(finished(child, resource) for child in children)
+    return Built(fingerprint, boot, owned, lasting, pods_hash)
+
+
+def _with_draft_of(carrier: Carrier | None, boot: EngineBoot) -> EngineBoot:
+    """The boot file of pods that still have to exchange their draft names the old one."""
+    if carrier is None or not carrier.draft_path:
+        return boot
+    speculation = boot.speculation.model_copy(update={"draft_path": carrier.draft_path})
+    return boot.model_copy(update={"speculation": speculation, "config_hash": carrier.runs})
+
+
+def _annotations(spec: Spec, lasting: str, carrier: Carrier | None) -> dict[str, str]:
+    """Annotations of a Deployment whose pods may exchange their draft."""
+    draft = spec.speculation.draft
+    if draft is None:
+        return {}
+    found = {names.ANNOTATION_EXCHANGE_HASH: lasting, names.ANNOTATION_DRAFT: draft.uri}
+    if carrier is not None and carrier.runs != carrier.pods_hash:
+        found[names.ANNOTATION_CONFIG_HASH] = carrier.runs
+    return found
 
 
 def finished(child: Manifest, resource: Resource) -> Manifest:

@@ -2,6 +2,8 @@
 
 import copy
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from specdecode_api import names
 from specdecode_api.duration import duration_s
@@ -10,6 +12,8 @@ from specdecode_operator.children import fetch
 from specdecode_operator.children.config_map import config_map_name
 from specdecode_operator.children.labels import child_labels, pod_selector
 from specdecode_operator.kinds import DEPLOYMENT, Manifest
+
+NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 
 
 def deployment_name(name: str, role: str = names.ROLE_STABLE) -> str:
@@ -26,14 +30,20 @@ def deployment(
     is_in_place: bool = False,
     role: str = names.ROLE_STABLE,
     block: str = "",
+    annotations: Mapping[str, str] = NO_ANNOTATIONS,
 ) -> Manifest:
     """Deployment that runs `pod_template` with the boot file of `config_hash`.
 
     In place, an engine terminates before its replacement starts; otherwise the replacement needs
     additional capacity. The annotation records the configuration for which this was decided.
     Another `block` of a trial has new pods, even of the same configuration.
+
+    Args:
+        annotations: others of the Deployment itself.
     """
-    decided = {"annotations": {names.ANNOTATION_IN_PLACE: config_hash}} if is_in_place else {}
+    if is_in_place:
+        annotations = {**annotations, names.ANNOTATION_IN_PLACE: config_hash}
+    decided = {"annotations": dict(annotations)} if annotations else {}
     return {
         "apiVersion": DEPLOYMENT.api_version,
         "kind": DEPLOYMENT.kind,

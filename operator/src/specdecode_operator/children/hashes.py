@@ -31,6 +31,13 @@ def config_hash(pod_template: Manifest, boot: Manifest) -> str:
     return f"{HASH_VERSION}-{digest([HASH_VERSION, pod_template, _without_hot(boot)])}"
 
 
+def exchange_hash(pod_template: Manifest, boot: Manifest) -> str:
+    """Hash of all that an exchange of the draft leaves as it is: all but the path of the draft."""
+    speculation = {**boot.get("speculation", {})}
+    speculation.pop("draft_path", None)
+    return config_hash(pod_template, {**boot, "speculation": speculation})
+
+
 def _hot_fields() -> frozenset[str]:
     """Names of the fields that running engines adopt, which is the default of a `HotRecord`."""
     return frozenset(

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from specdecode_api.boot import SpeculationBoot
+from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.policy import DraftRefused, StageDraft
 from specdecode_engine.serve.engine.core import EngineFailed
 
@@ -20,18 +20,18 @@ class Drafts:
     Owned by the event loop. Reading takes place in a thread, the copy between steps, in pieces.
 
     Args:
-        speculation: the configuration at start.
+        boot: the configuration at start.
         between_steps: runs a function on the engine's thread.
         count: called once per attempt with "applied" or "refused".
     """
 
     def __init__(
         self,
-        speculation: SpeculationBoot,
+        boot: EngineBoot,
         between_steps: Callable[[Callable[[], None]], Awaitable[None]],
         count: Callable[[str], None],
     ) -> None:
-        self._speculation = speculation
+        self._algorithm = boot.speculation.algorithm
         self._between_steps = between_steps
         self._count = count
         self._stage: StageDraft | None = None
@@ -40,21 +40,26 @@ class Drafts:
         self._source = AT_START
         self._changing_to: str | None = None
         self._refused_path: str | None = None
-        self.path = speculation.draft_path
+        self._needs_restart = False
+        self.path = boot.speculation.draft_path
+        self.config_hash = boot.config_hash  # with the draft in use
         self.latest_refusal: str | None = None
 
     def start(self, stage: StageDraft | None) -> None:
         """Enable exchanges, once the engine is loaded."""
         self._stage = stage
 
-    async def apply(self, path: str, source: str) -> None:
+    async def apply(self, path: str, source: str, config_hash: str | None = None) -> None:
         """Replace the running draft by the one in a folder; a cancelled caller does not end it.
+
+        Args:
+            config_hash: of the configuration with this draft; None: it stays.
 
         Raises:
             DraftRefused: it cannot replace the running draft.
             EngineFailed: the engine has failed.
         """
-        task = asyncio.create_task(self._apply(path, source))
+        task = asyncio.create_task(self._apply(path, source, config_hash))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         error = await asyncio.shield(task)
@@ -64,15 +69,17 @@ class Drafts:
     def describe(self) -> dict[str, object]:
         """Return the draft, its source, what replaces it now, and the latest refusal."""
         return {
-            "algorithm": self._speculation.algorithm.value,
+            "algorithm": self._algorithm.value,
             "path": self.path,
+            "config_hash": self.config_hash,
             "source": self._source,
             "changing_to": self._changing_to,
             "refused_path": self._refused_path,
+            "refused_needs_restart": self._needs_restart,
             "latest_refusal": self.latest_refusal,
         }
 
-    async def _apply(self, path: str, source: str) -> Exception | None:
+    async def _apply(self, path: str, source: str, config_hash: str | None) -> Exception | None:
         """Return why the draft was not replaced, if it was not."""
         async with self._changing:
             self._changing_to = path
@@ -80,6 +87,7 @@ class Drafts:
                 await self._exchange(path)
             except DraftRefused as error:
                 self._refused_path, self.latest_refusal = path, f"{source}: {error}"
+                self._needs_restart = error.needs_restart
                 self._count("refused")
                 return error
             except EngineFailed as error:
@@ -87,14 +95,17 @@ class Drafts:
             finally:
                 self._changing_to = None
             self.path, self._source = path, source
-            self._refused_path = self.latest_refusal = None
+            self.config_hash = config_hash or self.config_hash
+            self._refused_path, self.latest_refusal = None, None
+            self._needs_restart = False
             self._count("applied")
             log.info("the draft of %s is in use", path)
             return None
 
     async def _exchange(self, path: str) -> None:
         if self._stage is None:
-            raise DraftRefused("this engine has no draft model that could be exchanged")
+            message = "this engine has no draft model that could be exchanged"
+            raise DraftRefused(message, needs_restart=True)
         pieces = await asyncio.to_thread(self._stage, Path(path))
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             await self._between_steps(piece)

@@ -260,7 +260,7 @@ class TableWatch:
             log.error("the changed configuration is refused; the old one stays in force: %s", found)
             self._tables.refuse(CHANGED_FILE, found)
             return
-        await self._apply_draft(found.speculation.draft_path)
+        await self._apply_draft(found)
         running, changed = _without_table(self._running), _without_table(found)
         running["speculation"]["draft_path"] = self._drafts.path
         self.needs_restart = tuple(_differences(running, changed))
@@ -275,11 +275,12 @@ class TableWatch:
         else:
             log.info("the changed table is in force")
 
-    async def _apply_draft(self, path: str | None) -> None:
+    async def _apply_draft(self, found: EngineBoot) -> None:
+        path = found.speculation.draft_path
         if path is None or path == self._drafts.path:
             return
         try:
-            await self._drafts.apply(path, CHANGED_FILE)
+            await self._drafts.apply(path, CHANGED_FILE, found.config_hash)
         except (DraftRefused, EngineFailed) as error:
             log.error("the changed draft is refused; the old one stays in use: %s", error)
 

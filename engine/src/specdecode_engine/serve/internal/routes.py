@@ -65,7 +65,7 @@ async def get_engine(request: Request) -> EngineState:
         reason=service.lifecycle.not_ready_reason(),
         resume_id=service.resume_id.value,
         model=service.served_name,
-        config_hash=service.boot.config_hash,
+        config_hash=service.drafts.config_hash,
         api_port=service.api_port,
         requests=service.lifecycle.running_requests,
         capacity=service.boot.scheduling.max_running_requests,
