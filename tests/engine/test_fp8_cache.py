@@ -5,6 +5,7 @@ import torch
 
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
+from specdecode_api.speculation import Algorithm
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.layer_map import LayerMap
@@ -27,8 +28,15 @@ def plain(checkpoints) -> dict[str, Answer]:
     return run_requests(build(checkpoints, "NONE", 1, **FP8), checkpoints.vocab)
 
 
-@pytest.mark.parametrize("topk", [1, 3], ids=["chain", "tree"])
-@pytest.mark.parametrize("algorithm", DRAFTS)
+@pytest.mark.parametrize(
+    ("algorithm", "topk"),
+    [
+        (name, topk)
+        for name in DRAFTS
+        for topk in (1, 3)
+        if Algorithm(name).drafts_trees or topk == 1
+    ],
+)
 def test_texts_and_logprobs_equal_plain_ones_of_the_same_cache(
     algorithm: str, topk: int, checkpoints, plain: dict[str, Answer]
 ) -> None:
