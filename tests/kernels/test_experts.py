@@ -27,11 +27,11 @@ from tests.kernels.mixtures import (
     draw_weights,
     normal,
 )
+from tests.row_batches import ROWS, assert_rows_are_independent
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
 TYPES = (torch.float32, torch.bfloat16)
-ROWS = 67
 IN_C = {dtype: checked(backend_of("cpu", CPU, dtype)) for dtype in TYPES}
 PLAIN = checked(TORCH)
 
@@ -76,20 +76,19 @@ def test_rows_have_the_same_bits_alone_and_in_batches(dtype: torch.dtype) -> Non
         assert torch.equal(compute(first, first + size), alone[first : first + size]), size
 
 
+@pytest.mark.parametrize("has_bias", [True, False], ids=["biases", "no biases"])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_equal_rows_have_equal_results_on_any_number_of_threads(dtype: torch.dtype) -> None:
-    weights, before = pack(draw_weights(dtype, has_bias=False)), torch.get_num_threads()
-    x, routing = normal(1, WIDTH).to(dtype).expand(200, -1), draw_routing(1)
-    many = ExpertRouting(*(part.expand(200, -1) for part in routing))
-    activation = GatedActivation("silu")
-    alone = IN_C[dtype].experts(x[:1], routing, weights, activation)
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            got = IN_C[dtype].experts(x, many, weights, activation)
-            assert torch.equal(got, alone.expand(200, -1)), f"{threads} threads"
-    finally:
-        torch.set_num_threads(before)
+def test_a_row_has_the_same_bits_at_every_place_on_any_number_of_threads(
+    dtype: torch.dtype, has_bias: bool
+) -> None:
+    ops, weights = IN_C[dtype], pack(draw_weights(dtype, has_bias=has_bias))
+    x, routing = normal(ROWS, WIDTH).to(dtype), draw_routing(ROWS)
+    activation = GatedActivation("swigluoai", limit=1.5)
+    assert_rows_are_independent(
+        lambda rows: ops.experts(
+            x[rows], ExpertRouting(*(part[rows] for part in routing)), weights, activation
+        )
+    )
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)

@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import AttentionMetadata, AttentionParams, Backend, LayerKV
+from specdecode_kernels import AttentionMetadata, AttentionParams, Backend, LayerKV, TreeKV
 from specdecode_kernels.testing import backend_of
 from tests.row_batches import ROWS, SIZES, SOME_SIZES, assert_rows_are_independent
 
 CPU = torch.device("cpu")
 DIM = 10  # of a head
 KEYS = 150
+NODES = 11  # of a tree
 Op = Callable[[Tensor], Tensor]  # of the numbers of rows
 Name = Literal["torch", "cpu"]
 
@@ -106,21 +107,28 @@ PARAMS = {
 
 @every_backend
 @pytest.mark.parametrize("params", PARAMS)
+@pytest.mark.parametrize("has_tree", [False, True], ids=["cache", "cache and tree"])
 @pytest.mark.parametrize("layout", ["one request each", "one request"])
 def test_attention_of_a_row_does_not_depend_on_its_batch(
-    layout: str, params: str, name: Name, dtype: torch.dtype
+    layout: str, has_tree: bool, params: str, name: Name, dtype: torch.dtype
 ) -> None:
-    """Rows see between 1 and all keys; they belong to requests of their own or to one."""
+    """Rows see between 1 and all keys, perhaps some nodes of a tree, of their request or of one."""
     ops = backend_of(name, CPU, dtype)
     q = draw(ROWS, 6, DIM, dtype=dtype)
     kv = LayerKV(draw(KEYS, 2, DIM, dtype=dtype), draw(KEYS, 2, 7, dtype=dtype))
     kv_lens = torch.linspace(1, KEYS, ROWS).long()
+    trees = draw(ROWS, NODES, 2, DIM, dtype=dtype), draw(ROWS, NODES, 2, 7, dtype=dtype)
+    seen = draw(ROWS, NODES, dtype=torch.float32) > 0
 
     def attend(rows: Tensor) -> Tensor:
-        lens = (1,) * len(rows) if layout == "one request each" else (len(rows),)
+        is_each = layout == "one request each"
+        lens = (1,) * len(rows) if is_each else (len(rows),)
         pages = torch.arange(KEYS).expand(len(lens), -1).contiguous()
         metadata = AttentionMetadata(pages, 1, lens, kv_lens[rows], KEYS)
-        return ops.attend(q[rows], kv, metadata, None, PARAMS[params])
+        owners = rows if is_each else torch.tensor([0])
+        mask = seen[rows].unsqueeze(1 if is_each else 0)
+        tree = TreeKV(trees[0][owners], trees[1][owners], mask) if has_tree else None
+        return ops.attend(q[rows], kv, metadata, tree, PARAMS[params])
 
     assert_rows_are_independent(attend, SIZES if name == "cpu" else SOME_SIZES)
 
