@@ -1,6 +1,7 @@
 """Serves every model type of models.toml, or reports why not; the last line is JSON.
 
-Exits with 1 if logits or texts differ, or if a required type is not served.
+Exits with 1 if logits or texts differ, or if a required type is not served. `--results` writes
+what each type showed, of which docs/models.md is made.
 """
 
 import argparse
@@ -8,10 +9,12 @@ import json
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from lossless.run import build_plain
 from specdecode_api.boot import ModelImplementation
 from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.implementations import implementation_of, read_config
@@ -22,88 +25,119 @@ from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from tests.engine.checkpoints import make_checkpoints
 from zoo.logits import TOLERANCE, draw_texts, worst_differences
-from zoo.lossless_runs import find_mismatch, make_material, plain_engine
+from zoo.lossless_runs import CASES, compare_texts, make_material, plain_engine
 from zoo.models import REFUSED, REQUIRED, ZooModel, read_models
+from zoo.results import Findings, write_results
 
 DRAFT_NOISE = 0.004
 
 
 def main() -> int:
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
+    if options.results and (options.only or options.logits_only):
+        parser.error("--results is for a run of everything: leave out types and --logits-only")
     torch.set_num_threads(options.threads)
     models = read_models()
     chosen = [models[name] for name in options.only or models]
     start = time.monotonic()
-    mismatches: dict[str, str] = {}
-    redrawn = 0
-    refused: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         eagle3 = make_checkpoints(Path(folder)).eagle3
-        for model in chosen:
-            check = _Check(model, Path(folder) / model.name, eagle3, options.seed)
-            try:
-                result = check.run(lossless=not options.logits_only)
-            except CheckpointError as error:
-                refused[model.name] = str(error)
-                result = f"refused: {error}"
-            else:
-                if result:
-                    mismatches[model.name] = result
-            redrawn += check.redrawn
-            print(f"{model.name:18} {result or 'served'}", flush=True)
-    served = [m for m in chosen if m.name not in refused and m.name not in mismatches]
-    missing = [m.name for m in chosen if m.group == REQUIRED and m not in served]
-    unexpected = [m.name for m in served if m.group == REFUSED]
-    report = {
-        "types": len(chosen),
-        "served": len(served),
-        "mismatches": len(mismatches),
-        "required_missing": missing,
-        "refused": refused,
-        "redrawn": redrawn,  # texts for which a router was close to other experts
-        "seed": options.seed,
-        "seconds": round(time.monotonic() - start, 1),
-    }
+        checks = [
+            _checked(_Check(model, Path(folder) / model.name, eagle3, options.seed), options)
+            for model in chosen
+        ]
+    report = _report(checks, options.seed, time.monotonic() - start)
+    if options.results:
+        write_results(options.results, report, {one.model.name: one.findings for one in checks})
     print(json.dumps(report))
-    return 1 if mismatches or missing or unexpected else 0
+    served = {one.model.name for one in checks if one.is_served}
+    unexpected = served & {model.name for model in chosen if model.group == REFUSED}
+    return 1 if report["mismatches"] or report["required_missing"] or unexpected else 0
+
+
+def _report(checks: "list[_Check]", seed: int, seconds: float) -> dict[str, object]:
+    required = [one for one in checks if one.model.group == REQUIRED]
+    return {
+        "types": len(checks),
+        "served": sum(one.is_served for one in checks),
+        "mismatches": sum(bool(one.mismatch) for one in checks),
+        "required_missing": [one.model.name for one in required if not one.is_served],
+        "refused": {one.model.name: one.refusal for one in checks if one.refusal},
+        "redrawn": sum(one.redrawn for one in checks),  # a router was close to other experts
+        "seed": seed,
+        "seconds": round(seconds, 1),
+    }
+
+
+def _checked(check: "_Check", options: argparse.Namespace) -> "_Check":
+    try:
+        check.mismatch = check.run(lossless=not options.logits_only)
+    except CheckpointError as error:
+        check.refusal, check.findings = str(error), {}
+    result = f"refused: {check.refusal}" if check.refusal else check.mismatch or "served"
+    print(f"{check.model.name:18} {result}", flush=True)
+    return check
 
 
 class _Check:
     """One model type: its checkpoints, its logits and its texts."""
 
     def __init__(self, model: ZooModel, folder: Path, eagle3: Path, seed: int) -> None:
-        self._model = model
+        self.model = model
         self._folder = folder
         self._eagle3 = eagle3
         self._seed = seed
         self.redrawn = 0
+        self.mismatch = self.refusal = ""
+        self.findings: Findings = {}
+
+    @property
+    def is_served(self) -> bool:
+        return not self.mismatch and not self.refusal
 
     def run(self, *, lossless: bool) -> str:
-        """Return the first difference, empty if there is none."""
+        """Return the first difference, empty if there is none.
+
+        Raises:
+            CheckpointError: if the type is refused.
+        """
         target = self._folder / "target"
-        reference = self._model.make(target)
+        reference = self.model.make(target)
         texts = draw_texts(reference)
         self.redrawn = texts.redrawn
         if lossless:
-            self._model.make(self._folder / "draft", change=DRAFT_NOISE)
+            self.model.make(self._folder / "draft", change=DRAFT_NOISE)
         for implementation in implementations_of(target):
+            found = self.findings[implementation] = {}
             model = load_alone(target, implementation)
             for way, difference in worst_differences(reference, model, texts).items():
                 if not difference <= TOLERANCE:
                     return f"{implementation}, {way}: logits differ by {difference:.1e} of the most"
-            result = self._texts(target, implementation) if lossless else ""
+                found["logits"] = max(difference, found.get("logits", 0.0))
+            result = self._texts(target, implementation, found) if lossless else ""
             if result:
                 return f"{implementation}, {result}"
         return ""
 
-    def _texts(self, target: Path, implementation: ModelImplementation) -> str:
+    def _texts(
+        self, target: Path, implementation: ModelImplementation, found: dict[str, float]
+    ) -> str:
         drafts = {"STANDALONE": self._folder / "draft", "EAGLE3": self._eagle3}
         models, plain = plain_engine(target, drafts, implementation)
-        material = make_material(self._model.vocab)
-        for algorithm in drafts:
-            difference = find_mismatch(models, algorithm, plain, material, self._seed)
-            if difference:
-                return difference
+        float8 = replace(models, kv_cache_dtype="fp8_e4m3")
+        ways = (
+            ("STANDALONE", "STANDALONE", CASES, models, plain),
+            ("EAGLE3", "EAGLE3", CASES, models, plain),
+            ("fp8_e4m3", "STANDALONE", 1, float8, build_plain(float8)),
+        )
+        material = make_material(self.model.vocab)
+        for name, algorithm, most, pair, alone in ways:
+            runs = compare_texts(pair, algorithm, alone, material, self._seed, most=most)
+            if runs.difference:
+                return f"{name}: {runs.difference}"
+            found[name] = runs.cases
+            found["graph steps"] = found.get("graph steps", 0) + runs.graph_steps
         return ""
 
 
@@ -131,6 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="Seed of the cases.")
     parser.add_argument("--threads", type=int, default=2, help="Threads of torch.")
     parser.add_argument("--logits-only", action="store_true", help="Run no engines.")
+    parser.add_argument("--results", type=Path, help="File to write the findings to.")
     return parser
 
 

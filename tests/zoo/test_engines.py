@@ -9,7 +9,7 @@ from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.config import CannotServe
 from tests.zoo.conftest import MakeModel
-from zoo.lossless_runs import find_mismatch, make_material, plain_engine
+from zoo.lossless_runs import CASES, compare_texts, make_material, plain_engine
 from zoo.models import ZooModel
 
 SEED = 3
@@ -29,7 +29,10 @@ def test_text_equals_plain_text(
     models[name].make(tmp_path / "draft", change=0.004)
     drafts = {"STANDALONE": tmp_path / "draft", "EAGLE3": eagle3}
     pair, plain = plain_engine(target, drafts)
-    assert find_mismatch(pair, algorithm, plain, make_material(97), SEED) is None
+    runs = compare_texts(pair, algorithm, plain, make_material(97), SEED)
+    assert (runs.cases, runs.difference) == (CASES, "")
+    assert runs.drafted_tokens > 0
+    assert runs.graph_steps > 0
 
 
 def test_server_info_names_the_implementation(make_model: MakeModel) -> None:
