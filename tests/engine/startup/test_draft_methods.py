@@ -7,7 +7,7 @@ import pytest
 from specdecode_api.boot import SpeculationBoot
 from specdecode_api.speculation import Algorithm, Policy
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind, StepSizes
-from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.startup.config import resolve_speculation
 from specdecode_engine.startup.draft_methods.method import DraftMethod
@@ -33,6 +33,18 @@ def test_one_kind_of_head_at_most_recognizes_a_draft(checkpoints: Checkpoints) -
         found = [each for each, head in heads.items() if head.recognizes(config)]
         assert found in ([], [algorithm_of(folder)])
         assert algorithm_of(folder) == {"draft": "STANDALONE"}.get(name, name.upper())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "draft"),
+    [("MTP", "frozen_kv_mtp"), ("STANDALONE", "frozen_kv_mtp"), ("DFLASH", "eagle3")],
+)
+def test_a_draft_of_another_algorithm_is_refused_with_its_own(
+    checkpoints: Checkpoints, algorithm: str, draft: str
+) -> None:
+    folder, target = getattr(checkpoints, draft), read_config(checkpoints.target)
+    with pytest.raises(CheckpointError, match=f"draft is of algorithm {draft.upper()}; set"):
+        read_draft(Algorithm(algorithm), folder, target)
 
 
 @pytest.mark.parametrize("algorithm", [each for each in Algorithm if each.takes_draft])

@@ -392,3 +392,11 @@ def test_an_export_of_a_module_is_an_mtp_draft(checkpoints: Checkpoints, tmp_pat
     folder = export_module(checkpoints.target, tmp_path / "export")
     pair = check_pair(checkpoints.target, folder, CheckOptions())
     assert (pair.algorithm, pair.is_served) == ("MTP", True)
+
+
+@pytest.mark.parametrize("draft", ["eagle", "eagle3", "frozen_kv_mtp"])
+def test_a_draft_alone_is_refused_with_its_algorithm(checkpoints: Checkpoints, draft: str) -> None:
+    pair = check_pair(getattr(checkpoints, draft), None, CheckOptions())
+    assert not pair.is_served
+    reason = f"is a draft of algorithm {draft.upper()}, not a target; give its target first"
+    assert reason in pair.reasons[0]

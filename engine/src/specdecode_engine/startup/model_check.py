@@ -40,6 +40,7 @@ from specdecode_engine.startup.draft_methods.registry import (
     METHODS,
     algorithm_of,
     draft_warning,
+    head_algorithm,
     read_draft,
 )
 
@@ -111,7 +112,7 @@ def check_pair(target: Path, draft: Path | None, options: CheckOptions) -> PairC
         checked = _check_model(target, config, options)
     except CheckpointError as error:
         # Whether a draft fits depends on the target.
-        return PairCheck(_refused(target, error))
+        return PairCheck(_refused(target, _without_target(target, error)))
     # A draft is computed in the target's type.
     options = CheckOptions(checked.dtype, options.kv_dtype)
     if draft is None:
@@ -124,6 +125,15 @@ def check_pair(target: Path, draft: Path | None, options: CheckOptions) -> PairC
         return PairCheck(checked, found, algorithm)
     except CheckpointError as error:
         return PairCheck(checked, _refused(draft, error))
+
+
+def _without_target(folder: Path, error: CheckpointError) -> CheckpointError:
+    """Return the error of a target, or that a draft was given as one."""
+    if not (folder / "config.json").is_file() or (algorithm := head_algorithm(folder)) is None:
+        return error
+    return CheckpointError(
+        f"{folder} is a draft of algorithm {algorithm}, not a target; give its target first"
+    )
 
 
 def _check_draft(

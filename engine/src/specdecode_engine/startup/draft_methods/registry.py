@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
-from specdecode_engine.model.config_file import ConfigFile, DraftMismatch
+from specdecode_engine.model.config_file import CheckpointError, ConfigFile, DraftMismatch
 from specdecode_engine.model.dflash import DFlashHead
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
 from specdecode_engine.model.dspark import DSparkHead
@@ -55,6 +55,17 @@ def draft_folder(boot: EngineBoot) -> Path | None:
 
 def read_draft(algorithm: Algorithm, folder: Path, target: LanguageModelConfig) -> DraftConfig:
     """Read a draft's config.json and check it against the target's; its tensors may be absent."""
+    try:
+        return _read_draft(algorithm, folder, target)
+    except CheckpointError as error:
+        if (other := head_algorithm(folder)) in (algorithm, None):
+            raise
+        kind = DraftMismatch if isinstance(error, DraftMismatch) else CheckpointError
+        fault = f"{error}. The draft is of algorithm {other}; set speculation.algorithm to it"
+        raise kind(fault) from error
+
+
+def _read_draft(algorithm: Algorithm, folder: Path, target: LanguageModelConfig) -> DraftConfig:
     head = METHODS[algorithm].head
     if head is not None:
         config: DraftConfig = head.read_config(folder, target)
@@ -141,3 +152,9 @@ def algorithm_of(folder: Path) -> Algorithm:
     heads = {algorithm: method.head for algorithm, method in METHODS.items()}
     named = (each for each, head in heads.items() if head is not None and head.recognizes(config))
     return next(named, Algorithm.STANDALONE)
+
+
+def head_algorithm(folder: Path) -> Algorithm | None:
+    """Return what a checkpoint that is only a draft is for; None: it may be a target."""
+    algorithm = algorithm_of(folder)
+    return algorithm if algorithm.needs_draft and METHODS[algorithm].head is not None else None
