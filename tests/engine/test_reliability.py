@@ -10,6 +10,7 @@ from lossless.run import RandomNumSteps
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Output, Request, SamplingParams
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.weights import COMPARED_BYTES
 from specdecode_engine.startup.memory import MemoryDemand, NotEnoughMemory, plan_memory
 
 DRAFTS = ("STANDALONE", "EAGLE3")
@@ -96,10 +97,11 @@ def test_r1_the_plan_is_a_table_of_everything_that_takes_memory() -> None:
 def test_r1_an_engine_that_does_not_fit_says_the_smallest_change_that_would(
     checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specdecode_engine.startup.build.available_bytes", lambda device: 700_000)
+    available = "specdecode_engine.startup.build.available_bytes"
+    monkeypatch.setattr(available, lambda device: 850_000 + 2 * COMPARED_BYTES)
     with pytest.raises(NotEnoughMemory, match=r"max_running_requests 4 would fit"):
         make_core(checkpoints, "EAGLE3")
-    monkeypatch.setattr("specdecode_engine.startup.build.available_bytes", lambda device: 1_000)
+    monkeypatch.setattr(available, lambda device: 1_000)
     with pytest.raises(NotEnoughMemory, match=r"give the engine more memory"):
         make_core(checkpoints, "EAGLE3")
 
