@@ -17,7 +17,7 @@ import torch
 
 from engine.epsilon_pair import SIZE_82M, STRONG, write_pair
 from ngram.memory import memory_after_inserts
-from ngram.scripted_target import ScriptedSampler, answer, script
+from ngram.scripted_target import ScriptedSampler, answer, script, submit
 from peers.report import processor_model
 from specdecode_api.boot import EngineBoot, NgramBoot
 from specdecode_engine.engine import EngineCore
@@ -26,9 +26,13 @@ from specdecode_engine.speculate.ngram.texts import text_maker
 from specdecode_engine.startup.build import build_core
 
 TARGET = Path(__file__).resolve().parents[2] / "examples" / "models" / "target"
-PROMPT, ANSWER, NUM_STEPS, REPEATS = 200, 200, 7, 7
+PROMPT, ANSWER, NUM_STEPS, REPEATS, STEP_REPEATS = 200, 200, 7, 5, 3
 EDIT_CHANCE = 0.05  # of a token of the answer
 DEPTH, CONTEXT, STEPS = 12, 4000, 2000  # of the time of sources
+
+SOURCES = ("suffix", "prompt", "trie")
+PLAIN, CONTROL = "plain", "plain again"  # their difference is the error of the measurement
+Engines = dict[str, tuple[EngineCore, ScriptedSampler]]
 
 
 def main() -> int:
@@ -49,18 +53,20 @@ def main() -> int:
 
 def _compare_on(target: Path) -> dict[str, dict[str, float]]:
     """Return the gain of each source over plain decoding, for both texts."""
-    engines = {source: _engine(target, source) for source in (None, "suffix", "prompt", "trie")}
-    vocab = engines[None][0].context.target.config.vocab_size
+    engines = {source: _engine(target, source) for source in (PLAIN, CONTROL, *SOURCES)}
+    vocab = engines[PLAIN][0].context.target.config.vocab_size
     rng = random.Random(1)
-    texts = {"edit": _edit(rng, vocab), "no repetition": _without_repetition(rng, vocab)}
-    return {name: _compare(engines, text) for name, text in texts.items()}
+    return {
+        "edit": _compare_answers(engines, _edit(rng, vocab)),
+        "no repetition": _compare_steps(engines, _without_repetition(rng, vocab)),
+    }
 
 
-def _engine(target: Path, source: str | None) -> tuple[EngineCore, ScriptedSampler]:
+def _engine(target: Path, source: str) -> tuple[EngineCore, ScriptedSampler]:
     drafts = {"algorithm": "NGRAM", "num_steps": NUM_STEPS, "ngram": {"source": source}}
     document = {
         "model": {"path": str(target), "dtype": "float32"},
-        "speculation": {} if source is None else drafts,
+        "speculation": drafts if source in SOURCES else {},
         "scheduling": {"max_running_requests": 4, "overlap": False},
         "memory": {"prefix_cache": False},
         "device": "cpu",
@@ -80,11 +86,9 @@ def _without_repetition(rng: random.Random, vocab: int) -> tuple[int, ...]:
     return tuple(rng.sample(range(vocab), min(PROMPT + ANSWER, vocab)))
 
 
-def _compare(
-    engines: dict[str | None, tuple[EngineCore, ScriptedSampler]], text: tuple[int, ...]
-) -> dict[str, float]:
+def _compare_answers(engines: Engines, text: tuple[int, ...]) -> dict[str, float]:
     """Return by how much each source is faster than plain decoding; all within each repeat."""
-    seconds: dict[str | None, list[float]] = {source: [] for source in engines}
+    seconds: dict[str, list[float]] = {source: [] for source in engines}
     sources = list(engines)
     for repeat in range(REPEATS + 1):  # the first one warms up
         sources.append(sources.pop(0))  # none of them always follows the same one
@@ -94,9 +98,30 @@ def _compare(
             answer(core, sampler, text, len(text) // 2)
             if repeat:
                 seconds[source].append(time.process_time() - started)
-    plain = seconds.pop(None)
+    return _gains(seconds)
+
+
+def _compare_steps(engines: Engines, text: tuple[int, ...]) -> dict[str, float]:
+    """Return the same for text that nothing is drafted of, where engines take turns at each step.
+
+    A step of each then does the same, so that load of other processes hits all alike.
+    """
+    seconds: dict[str, list[float]] = {source: [] for source in engines}
+    for _ in range(STEP_REPEATS):
+        for core, sampler in engines.values():
+            submit(core, sampler, text, len(text) // 2)
+        while any(core.has_work() for core, _ in engines.values()):
+            for source in random.sample(list(engines), len(engines)):
+                started = time.process_time()
+                engines[source][0].step()
+                seconds[source].append(time.process_time() - started)
+    return _gains(seconds)
+
+
+def _gains(seconds: dict[str, list[float]]) -> dict[str, float]:
+    plain = seconds.pop(PLAIN)
     return {
-        str(source): round(statistics.median(p / s for p, s in zip(plain, own, strict=True)), 3)
+        source: round(statistics.median(p / s for p, s in zip(plain, own, strict=True)), 3)
         for source, own in seconds.items()
     }
 

@@ -40,11 +40,17 @@ def script(core: EngineCore) -> ScriptedSampler:
     return sampler
 
 
-def answer(core: EngineCore, sampler: ScriptedSampler, text: tuple[int, ...], prompt: int) -> None:
-    """Decode a text from its first `prompt` tokens on."""
-    sampler.text, received = text, list[int]()
+def submit(core: EngineCore, sampler: ScriptedSampler, text: tuple[int, ...], prompt: int) -> None:
+    """Begin to decode a text from its first `prompt` tokens on."""
+    sampler.text = text
     params = SamplingParams(0, len(text) - prompt, 0.0, ignore_eos=True)
     core.submit(Request("scripted", text[:prompt], params))
+
+
+def answer(core: EngineCore, sampler: ScriptedSampler, text: tuple[int, ...], prompt: int) -> None:
+    """Decode a text from its first `prompt` tokens on."""
+    submit(core, sampler, text, prompt)
+    received = list[int]()
     while core.has_work():
         for output in core.step():
             received += output.token_ids
