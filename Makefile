@@ -150,7 +150,7 @@ bench-gpu: setup ## Measure this machine's GPU within nine minutes; without a GP
 gpu-carry: setup ## Download wheels into bench/carry for a GPU machine that has only torch and transformers
 	@PYTHONPATH=bench $(RUN) python -m gpu_bench.carry $(ARGS)
 
-bench-detection: setup ## Serve damaged drafts, count false alarms, and time an engine that leaves its draft out (QUICK=1: fewer; ARGS="--part cost")
+bench-detection: setup ## Serve damaged drafts, count false alarms (simulated, and over lives of an engine), and time an engine that leaves its draft out (QUICK=1: fewer; ARGS="--part cost")
 	@PYTHONPATH=bench $(RUN) python -m detection $(if $(QUICK),--quick) $(ARGS)
 
 bench-draft-exchange: setup ## Measure how long streams wait for a token while the draft is exchanged

@@ -3,18 +3,33 @@
 import argparse
 import json
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tqdm import tqdm
 
 from detection.cost import measure as measure_cost
 from detection.damage import FILE_DAMAGE, HEAD_DAMAGE
-from detection.served import SOUND, draft_of, example_requests, run_all, served_with
+from detection.lives import KINDS
+from detection.lives import measure as measure_lives
+from detection.served import (
+    SOUND,
+    draft_of,
+    example_requests,
+    random_requests,
+    run_all,
+    served_with,
+)
 from detection.simulation import Traffic, alarms
+from specdecode_engine.batch.request import Request
 from specdecode_engine.engine import EngineCore
 
 REQUESTS = 60
-PARTS = ("heads", "false-alarms", "cost")
+TEXTS: Mapping[str, Callable[[int], list[Request]]] = {
+    "examples": example_requests,
+    "random prompts": random_requests,
+}
+PARTS = ("heads", "false-alarms", "lives", "cost")
 TRAFFICS = {
     "0.10": Traffic(0.10),
     "0.15": Traffic(0.15),
@@ -24,13 +39,13 @@ TRAFFICS = {
 }
 
 
-def measure(damage: str, requests: int) -> dict[str, object]:
-    """Serve the example prompts with a damaged head, one request after the other in batches."""
+def measure(damage: str, requests: list[Request]) -> dict[str, object]:
+    """Serve requests with a damaged head, one after the other in batches."""
     with (
         tempfile.TemporaryDirectory() as folder,
         served_with(damage, Path(folder) / "head", policy="static") as core,
     ):
-        run_all(core, example_requests(requests))
+        run_all(core, requests)
         return {**_draft_of(core), "accept_length": round(core.counters.decode.accept_length, 3)}
 
 
@@ -50,6 +65,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer requests, runs and proposals")
     parser.add_argument("--only", default="", help="heads whose name contains this")
     parser.add_argument("--part", choices=PARTS, help="one of the measurements alone")
+    parser.add_argument("--lives", type=int, default=1000, help="lives of an engine, by kind")
     arguments = parser.parse_args()
     parts = (arguments.part,) if arguments.part else PARTS
     result: dict[str, object] = {}
@@ -59,6 +75,8 @@ def main() -> None:
                 result |= _measure_heads(arguments.only, arguments.quick)
             case "false-alarms":
                 result |= _count_false_alarms(arguments.quick)
+            case "lives":
+                result["lives"] = _measure_lives(10 if arguments.quick else arguments.lives)
             case "cost":
                 result["cost"] = measure_cost(10 if arguments.quick else 60)
     print(json.dumps(result))
@@ -66,11 +84,18 @@ def main() -> None:
 
 def _measure_heads(only: str, is_quick: bool) -> dict[str, object]:
     names = [name for name in (SOUND, *FILE_DAMAGE, *HEAD_DAMAGE) if only in name]
-    heads = {}
-    for name in tqdm(names, desc="heads"):
-        heads[name] = measure(name, REQUESTS // 2 if is_quick else REQUESTS)
-        tqdm.write(f"{name}: {heads[name]}")
+    count = REQUESTS // 2 if is_quick else REQUESTS
+    heads: dict[str, dict[str, object]] = {text: {} for text in TEXTS}
+    for text, make in TEXTS.items():
+        for name in tqdm(names, desc=f"heads, {text}"):
+            heads[text][name] = measure(name, make(count))
+            tqdm.write(f"{text}, {name}: {heads[text][name]}")
     return {"heads": heads}
+
+
+def _measure_lives(lives: int) -> dict[str, dict[str, float]]:
+    with tqdm(total=lives * KINDS, desc="lives") as bar:
+        return measure_lives(lives, bar.update)
 
 
 def _count_false_alarms(is_quick: bool) -> dict[str, object]:

@@ -86,6 +86,18 @@ def example_requests(
     ]
 
 
+def random_requests(count: int, max_tokens: int = 24, temperature: float = 1.0) -> list[Request]:
+    """Prompts of six tokens without sense, which no template continues."""
+    return [
+        Request(
+            str(number),
+            tuple((number * 37 + place * 101) % 1000 + 3 for place in range(6)),
+            SamplingParams(number, max_tokens, temperature, ignore_eos=True),
+        )
+        for number in range(count)
+    ]
+
+
 def run_all(core: EngineCore, requests: list[Request]) -> dict[str, tuple[int, ...]]:
     """Run requests together; return the tokens of each."""
     tokens: dict[str, tuple[int, ...]] = {each.request_id: () for each in requests}

@@ -4,7 +4,16 @@ import json
 
 import pytest
 
-from detection.served import EXAMPLES, SOUND, draft_of, example_requests, run_all, served_with
+from detection.lives import measure as measure_lives
+from detection.served import (
+    EXAMPLES,
+    SOUND,
+    draft_of,
+    example_requests,
+    random_requests,
+    run_all,
+    served_with,
+)
 from specdecode_engine.adaptive.draft_evidence import FirstPosition
 from specdecode_engine.adaptive.draft_health import PROBE_INTERVAL, Fitness
 from specdecode_engine.adaptive.policy import Decision, Reason
@@ -102,22 +111,12 @@ def test_probes_find_that_a_sound_draft_fits_although_their_prompts_are_cached(a
 
 
 @pytest.mark.parametrize(
-    ("name", "temperature", "prompt_tokens"),
-    [("temperature 1.5", 1.5, None), ("sampled", 1.0, None), ("random prompts", 0.0, 6)],
+    ("requests", "temperature"),
+    [(example_requests, 1.5), (example_requests, 1.0), (random_requests, 0.0)],
 )
-def test_a_sound_head_is_not_called_unfit(name, temperature, prompt_tokens, tmp_path):
-    requests = example_requests(60, max_tokens=16, temperature=temperature)
-    if prompt_tokens is not None:
-        requests = [
-            Request(
-                str(number),
-                tuple((number * 37 + place * 101) % 1000 + 3 for place in range(prompt_tokens)),
-                SamplingParams(number, 16, temperature, ignore_eos=True),
-            )
-            for number in range(60)
-        ]
+def test_a_sound_head_is_not_called_unfit(requests, temperature, tmp_path):
     with served_with(SOUND, tmp_path / "x", policy="static") as core:
-        run_all(core, requests)
+        run_all(core, requests(60, max_tokens=16, temperature=temperature))
         draft = draft_of(core)
         assert not draft.is_unfit
         assert draft.evidence.proposed > 200 or temperature > 1
@@ -140,3 +139,12 @@ def test_requests_that_change_the_target_s_distribution_are_no_evidence(tmp_path
         assert draft_of(core).evidence.proposed == 0
         run_all(core, [Request("free", (3, 4, 5, 6), SamplingParams(1, 8, 1.0))])
         assert draft_of(core).evidence.proposed > 0
+
+
+def test_an_engine_s_lives_on_requests_that_are_hard_to_draft_raise_no_alarm():
+    lives = measure_lives(1)
+    short = lives.pop("short random requests")
+    assert (short["alarms"], short["judged"]) == (0, 1)
+    assert 0.05 < short["acceptance"] < 0.4
+    nothing = {"lives": 1, "alarms": 0, "judged": 0, "acceptance": 0.0}
+    assert lives == {"temperature 1.5": nothing, "JSON grammars": nothing}
