@@ -33,7 +33,7 @@ def reweighted(folder: Path, to: Path) -> Path:
     generator = torch.Generator().manual_seed(9)
     tensors = load_file(to / "model.safetensors")
     for name, tensor in tensors.items():
-        if not any(part in name for part in SHARED):
+        if tensor.is_floating_point() and not any(part in name for part in SHARED):
             tensors[name] = tensor + 0.1 * torch.randn(tensor.shape, generator=generator)
     save_file(tensors, to / "model.safetensors", {"format": "pt"})
     return to
