@@ -17,7 +17,7 @@ from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.startup.model_check import CheckOptions, check_pair
 
 CHECKPOINTS = Path(__file__).parent / "gptqmodel"
-NAMES = ("gptq-desc-act", "gptq-v2")
+FORMATS = {"awq": "awq", "gptq-desc-act": "gptq", "gptq-v2": "gptq"}
 CPU = torch.device("cpu")
 IDS = torch.tensor([3, 41, 7, 12, 8, 60, 33])
 TOLERANCE = 2e-5
@@ -32,7 +32,7 @@ def plain_weights(folder: Path) -> dict[str, torch.Tensor]:
     return plain
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FORMATS)
 def test_weights_are_those_that_gptqmodel_dequantizes(name: str) -> None:
     """In GPTQModel the product of scale and integer is a float16, in the engine a float32."""
     plain = plain_weights(CHECKPOINTS / name)
@@ -44,7 +44,7 @@ def test_weights_are_those_that_gptqmodel_dequantizes(name: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FORMATS)
 def test_logits_are_those_of_the_dequantized_weights(name: str, texts: Any) -> None:
     folder = CHECKPOINTS / name
     config = LlamaConfig.from_pretrained(folder)
@@ -69,8 +69,8 @@ def test_logits_are_those_of_the_dequantized_weights(name: str, texts: Any) -> N
         torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FORMATS)
 def test_check_names_the_format(name: str) -> None:
     checked = check_pair(CHECKPOINTS / name, None, CheckOptions(torch.bfloat16)).target
     assert checked.reason is None
-    assert checked.quantization == "gptq (int4, groups of 32)"
+    assert checked.quantization == f"{FORMATS[name]} (int4, groups of 32)"

@@ -1,9 +1,9 @@
 """Writes tiny quantized checkpoints, each with the weights as its format dequantizes them.
 
-compressed-tensors writes and dequantizes its own formats. AWQ's library needs a GPU to be
-installed, and GPTQ's other versions of torch (`gptqmodel/` has what it wrote): their tensors are
-packed here, one value at a time, as their sources describe, and dequantized before they are packed.
-Float8 blocks and MXFP4 are dequantized by transformers.
+compressed-tensors writes and dequantizes its own formats. The library of AWQ and GPTQ needs other
+versions of torch (`gptqmodel/` has what it wrote): their tensors are packed here, one value at a
+time, as their sources describe, and dequantized before they are packed. Float8 blocks and MXFP4
+are dequantized by transformers.
 """
 
 import json
