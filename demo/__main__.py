@@ -16,6 +16,7 @@ from specdecode_api import names
 NAMESPACE = "specdecode-system"
 OPERATOR_IMAGE = "specdecode-operator:dev"
 ENGINE_IMAGE = "specdecode-engine:dev"
+ROUTER_IMAGE = "specdecode-router:dev"
 RESOURCE = ROOT / "examples" / "specdecode.yaml"
 
 
@@ -73,6 +74,7 @@ def install_chart(cluster: Cluster, *more: str) -> None:
         "upgrade", "--install", "specdecode", "charts/specdecode",
         "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "5m",
         *_image("image", OPERATOR_IMAGE), *_image("engine.image", ENGINE_IMAGE),
+        *_image("router.image", ROUTER_IMAGE),
         # An image of the same name may be newer than the pod that runs it.
         "--set-string", f"podAnnotations.built-from={_operator_sources()}", *more,
     )  # fmt: skip

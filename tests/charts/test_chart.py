@@ -93,19 +93,68 @@ def test_the_api_server_takes_every_object(flags, template, run, definition):
     run("kubectl", *words, text=yaml.safe_dump_all(known))
 
 
-def test_only_the_operator_and_prometheus_reach_the_management_port_of_engines(template):
+ROUTERS = {
+    names.LABEL_PART_OF: names.PART_OF,
+    names.LABEL_COMPONENT: names.COMPONENT_ROUTER,
+}
+
+
+def policies_of(manifests):
+    return {each["metadata"]["name"]: each for each in of_kind(manifests, "NetworkPolicy")}
+
+
+def test_only_operator_routers_and_prometheus_reach_the_management_port_of_engines(template):
     manifests = template(*SETS["walled-in"])
-    policies = {each["metadata"]["name"]: each for each in of_kind(manifests, "NetworkPolicy")}
-    api, management = policies["release-specdecode-operator-engines"]["spec"]["ingress"]
+    policies = policies_of(manifests)
+    api, management, forwarded = policies["release-specdecode-operator-engines"]["spec"]["ingress"]
     assert [port["port"] for port in api["ports"]] == [names.ENGINE_PORT]
     assert [port["port"] for port in management["ports"]] == [names.MANAGEMENT_PORT]
+    assert [port["port"] for port in forwarded["ports"]] == [names.ENGINE_PORT]
+    assert forwarded["from"] == [{"podSelector": {"matchLabels": ROUTERS}}]
     (deployment,) = of_kind(manifests, "Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
-    operator, prometheus = (each["podSelector"]["matchLabels"] for each in management["from"])
-    assert operator.items() <= labels.items()
-    assert prometheus == {"app.kubernetes.io/name": "prometheus"}
+    operator, routers, prometheus = management["from"]
+    assert operator["podSelector"]["matchLabels"].items() <= labels.items()
+    assert routers == {"podSelector": {"matchLabels": ROUTERS}}  # of the same namespace
+    assert prometheus["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "prometheus"}
     egress = policies["release-specdecode-operator"]["spec"]["egress"]
     assert [port["port"] for port in egress[-1]["ports"]] == [names.MANAGEMENT_PORT]
+
+
+def test_routers_reach_engines_and_the_api_server_and_only_clients_and_prometheus_reach_them(
+    template,
+):
+    policies = policies_of(template(*SETS["walled-in"]))
+    spec = policies["release-specdecode-operator-routers"]["spec"]
+    assert spec["podSelector"] == {"matchLabels": ROUTERS}
+    engines = policies["release-specdecode-operator-engines"]["spec"]
+    api, management = spec["ingress"]
+    assert api == engines["ingress"][0]
+    assert [port["port"] for port in management["ports"]] == [names.MANAGEMENT_PORT]
+    assert management["from"] == [engines["ingress"][1]["from"][-1]]
+    _, api_server, to_engines, *more = spec["egress"]
+    assert api_server == {"ports": [{"port": 6443, "protocol": "TCP"}]}
+    assert to_engines["to"] == [{"podSelector": engines["podSelector"]}]
+    ports = [port["port"] for port in to_engines["ports"]]
+    assert ports == [names.ENGINE_PORT, names.MANAGEMENT_PORT]
+    assert more == engines["egress"][1:]
+
+
+def test_without_routers_nothing_is_granted_to_or_admitted_for_them(template):
+    manifests = template(*SETS["no-routers"])
+    text = yaml.safe_dump_all(
+        each for each in manifests if each["kind"] != "CustomResourceDefinition"
+    )
+    assert "--no-routers" in text
+    found = [line for line in text.splitlines() if "router" in line]
+    assert [line.split("=")[0].strip(" -") for line in found] == ["router-image", "no-routers"]
+    (role,) = (
+        each
+        for each in of_kind(manifests, "ClusterRole")
+        if each["metadata"]["name"] == "release-specdecode-operator"
+    )
+    granted = {resource for rule in role["rules"] for resource in rule["resources"]}
+    assert granted.isdisjoint({"secrets", "roles", "rolebindings"})
 
 
 @every_set
@@ -118,7 +167,7 @@ def test_selectors_match_labels(flags, template):
     monitors = [
         each
         for each in of_kind(manifests, "PodMonitor")
-        if not each["metadata"]["name"].endswith("-engines")
+        if not each["metadata"]["name"].endswith(("-engines", "-routers"))
     ]
     selectors += [each["spec"]["selector"]["matchLabels"] for each in monitors]
     ports = {
@@ -157,7 +206,7 @@ def test_no_user_is_fixed_and_the_images_set_a_numeric_one(template):
     for spec in pod_specs(template()):
         contexts = [spec["securityContext"], *(c["securityContext"] for c in spec["containers"])]
         assert not any({"runAsUser", "runAsGroup", "fsGroup"} & set(each) for each in contexts)
-    for member in ("operator", "engine"):
+    for member in ("operator", "engine", "router"):
         lines = (ROOT / member / "Dockerfile").read_text().splitlines()
         assert [line for line in lines if line.startswith("USER ")][-1] == "USER 65532:65532"
 
@@ -290,7 +339,10 @@ def test_the_operator_is_granted_exactly_what_it_uses(flags, kind, template):
     for role in roles:
         granted: dict[tuple[str, str], set[str]] = {}
         for rule in role["rules"]:
-            assert set(rule) == {"apiGroups", "resources", "verbs"}
+            named = {("", "secrets"): [names.ROUTER_SECRET]}
+            only = named.get((rule["apiGroups"][0], rule["resources"][0]))
+            assert set(rule) - {"resourceNames"} == {"apiGroups", "resources", "verbs"}
+            assert rule.get("resourceNames") == only
             for group in rule["apiGroups"]:
                 for resource in rule["resources"]:
                     granted.setdefault((group, resource), set()).update(rule["verbs"])
@@ -376,21 +428,22 @@ def test_the_definitions_are_those_of_the_contract_and_kept_if_wanted(template):
 
 def test_images_follow_the_versions(template):
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    for member in ("operator", "engine"):
+    for member in ("operator", "engine", "router"):
         project = tomllib.loads((ROOT / member / "pyproject.toml").read_text())
         assert project["project"]["version"] == chart["appVersion"]
     (deployment,) = of_kind(template(), "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["image"] == f"specdecode-operator:{chart['appVersion']}"
     assert f"--engine-image=specdecode-engine:{chart['appVersion']}" in container["args"]
+    assert f"--router-image=specdecode-router:{chart['appVersion']}" in container["args"]
     assert operator_images(template("--set", "image.tag=dev"))[0] == "specdecode-operator:dev"
 
 
 def operator_images(manifests):
-    """Image of the operator, and the default image of engines."""
+    """Image of the operator, the default image of engines, and the image of routers."""
     (container,) = operator_pod(manifests)["containers"]
-    (flag,) = (each for each in container["args"] if each.startswith("--engine-image="))
-    return container["image"], flag.removeprefix("--engine-image=")
+    given = dict(each.split("=", 1) for each in container["args"] if "-image=" in each)
+    return container["image"], given["--engine-image"], given["--router-image"]
 
 
 VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
@@ -398,30 +451,35 @@ DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 
 
 @pytest.mark.parametrize(
-    ("flags", "operator", "engine"),
+    ("flags", "operator", "engine", "router"),
     [
         (
             "global.imageRegistry=mirror:5000/a,image.registry=x,engine.image.registry=y",
             f"mirror:5000/a/specdecode-operator:{VERSION}",
             f"mirror:5000/a/specdecode-engine:{VERSION}",
+            f"mirror:5000/a/specdecode-router:{VERSION}",
         ),
         (
-            "image.registry=ghcr.io/a,engine.image.registry=quay.io,engine.image.repository=b/e",
+            "image.registry=ghcr.io/a,engine.image.registry=quay.io,engine.image.repository=b/e,"
+            "router.image.registry=quay.io,router.image.repository=b/r",
             f"ghcr.io/a/specdecode-operator:{VERSION}",
             f"quay.io/b/e:{VERSION}",
+            f"quay.io/b/r:{VERSION}",
         ),
         (
-            f"image.digest={DIGEST},image.tag=dev,engine.image.digest={DIGEST}",
+            f"image.digest={DIGEST},image.tag=dev,engine.image.digest={DIGEST},"
+            f"router.image.digest={DIGEST}",
             f"specdecode-operator@{DIGEST}",
             f"specdecode-engine@{DIGEST}",
+            f"specdecode-router@{DIGEST}",
         ),
     ],
     ids=["global registry", "registry each", "digests"],
 )
 def test_an_image_is_named_by_registry_repository_and_digest_or_tag(
-    flags, operator, engine, template
+    flags, operator, engine, router, template
 ):
-    assert operator_images(template("--set", flags)) == (operator, engine)
+    assert operator_images(template("--set", flags)) == (operator, engine, router)
 
 
 @pytest.mark.parametrize("path", BAD.values(), ids=BAD)

@@ -9,6 +9,7 @@ import yaml
 
 from specdecode_api import metrics as engine_metrics
 from specdecode_api import names
+from specdecode_api.metrics import router as router_metrics
 from specdecode_engine.adaptive.policy import RangeState, Reason
 from specdecode_engine.graphs.plan import GraphReport, GraphSetReport
 from specdecode_engine.stats.prometheus import CORE, EngineMetrics, RequestLatency
@@ -16,6 +17,10 @@ from specdecode_engine.stats.snapshot import CoreSnapshot, graph_values, range_s
 from specdecode_operator import children, resource
 from specdecode_operator.metrics import Metrics, OverdueTrial
 from specdecode_operator.observed import Key
+from specdecode_router.engines import EnginePool
+from specdecode_router.metrics import RouterMetrics
+from specdecode_router.routing.prefix_table import PrefixTable
+from specdecode_router.settings import EngineAddress
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "specdecode"
@@ -79,11 +84,24 @@ def operator_registry():
     return metrics.registry
 
 
+def router_registry():
+    """A router's registry in which every metric has a value."""
+    pool = EnginePool(lambda: 0.0)
+    pool.update({EngineAddress("10.0.0.1", 8001): ("chat-1", "stable")})
+    metrics = RouterMetrics(pool, PrefixTable())
+    for counter in vars(metrics).values():
+        if hasattr(counter, "_labelnames") and hasattr(counter, "inc"):
+            labels = dict.fromkeys(counter._labelnames, "x")
+            (counter.labels(**labels) if labels else counter).inc()
+    metrics.first_event_s.observe(1.0)
+    return metrics.registry
+
+
 @pytest.fixture(scope="module")
 def exported():
-    """Names of all series that engine and operator export, each with its labels."""
+    """Names of all series that engine, router and operator export, each with its labels."""
     found: dict[str, set[str]] = {"up": set()}
-    for registry in (engine_registry(), operator_registry()):
+    for registry in (engine_registry(), router_registry(), operator_registry()):
         for family in registry.collect():
             for sample in family.samples:
                 if sample.name.endswith("_created"):  # when a counter began
@@ -110,10 +128,14 @@ def promoted(template):
 
 
 def engine_monitors(manifests):
+    return monitors(manifests, "-engines")
+
+
+def monitors(manifests, suffix):
     return [
         each
         for each in manifests
-        if each["kind"] == "PodMonitor" and each["metadata"]["name"].endswith("-engines")
+        if each["kind"] == "PodMonitor" and each["metadata"]["name"].endswith(suffix)
     ]
 
 
@@ -186,8 +208,9 @@ def test_rules_are_about_what_is_exported(rules, exported, promoted):
 
 
 def test_rules_and_dashboards_keep_to_the_contract(rules, promoted):
-    """Names and labels of engines' series are those of `specdecode_api.metrics`."""
-    known = {each.sample: {*each.labels, "le"} for each in engine_metrics.ENGINE}
+    """Names and labels of engines' and routers' series are those of `specdecode_api.metrics`."""
+    contract = (*engine_metrics.ENGINE, *router_metrics.ROUTER)
+    known = {each.sample: {*each.labels, "le"} for each in contract}
     panels = [panel for path in DASHBOARDS for panel in json.loads(path.read_text())["panels"]]
     asked = [rule["expr"] for rule in rules.values()]
     asked += [target["expr"] for panel in panels for target in panel.get("targets", ())]
@@ -308,6 +331,23 @@ def test_the_monitor_finds_engine_pods_in_the_served_namespaces(template):
     assert engine_monitors(template(*EVERYTHING))[0]["spec"]["namespaceSelector"] == {"any": True}
     (monitor,) = engine_monitors(template(*NAMESPACED))
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["team-a", "team-b"]}
+
+
+def test_the_monitor_finds_router_pods(template):
+    manifest = yaml.safe_load((ROOT / "examples" / "specdecode.yaml").read_text())
+    manifest["spec"]["router"] = {}
+    routed = children.routed([], resource.parse(manifest), "router:1", is_serving=True)
+    pod = next(each for each in routed if each["kind"] == "Deployment")["spec"]["template"]
+    ports = {port["name"] for each in pod["spec"]["containers"] for port in each["ports"]}
+    (monitor,) = monitors(template(*EVERYTHING), "-routers")
+    selected = monitor["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= pod["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in ports
+    sources = {label for each in endpoint["relabelings"] for label in each.get("sourceLabels", ())}
+    label = "__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", names.LABEL_DEPLOYMENT)
+    assert sources == {label}
+    assert monitors(template(*NAMESPACED), "-routers") == []
 
 
 def test_jobs_are_called_as_the_alerts_call_them(rules, template):

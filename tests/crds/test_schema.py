@@ -56,6 +56,8 @@ def test_only_known_fields_change_without_a_restart():
         *("upHysteresis", "downHysteresis", "ceilingCoeff", "emaAlpha"),
         *("updateInterval", "warmupBatches", "replicas", "engine.upgradePolicy"),
         "speculation.draft.uri",  # where running engines can exchange the draft
+        *("router.replicas", "router.retries"),
+        *("router.resources.limits", "router.resources.requests"),
     }
 
 

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 RESOURCES = [path for path in EXAMPLES if f"kind: {names.KIND}" in path.read_text()]
 ENGINE_IMAGE = "registry.example/specdecode-engine:test"
+ROUTER_IMAGE = "registry.example/specdecode-router:test"
 
 Apply = Callable[[str], str]
 
@@ -63,7 +64,7 @@ def test_the_api_server_takes_each_document(path: Path, apply: Apply) -> None:
 @pytest.mark.apiserver
 @pytest.mark.parametrize("path", RESOURCES, ids=lambda path: path.stem)
 def test_the_api_server_takes_what_the_operator_makes_of_it(path: Path, apply: Apply) -> None:
-    rendered = render(str(path), path.read_text(), ENGINE_IMAGE)
+    rendered = render(str(path), path.read_text(), ENGINE_IMAGE, ROUTER_IMAGE)
     kinds = [each["kind"] for each in yaml.safe_load_all(rendered)]
     assert {"Deployment", "Service"} <= set(kinds)
     assert apply(rendered).count("serverside-applied") == len(kinds)

@@ -27,6 +27,7 @@ EXAMPLES = (
     "qwen3-4b-dflash",
     "qwen3-4b-dspark",
     "qwen3-8b-peagle",
+    "router",
     "vicuna-7b-eagle",
 )
 
@@ -34,7 +35,9 @@ EXAMPLES = (
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_children_of_the_examples_are_as_recorded(name):
     path = f"examples/{name}.yaml"
-    rendered = render.render(path, (ROOT / path).read_text(), "specdecode-engine:test")
+    rendered = render.render(
+        path, (ROOT / path).read_text(), "specdecode-engine:test", "specdecode-router:test"
+    )
     golden = GOLDEN / f"{name}.yaml"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(rendered)
@@ -110,7 +113,7 @@ def test_pods_meet_the_restricted_security_standard(name, example, build):
         assert security["allowPrivilegeEscalation"] is False
         assert security["capabilities"] == {"drop": ["ALL"]}
         assert security["readOnlyRootFilesystem"] is True
-    allowed = {"configMap", "emptyDir", "persistentVolumeClaim"}
+    allowed = {"configMap", "emptyDir", "persistentVolumeClaim", "secret"}
     assert all(set(volume) - {"name"} <= allowed for volume in pod["volumes"])
 
 

@@ -86,6 +86,11 @@ OTHERS = {
     ("engine", "config"): {"cpu_affinity": "0-3"},
     ("engine", "upgradePolicy"): "Roll",
     ("engine", "threads"): 2,
+    ("router",): {},
+    ("router", "replicas"): 3,
+    ("router", "resources", "limits"): {"memory": "2Gi"},
+    ("router", "resources", "requests"): {"memory": "1Gi"},
+    ("router", "retries"): 3,
     ("serving", "requestLabels"): ["code"],
     ("serving", "corsOrigins"): ["*"],
     ("serving", "tracing", "endpoint"): "http://collector:4318",
@@ -165,6 +170,7 @@ def test_pods_are_replaced_exactly_for_fields_that_need_it(path, example):
     """A folder of the same claim for the draft is another configuration of the same pods."""
     manifest = example()
     base = WITHOUT_MODEL if "ngram" in path else BASE
+    base = base | {"router": {}} if path[0] == "router" and len(path) > 1 else base
     before, after = (
         children.build(resource.parse({**manifest, "spec": spec}), ENGINE_IMAGE)
         for spec in (base, edited(base, path, OTHERS[path]))

@@ -141,11 +141,20 @@ def endpoint(uid, **conditions):
     return {"targetRef": {"kind": "Pod", "uid": uid}, "conditions": conditions}
 
 
+def slice_of(service, *endpoints):
+    labels = {"kubernetes.io/service-name": service}
+    return {"metadata": {"labels": labels}, "endpoints": [*endpoints] or None}
+
+
 def test_routable_are_pods_with_a_ready_endpoint_and_each_counts_once(world):
-    family = {"endpoints": [endpoint("a", ready=True), endpoint("b", ready=False, serving=True)]}
-    other_family = {"endpoints": [endpoint("a", ready=True), endpoint("c", ready=True)]}
-    told = tell(world(pods=[SERVING], slices=(family, other_family, {"endpoints": None})))
-    assert told["routableReplicas"] == 2
+    name = world().resource["metadata"]["name"]
+    slices = (
+        slice_of(name, endpoint("a", ready=True), endpoint("b", ready=False, serving=True)),
+        slice_of(name, endpoint("a", ready=True), endpoint("c", ready=True)),
+        slice_of(name),
+        slice_of(f"{name}-engines", *(endpoint(uid, ready=True) for uid in "def")),
+    )
+    assert tell(world(pods=[SERVING], slices=slices))["routableReplicas"] == 2
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- include "specdecode.imageReference" (dict "root" . "image" .Values.engine.image) -}}
 {{- end -}}
 
+{{- define "specdecode.routerImage" -}}
+{{- include "specdecode.imageReference" (dict "root" . "image" .Values.router.image) -}}
+{{- end -}}
+
+{{/* Labels of every router's pod, as names.py has them. */}}
+{{- define "specdecode.routerSelector" -}}
+app.kubernetes.io/part-of: specdecode
+app.kubernetes.io/component: router
+{{- end -}}
+
 {{/* Labels of every engine's pod, as names.py has them. */}}
 {{- define "specdecode.engineSelector" -}}
 app.kubernetes.io/part-of: specdecode
@@ -80,10 +90,7 @@ app.kubernetes.io/component: engine
   resources: [specdecodetrials]
   verbs: [create, delete, list, patch, watch]
 - apiGroups: [""]
-  resources: [serviceaccounts, services]
-  verbs: [create, get, list, patch, watch]
-- apiGroups: [""]
-  resources: [configmaps]
+  resources: [configmaps, serviceaccounts, services]
   verbs: [create, delete, get, list, patch, watch]
 - apiGroups: [apps]
   resources: [controllerrevisions]
@@ -103,4 +110,15 @@ app.kubernetes.io/component: engine
 - apiGroups: [""]
   resources: [events]
   verbs: [create, list]
+{{- if .Values.router.enabled }}
+# The account of routers follows EndpointSlices, which the operator may do too: it can grant no more.
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [rolebindings, roles]
+  verbs: [create, delete, get, list, patch, watch]
+# The token between routers and engines, and no other Secret.
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [specdecode-router-token]
+  verbs: [create, get, patch]
+{{- end }}
 {{- end -}}

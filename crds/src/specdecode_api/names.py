@@ -33,6 +33,7 @@ LABEL_DEPLOYMENT: Final = f"{GROUP}/deployment"
 LABEL_ROLE: Final = f"{GROUP}/role"
 PART_OF: Final = "specdecode"
 COMPONENT_ENGINE: Final = "engine"
+COMPONENT_ROUTER: Final = "router"
 ROLE_STABLE: Final = "stable"
 ROLE_CANARY: Final = "canary"
 ROLE_BASELINE: Final = "baseline"  # fresh pods of the old configuration, to compare with a canary
@@ -54,7 +55,11 @@ ANNOTATION_BLOCK: Final = f"{GROUP}/trial-block"
 # On a SpecDecodeDeployment whose state is lost: the config hash of its spec, to be put in force.
 ANNOTATION_ACCEPT_SPEC: Final = f"{GROUP}/accept-spec"
 
+# On the Secret of routers: when its tokens last changed.
+ANNOTATION_TOKENS_CHANGED: Final = f"{GROUP}/tokens-changed-at"
+
 ENGINE_CONTAINER: Final = "engine"
+ROUTER_CONTAINER: Final = "router"
 FETCH_CONTAINER: Final = "fetch"
 ENGINE_PORT: Final = 8000
 ENGINE_PORT_NAME: Final = "http"
@@ -65,6 +70,8 @@ BOOT_FILE_NAME: Final = "boot.json"
 BOOT_FOLDER: Final = "/etc/specdecode"
 PINS_FILE_NAME: Final = "pins.json"
 API_KEYS_FOLDER: Final = "/etc/specdecode-keys"
+ROUTER_SECRET: Final = "specdecode-router-token"
+"""One in each namespace with routers: so a permission can name it."""
 ROUTER_TOKEN_FOLDER: Final = "/etc/specdecode-router"
 ROUTER_TOKEN_KEY: Final = "token"
 """Key of the token that routers send; every other key of the Secret has one that is valid too."""

@@ -69,6 +69,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine-image", metavar="IMAGE", help="engine image if spec.engine.image is not set"
     )
+    parser.add_argument("--router-image", metavar="IMAGE", help="image of routers")
     parser.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of the cluster")
     parser.add_argument("--health-port", type=int, metavar="PORT", help="port of /healthz (8080)")
     parser.add_argument("--metrics-port", type=int, metavar="PORT", help="port of /metrics (9090)")
@@ -117,6 +118,13 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="let spec.template name a ServiceAccount, privileged containers, and the network, "
         "processes or folders of nodes",
+    )
+    parser.add_argument(
+        "--routers",
+        dest="has_routers",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="accept spec.router in custom resources (default)",
     )
     parser.add_argument(
         "--trials",
@@ -205,8 +213,9 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _render(options: argparse.Namespace) -> int:
-    image = options.image or from_environment().engine_image
-    sys.stdout.write(render.render(options.file, _text(options.file), image))
+    settings = from_environment()
+    images = options.image or settings.engine_image, settings.router_image
+    sys.stdout.write(render.render(options.file, _text(options.file), *images))
     return 0
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from specdecode_api.report import Degradation, Degraded
 from specdecode_operator import served
@@ -17,6 +17,9 @@ MAX_MESSAGE = 4096
 EXCHANGING = "ExchangingDraft"
 DRAFT_REFUSED = "DraftRefused"
 
+ROUTERS_NOT_READY: Final = "RoutersNotReady"
+"""Reason of a Service that leads to routers of which none is ready."""
+
 
 class Type(StrEnum):
     """Types of conditions, in the order in which they are listed."""
@@ -29,6 +32,7 @@ class Type(StrEnum):
     DEGRADED = "Degraded"
     MODEL_READY = "ModelReady"
     CONFIG_RESOLVED = "ConfigResolved"
+    ROUTER_READY = "RouterReady"
     DEFINITION_CURRENT = "DefinitionCurrent"
     STATE_LOST = "StateLost"
     SPEC_OVERRIDDEN = "SpecOverridden"
@@ -99,6 +103,8 @@ class Facts:
     """Message of condition StateLost."""
     overridden: str = ""
     """Message of condition SpecOverridden."""
+    router: Check | None = None
+    """None without routers."""
     trial: Check | None = None
     """None without a trial."""
     recommendation: Check | None = None
@@ -124,6 +130,7 @@ def checks(facts: Facts) -> dict[Type, Check]:
     if facts.overridden:
         found[Type.SPEC_OVERRIDDEN] = Check(True, "Promoted", facts.overridden)
     optional = {
+        Type.ROUTER_READY: facts.router,
         Type.MODEL_READY: _model_ready(facts),
         Type.DRAFT_HEALTHY: _draft_healthy(facts),
         Type.CANARY_HEALTHY: facts.trial,
@@ -165,6 +172,8 @@ def timestamp(now: datetime) -> str:
 
 def _ready(facts: Facts) -> Check:
     """True if the spec is served, or an earlier revision serves while a rollout is healthy."""
+    if cut_off := _cut_off(facts):
+        return cut_off
     if error := _error(facts):
         return replace(error, status=False)
     serving = f"{facts.available} of {facts.wanted} engines serve"
@@ -182,6 +191,12 @@ def _ready(facts: Facts) -> Check:
     if not facts.available:
         return Check(False, "Starting", serving)
     return Check(False, "Updating", _progress(facts))
+
+
+def _cut_off(facts: Facts) -> Check | None:
+    """That the Service leads to routers of which none is ready, if it does."""
+    router = facts.router
+    return router if router is not None and router.reason == ROUTERS_NOT_READY else None
 
 
 def _error(facts: Facts) -> Check | None:
@@ -208,7 +223,10 @@ def _error(facts: Facts) -> Check | None:
 
 def _reconciling(facts: Facts) -> Check:
     """The condition of this name in kstatus: whether the state approaches the spec."""
-    if _stall(facts) or facts.are_pods_converged:
+    stalled = _stall(facts)
+    if not stalled and facts.router is not None and not facts.router.status:
+        return replace(facts.router, status=True)
+    if stalled or facts.are_pods_converged:
         return Check(False, "AtRest", "no change is being rolled out")
     if facts.exchange:
         return Check(True, EXCHANGING, facts.exchange)
@@ -264,6 +282,8 @@ def _progress(facts: Facts) -> str:
 
 
 def _available(facts: Facts) -> Check:
+    if cut_off := _cut_off(facts):
+        return cut_off
     if facts.available:
         return Check(True, "EnginesServe", f"{facts.available} of {facts.wanted} engines serve")
     if facts.wanted == 0:
@@ -303,6 +323,8 @@ def _degraded(facts: Facts) -> Check:
         return Check(True, DRAFT_REFUSED, facts.draft_refusal)
     if facts.rollout is Rollout.STUCK:
         return Check(True, "ProgressDeadlineExceeded", _too_long(facts))
+    if cut_off := _cut_off(facts):
+        return replace(cut_off, status=True)
     if facts.degraded:
         pod, first = facts.degraded[0]
         others = len({name for name, _ in facts.degraded}) - 1

@@ -22,6 +22,8 @@ class ResourceKind:
     plural: str
     verbs: tuple[str, ...]
     status_verbs: tuple[str, ...] = ()
+    only: str | None = None
+    """Name of the only object that the verbs are for; None for all objects."""
 
     @property
     def api_version(self) -> str:
@@ -36,15 +38,14 @@ class ResourceKind:
         return f"{root}{scope}/{self.plural}{leaf}"
 
 
-_KEEP = ("create", "get", "list", "patch", "watch")
 _KEEP_AND_PRUNE = ("create", "delete", "get", "list", "patch", "watch")
 
 RESOURCE = ResourceKind(
     names.GROUP, names.VERSION, names.KIND, names.PLURAL, ("list", "watch"), ("patch",)
 )
-SERVICE_ACCOUNT = ResourceKind("", "v1", "ServiceAccount", "serviceaccounts", _KEEP)
+SERVICE_ACCOUNT = ResourceKind("", "v1", "ServiceAccount", "serviceaccounts", _KEEP_AND_PRUNE)
 CONFIG_MAP = ResourceKind("", "v1", "ConfigMap", "configmaps", _KEEP_AND_PRUNE)
-SERVICE = ResourceKind("", "v1", "Service", "services", _KEEP)
+SERVICE = ResourceKind("", "v1", "Service", "services", _KEEP_AND_PRUNE)
 DISRUPTION_BUDGET = ResourceKind(
     "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", _KEEP_AND_PRUNE
 )
@@ -76,16 +77,37 @@ EVENT = ResourceKind("", "v1", "Event", "events", ("create", "list"))
 LEASE = ResourceKind("coordination.k8s.io", "v1", "Lease", "leases", ("create", "get", "update"))
 """In the operator's own namespace, where a Role of its own grants it."""
 
+ROLE = ResourceKind("rbac.authorization.k8s.io", "v1", "Role", "roles", _KEEP_AND_PRUNE)
+"""Of routers. The operator can grant only what it may do itself."""
+ROLE_BINDING = ResourceKind(
+    "rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", _KEEP_AND_PRUNE
+)
+SECRET = ResourceKind(
+    "", "v1", "Secret", "secrets", ("create", "get", "patch"), only=names.ROUTER_SECRET
+)
+"""The tokens of routers, and no other Secret; it is not watched."""
+
 CHILDREN = (SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
 """Kinds of owned objects, in the order of writing: the workload last, after its dependencies."""
 
-WATCHED = (RESOURCE, *CHILDREN, POD, ENDPOINT_SLICE, TRIAL, CONTROLLER_REVISION)
-ALL = (*WATCHED, EVENT)
+ROUTER_CHILDREN = (ROLE, ROLE_BINDING)
+"""Kinds of owned objects that only resources with routers have."""
+
+WATCHED = (
+    RESOURCE, *CHILDREN, *ROUTER_CHILDREN, POD, ENDPOINT_SLICE, TRIAL, CONTROLLER_REVISION,
+)  # fmt: skip
+ALL = (*WATCHED, EVENT, SECRET)
+_OF_ROUTERS = frozenset((*ROUTER_CHILDREN, SECRET))
 
 BY_KIND = {kind.kind: kind for kind in ALL}
 
 OWNED_SELECTOR = f"{names.LABEL_MANAGED_BY}={names.FIELD_MANAGER}"
 """Server-side filter for owned objects, pods and endpoint slices."""
+
+
+def without_routers(kinds: tuple[ResourceKind, ...]) -> tuple[ResourceKind, ...]:
+    """Return the kinds that an operator uses which permits no routers."""
+    return tuple(kind for kind in kinds if kind not in _OF_ROUTERS)
 
 
 def selector_of(kind: ResourceKind) -> str | None:

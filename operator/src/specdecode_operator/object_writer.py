@@ -10,7 +10,15 @@ from specdecode_operator.cache import Cache
 from specdecode_operator.cluster import Cluster
 from specdecode_operator.denials import Denials
 from specdecode_operator.image_volumes import REFUSED, image_volumes
-from specdecode_operator.kinds import BY_KIND, DEPLOYMENT, ChildId, Manifest, child_id, log_fields
+from specdecode_operator.kinds import (
+    BY_KIND,
+    DEPLOYMENT,
+    ROLE_BINDING,
+    ChildId,
+    Manifest,
+    child_id,
+    log_fields,
+)
 from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, Observed, is_controlled_by
@@ -60,11 +68,12 @@ class ObjectWriter:
     async def _rejected_template(self, observed: Observed, decided: Plan) -> Blocked | None:
         """Try a Deployment with a user's template by a dry run, before anything is written."""
         template = (observed.resource.get("spec") or {}).get("template") or {}
-        workload = [each for each in decided.writes if each.manifest["kind"] == DEPLOYMENT.kind]
+        engines = ChildId(DEPLOYMENT.kind, observed.resource["metadata"]["name"])
+        workload = [each.manifest for each in decided.writes if child_id(each.manifest) == engines]
         if not template.get("spec") or not workload:
             return None
         try:
-            await self.cluster.apply(workload[0].manifest, force=True, is_trial=True)
+            await self.cluster.apply(workload[0], force=True, is_trial=True)
         except KubeApiError as error:
             if error.is_transient or error.code in _NOT_ABOUT_FIELDS:
                 return None
@@ -158,7 +167,8 @@ class ObjectWriter:
         return await self.cluster.get(kind, metadata["namespace"], metadata["name"])
 
 
-def _stages(writes: tuple[Write, ...]) -> tuple[list[Write], list[Write]]:
-    """The dependencies of a workload, and the workload."""
-    workload = [write for write in writes if write.manifest["kind"] == DEPLOYMENT.kind]
-    return [write for write in writes if write not in workload], workload
+def _stages(writes: tuple[Write, ...]) -> tuple[list[Write], ...]:
+    """The dependencies of a workload, RoleBindings after their Roles, and the workload."""
+    last = (ROLE_BINDING.kind, DEPLOYMENT.kind)
+    first = [write for write in writes if write.manifest["kind"] not in last]
+    return first, *([write for write in writes if write.manifest["kind"] == kind] for kind in last)

@@ -37,6 +37,8 @@ class Outcome:
     """Whether SpecDecodeTrials and revisions were written; otherwise the status must not change."""
     trial_error: str = ""
     """Why an object of a trial was not written; everything else was."""
+    token_error: str = ""
+    """Why the token of routers was not written; everything else was."""
 
 
 def blocked_by(live: Manifest, observed: Observed) -> Blocked:

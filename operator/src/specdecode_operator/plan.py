@@ -8,11 +8,12 @@ from specdecode_api import names
 from specdecode_api.v1alpha1 import ModelStatus
 from specdecode_operator import children, downloads, matching, trial
 from specdecode_operator.draft_exchange import DraftExchange
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, ChildId, Manifest
+from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, ChildId, Manifest
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
+from specdecode_operator.router_switch import is_router_serving
 from specdecode_operator.settings import Settings
 from specdecode_operator.stable_pods import boot_files, engine_image, stable_pods
 from specdecode_operator.trial import EngineSnapshot, Step
@@ -27,6 +28,11 @@ from specdecode_operator.trial.status_view import (
 )
 from specdecode_operator.trial.stored import RecordMemory, mark_of, mark_to_store, recorded
 from specdecode_operator.update_strategy import SURGE, UpdateStrategy
+
+NO_ROUTERS = (
+    "router: this operator permits no routers; remove it, or install the chart with "
+    "router.enabled: true"
+)
 
 
 class Cause(StrEnum):
@@ -92,6 +98,8 @@ class Plan:
     """How running pods come to use another draft; None where no draft is exchanged."""
     ignored: tuple[str, ...] = ()
     """Fields of the spec that this older operator does not know."""
+    has_routers: bool = False
+    """Whether the resource has routers, which need a token."""
 
 
 def plan(
@@ -134,7 +142,7 @@ def plan(
             written += boot_files(observed, step.now, image)
     except ResourceError as error:
         return Plan(refused=Refused(RefusalReason.INVALID, error.sentences))
-    usual = _defaulted(built.children, settings)
+    usual = _defaulted(_with_routers(observed, wanted, built.children, settings), settings)
     others = _defaulted(_not_in(usual, written), settings)
     decided = Plan(
         config_hash=built.config_hash,
@@ -146,8 +154,17 @@ def plan(
         strategy=stable.strategy,
         exchange=stable.exchange,
         ignored=wanted.ignored,
+        has_routers=wanted.spec.router is not None,
     )
     return _with_state(decided, observed, step, image, now_s)
+
+
+def _with_routers(
+    observed: Observed, wanted: Resource, built: Iterable[Manifest], settings: Settings
+) -> list[Manifest]:
+    """Add the objects of routers, as the user wants them now; engines may still change to that."""
+    is_serving = is_router_serving(observed)
+    return children.routed([*built], wanted, settings.router_image, is_serving=is_serving)
 
 
 def _with_state(decided: Plan, observed: Observed, step: Step, image: str, now_s: float) -> Plan:
@@ -189,11 +206,14 @@ def _writes(
 
 
 def _not_allowed(wanted: Resource, settings: Settings) -> tuple[str, ...]:
-    return children.access_refusals(
+    refused = children.access_refusals(
         wanted.spec.template,
         is_allowed=settings.has_template,
         has_host_access=settings.allows_host_access,
     )
+    if wanted.spec.router is None or settings.has_routers:
+        return refused
+    return (*refused, NO_ROUTERS)
 
 
 def _trial_objects(observed: Observed, step: Step, image: str) -> list[Manifest]:
@@ -242,9 +262,9 @@ def _hash_of(manifest: Manifest) -> str | None:
 
 
 def _prunes(observed: Observed, wanted: Iterable[Manifest], config_hash: str) -> list[Manifest]:
-    """Owned objects that are no longer needed: budgets, boot files without pods.
+    """Owned objects that are no longer needed: of a finished trial, of routers, budgets.
 
-    Also the Deployments of a finished trial.
+    Also boot files without pods.
     """
     desired = {identify(child) for child in wanted}
     needed = _needed_hashes(observed, config_hash)
@@ -253,13 +273,7 @@ def _prunes(observed: Observed, wanted: Iterable[Manifest], config_hash: str) ->
         for child, live in observed.children.items()
         if child not in desired
         and is_controlled_by(live, observed.uid)
-        and (
-            child.kind in (DISRUPTION_BUDGET.kind, DEPLOYMENT.kind)
-            or (
-                (child.kind == CONFIG_MAP.kind and needed is not None)
-                and _hash_of(live) not in (needed or ())
-            )
-        )
+        and (child.kind != CONFIG_MAP.kind or (needed is not None and _hash_of(live) not in needed))
     ]
 
 

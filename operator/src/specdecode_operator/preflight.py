@@ -62,7 +62,7 @@ def permissions(
         for kind in kinds
         for namespace in namespaces or (None,)
         for permission in (
-            *(Permission(verb, kind, namespace) for verb in kind.verbs),
+            *(Permission(verb, kind, namespace, name=kind.only or "") for verb in kind.verbs),
             *(Permission(verb, kind, namespace, "status") for verb in kind.status_verbs),
         )
     )

@@ -25,6 +25,7 @@ from specdecode_operator.observed import Key, Observed
 from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import Plan, plan
 from specdecode_operator.rollout import ImageRollouts, Rollout, hash_of_template, rollout
+from specdecode_operator.router_secrets import RouterSecrets
 from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
 from specdecode_operator.stable_pods import running_image
@@ -67,8 +68,10 @@ class Reconciler:
     denials: Denials[Key] = field(init=False)
     writer: ObjectWriter = field(init=False)
     image_rollouts: ImageRollouts = field(init=False)
+    tokens: RouterSecrets = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", RouterSecrets(self.cluster, self.now))
         denials: Denials[Key] = Denials(time.monotonic)
         writer = ObjectWriter(self.cluster, self.cache, self.metrics, denials)
         object.__setattr__(self, "denials", denials)
@@ -89,7 +92,9 @@ class Reconciler:
         observed = self._with_activity(key, observed, snapshot)
         decided = await self._decide(key, observed, now_s, snapshot)
         self._remember(key, decided)
+        token_wait_s, token_error = await self._ensure_token(key, decided)
         outcome = await self.writer.write(key, observed, decided)
+        outcome = replace(outcome, token_error=token_error)
         if outcome.blocked is None:
             self.denials.clear(key)
         if outcome.is_state_stored:
@@ -111,11 +116,26 @@ class Reconciler:
             0.0 if has_stored or (decided.objects.creates and is_stored) else None,
             LOOK_AFTER_CONFLICT_S if not is_reported else None,
             decided.strategy.look_again_s,
+            token_wait_s,
             pods.patience_left_s(observed.pods, observed.at),
             look_again_s,
             self._request_drafts(key, observed, decided) if outcome.blocked is None else None,
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
+
+    async def _ensure_token(self, key: Key, decided: Plan) -> tuple[float | None, str]:
+        """Write the token of routers before they start, or not: engines serve without it.
+
+        Returns:
+            When to look at it again, in seconds, and why it was not written.
+        """
+        if not decided.has_routers:
+            return None, ""
+        try:
+            return await self.tokens.ensure(key.namespace), ""
+        except KubeApiError as error:
+            log.warning("tokens of routers not written", extra={"why": str(error)})
+            return LOOK_AGAIN_S, str(error)
 
     def _forget(self, key: Key) -> None:
         """Drop everything about a resource that is gone."""

@@ -50,11 +50,12 @@ def _parse(path: str, document: Manifest) -> Resource:
         raise _file_error(path, error.sentences) from None
 
 
-def render(path: str, text: str, engine_image: str) -> str:
+def render(path: str, text: str, engine_image: str, router_image: str) -> str:
     """The owned objects of every custom resource in a YAML text, as one YAML stream."""
     manifests: list[Manifest] = []
     for resource in read(path, text):
-        manifests += _build(path, resource, engine_image).children
+        built = _build(path, resource, engine_image).children
+        manifests += children.routed(built, resource, router_image, is_serving=True)
     return yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=100)
 
 

@@ -42,6 +42,7 @@ class Resync:
     add_after: Callable[[Key, float], None]
     metrics: Metrics
     clock: Callable[[], float]
+    kinds: tuple[ResourceKind, ...] = WATCHED
     last_success: float | None = None
     _is_wanted: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -51,7 +52,7 @@ class Resync:
 
     async def once(self) -> None:
         """List every watched kind once, and queue the resources of changed objects."""
-        for kind in WATCHED:
+        for kind in self.kinds:
             for namespace in self.namespaces or (None,):
                 for key in await self._compare(kind, namespace):
                     self.add(key)

@@ -18,7 +18,7 @@ from specdecode_operator.engine_poller import EnginePoller
 from specdecode_operator.errors import StartError
 from specdecode_operator.health import Vitals
 from specdecode_operator.heap import collect_forever, frozen_heap
-from specdecode_operator.kinds import ALL
+from specdecode_operator.kinds import ALL, WATCHED, ResourceKind, without_routers
 from specdecode_operator.leader_election import Election
 from specdecode_operator.leader_gate import LeaderGate, lead, work_together
 from specdecode_operator.metrics import Metrics
@@ -129,7 +129,14 @@ def _build(
         served_crd,
     )
     resync = Resync(
-        cluster, cache, settings.namespaces, gate.add, gate.add_after, metrics, time.monotonic
+        cluster,
+        cache,
+        settings.namespaces,
+        gate.add,
+        gate.add_after,
+        metrics,
+        time.monotonic,
+        _kinds(settings, WATCHED),
     )
     metrics.watch_queue(queue.depth, queue.oldest_s)
     metrics.watch_resources(cache.resources)
@@ -148,7 +155,8 @@ async def _run_tasks(built: _Components, election: Election | None, stop: asynci
     """
     settings, metrics, gate = built.settings, built.metrics, built.gate
     handler = EventHandler(built.cache, gate.add, metrics, built.resync.want)
-    registry = register(handler, built.vitals, built.cluster.api.renewed)
+    kinds = _kinds(settings, WATCHED)
+    registry = register(handler, built.vitals, built.cluster.api.renewed, kinds)
     watching_crd = built.served_crd.watch(
         built.cluster, metrics, settings.resync_seconds, gate.add_all
     )
@@ -195,9 +203,14 @@ async def _work(built: _Components) -> None:
         group.create_task(work_together(built.queue, built.reconciler, count))
 
 
+def _kinds(settings: Settings, kinds: tuple[ResourceKind, ...]) -> tuple[ResourceKind, ...]:
+    """The kinds that this operator uses."""
+    return kinds if settings.has_routers else without_routers(kinds)
+
+
 def _permissions(settings: Settings) -> tuple[Permission, ...]:
     """Every permission that this operator uses."""
-    wanted = permissions(ALL, settings.namespaces)
+    wanted = permissions(_kinds(settings, ALL), settings.namespaces)
     if not settings.leader_election:
         return wanted
     return wanted + lease_permissions(own_settings.lease_namespace(settings), settings.lease_name)

@@ -4,7 +4,7 @@ import os
 import socket
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -26,11 +26,17 @@ def default_engine_image() -> str:
     return f"specdecode-engine:{version()}"
 
 
+def default_router_image() -> str:
+    """Image of the router that was released together with this operator."""
+    return f"specdecode-router:{version()}"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of an operator process."""
 
     engine_image: str
+    router_image: str = field(default_factory=lambda: default_router_image())
     namespaces: tuple[str, ...] = ()
     """Namespaces to watch; empty means all."""
     kubeconfig: str | None = None
@@ -54,6 +60,8 @@ class Settings:
     """Whether custom resources may contain spec.template."""
     allows_host_access: bool = False
     """Whether spec.template may name a ServiceAccount, the node's network or folders."""
+    has_routers: bool = True
+    """Whether custom resources may have routers, which takes permissions on roles and a Secret."""
     has_trials: bool = True
     """Whether trials may run; without, engines keep the configuration in force."""
     pod_defaults: PodDefaults = NO_DEFAULTS
@@ -91,6 +99,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
     """
     return Settings(
         engine_image=_read(environment, "ENGINE_IMAGE") or default_engine_image(),
+        router_image=_read(environment, "ROUTER_IMAGE") or default_router_image(),
         namespaces=tuple(_read(environment, "NAMESPACES").split()),
         kubeconfig=environment.get("KUBECONFIG") or None,
         health_port=int(_number(environment, "HEALTH_PORT", 8080)),
@@ -106,6 +115,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         max_concurrent_rollouts=int(_number(environment, "MAX_CONCURRENT_ROLLOUTS", 2)),
         has_template=_truth(environment, "TEMPLATE", default=True),
         allows_host_access=_truth(environment, "TEMPLATE_HOST_ACCESS", default=False),
+        has_routers=_truth(environment, "ROUTERS", default=True),
         has_trials=_truth(environment, "TRIALS", default=True),
         pod_defaults=pod_defaults(
             _read(environment, "POD_SECURITY_CONTEXT"),

@@ -4,7 +4,6 @@ Whether pods are ready is read from the pods: the Deployment's controller counts
 outage of the API server.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -16,6 +15,7 @@ from specdecode_api.v1alpha1 import (
     Status,
 )
 from specdecode_operator import conditions, draft_exchange_view, pods
+from specdecode_operator.children import engines_service_name
 from specdecode_operator.children.labels import pod_selector, selector_text
 from specdecode_operator.children.service import url
 from specdecode_operator.conditions import Check, Facts
@@ -25,9 +25,12 @@ from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import Plan
 from specdecode_operator.rollout import condition, most_unavailable, rollout
+from specdecode_operator.router_switch import accept_routers, leads_to_routers, ready_routers
 from specdecode_operator.trial import Step, learning
 from specdecode_operator.trial.restarts import is_tried
 from specdecode_operator.trial.status_view import health
+
+SERVICE_LABEL = "kubernetes.io/service-name"
 
 
 def status(
@@ -57,12 +60,13 @@ def status(
                 "observedGeneration": metadata["generation"],
                 "replicas": counts.get("replicas", 0),
                 "readyReplicas": sum(map(pods.is_ready, filter(pods.is_stable, seen.pods))),
-                "routableReplicas": _routable(seen.slices),
+                "routableReplicas": _routable(seen),
                 "updatedReplicas": draft_exchange_view.updated(
                     plan.exchange, counts.get("updatedReplicas", 0)
                 ),
                 # Without pods of trials, which an autoscaler would count as replicas.
                 "selector": selector_text(pod_selector(metadata["name"])),
+                "router": _router(seen, plan),
                 "address": {"url": url(metadata["name"], metadata["namespace"])},
                 "configHash": config_hash,
                 "models": _models(plan, previous),
@@ -109,16 +113,52 @@ def _deployment(seen: Observed) -> Manifest | None:
     return found if found is not None and is_controlled_by(found, seen.uid) else None
 
 
-def _routable(slices: Iterable[Manifest]) -> int:
-    """Pods to which the Service sends requests; a pod has an endpoint per address family."""
+def _routable(seen: Observed) -> int:
+    """Engine pods to which the Service, or the routers, send requests.
+
+    A pod has an endpoint per address family.
+    """
+    name = seen.resource["metadata"]["name"]
+    service = engines_service_name(name) if leads_to_routers(seen) else name
     return len(
         {
             endpoint["targetRef"]["uid"]
-            for each in slices
+            for each in seen.slices
+            if (each["metadata"].get("labels") or {}).get(SERVICE_LABEL, service) == service
             for endpoint in each.get("endpoints") or ()
             if endpoint.get("targetRef") and (endpoint.get("conditions") or {}).get("ready")
         }
     )
+
+
+def _router(seen: Observed, plan: Plan) -> Manifest | None:
+    """Status of the routers; unchanged for a rejected spec."""
+    if plan.refused:
+        before: Manifest | None = (seen.resource.get("status") or {}).get("router")
+        return before
+    if not plan.has_routers:
+        return None
+    return {"readyReplicas": ready_routers(seen), "isServing": leads_to_routers(seen)}
+
+
+def _router_check(seen: Observed, plan: Plan, outcome: Outcome) -> Check | None:
+    """Condition of the routers; None without any."""
+    if plan.refused or not plan.has_routers:
+        return None
+    ready = ready_routers(seen)
+    if leads_to_routers(seen) and not ready:
+        return Check(False, conditions.ROUTERS_NOT_READY, "no router is ready")
+    if leads_to_routers(seen):
+        return Check(True, "RoutersServe", f"{ready} routers serve")
+    if not ready and outcome.token_error:
+        return Check(False, "TokenNotWritten", outcome.token_error)
+    if not ready:
+        message = "the Service leads to the engines until a router is ready"
+        return Check(False, "RoutersStarting", message)
+    if accept_routers(seen):
+        return Check(False, "Switching", "the Service is about to lead to the routers")
+    message = "the Service leads to the engines until all that are ready accept routers"
+    return Check(False, "WaitingForEngines", message)
 
 
 def _trial_check(plan: Plan, outcome: Outcome, resource: Manifest) -> Check | None:
@@ -244,6 +284,7 @@ def _facts(
         and all(model.state is ModelState.READY for model in plan.models),
         lost=plan.lost,
         overridden=plan.overridden,
+        router=_router_check(seen, plan, outcome),
         trial=_trial_check(plan, outcome, seen.resource),
         recommendation=_recommendation_check(plan, seen.resource),
     )

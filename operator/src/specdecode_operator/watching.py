@@ -16,7 +16,13 @@ from kubernetes.aio.client import Configuration
 
 from specdecode_operator.cache import Cache
 from specdecode_operator.health import Vitals, problems
-from specdecode_operator.kinds import OWNED_SELECTOR, WATCHED, Manifest, selector_of
+from specdecode_operator.kinds import (
+    OWNED_SELECTOR,
+    WATCHED,
+    Manifest,
+    ResourceKind,
+    selector_of,
+)
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
 from specdecode_operator.settings import Settings
@@ -63,6 +69,7 @@ def register(
     handler: EventHandler,
     vitals: Callable[[], Vitals],
     credentials: Callable[[], Awaitable[Configuration]],
+    kinds: tuple[ResourceKind, ...] = WATCHED,
 ) -> kopf.OperatorRegistry:
     """Build Kopf's registry; Kopf logs in again after every response of 401."""
     registry = kopf.OperatorRegistry()
@@ -75,7 +82,7 @@ def register(
         )  # kept by Kopf until the object is deleted
         handler.handle(event["type"], dict(event["object"]), is_known)
 
-    for kind in WATCHED:
+    for kind in kinds:
         kopf.on.event(
             group=kind.group,
             version=kind.version,

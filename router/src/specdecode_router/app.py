@@ -134,7 +134,7 @@ class RouterManagement:
             case names.PATH_LIVE | names.PATH_STARTUP:
                 return _probe(None)
             case names.PATH_READY:
-                return _probe(self.lifecycle.not_ready_reason())
+                return _probe(self._not_ready_reason())
             case names.PATH_METRICS:
                 encode, content_type = choose_encoder(request.headers.get("accept", ""))
                 body = encode(self.relay.metrics.registry)
@@ -142,6 +142,11 @@ class RouterManagement:
             case names.PATH_SERVER_INFO:
                 return JSONResponse(self._info())
         return HttpError(404, "it is not served here", code="not_found").response()
+
+    def _not_ready_reason(self) -> str | None:
+        """A router gets no requests before it knows the engines; those that come anyway wait."""
+        has_started = self.relay.pool.has_started
+        return self.lifecycle.not_ready_reason() or (None if has_started else "starting")
 
     def _info(self) -> dict[str, object]:
         """Return what is known of the engines, for people."""
@@ -162,7 +167,7 @@ class RouterManagement:
             }
             for each in self.relay.pool.engines.values()
         ]
-        state = self.lifecycle.not_ready_reason() or "ready"
+        state = self._not_ready_reason() or "ready"
         return {"state": state, "engines": engines, "prefix_blocks": len(self.relay.table)}
 
 

@@ -38,12 +38,17 @@ async def discover(
 
 
 async def _follow_slices(settings: RouterSettings, update: Callable[[Found], None]) -> None:
-    """List and watch the EndpointSlices; without the API server the known engines stay."""
+    """List and watch the EndpointSlices.
+
+    The known engines stay without the API server, and without any slice: a Service has one even
+    without pods, so the Service was deleted, and this router is about to end.
+    """
     # Imported here: the client takes a second and 60 MB, which a list of engines does not need.
     from specdecode_router.kube_watch import ListExpired, open_watch
 
     assert settings.service is not None
     assert settings.namespace is not None
+    is_first = True
     while True:
         try:
             async with open_watch(
@@ -52,7 +57,8 @@ async def _follow_slices(settings: RouterSettings, update: Callable[[Found], Non
                 known: dict[str, Mapping[str, Any]] = {}
                 async for kind, manifest in slices:
                     _apply(known, kind, manifest)
-                    if kind != "LIST":
+                    if kind != "LIST" and (known or is_first):
+                        is_first = False
                         update(engines_of(known.values(), settings.deployment))
         except ListExpired:
             continue

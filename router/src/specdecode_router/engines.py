@@ -67,12 +67,15 @@ class EnginePool:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.engines: dict[EngineAddress, RoutedEngine] = {}
+        self.is_discovered = False
+        self.has_started = False
+        """Whether all engines that were there at the start have been polled."""
         self._generations = itertools.count()
-        self._has_served = False
         self._changed = asyncio.Event()
 
     def update(self, found: Mapping[EngineAddress, tuple[str, str]]) -> None:
         """Take over what was discovered: pod and arm of each engine by its address."""
+        self.is_discovered = True
         gone = self.engines.keys() - found.keys()
         for address in gone:
             self.engines.pop(address).reason = "removed"
@@ -91,13 +94,13 @@ class EnginePool:
         was_ready, engine.reason = engine.reason is None, state.reason
         if engine.reason is None and not was_ready:
             # Engines that were there before this router need no slow start.
-            is_new = self._has_served or engine.ready_since_s is not None
+            is_new = self.has_started or engine.ready_since_s is not None
             engine.ready_since_s = now_s if is_new else float("-inf")
         self.notify()
 
     def end_start(self) -> None:
         """Note that all engines were polled once: those that come from now on start slowly."""
-        self._has_served = True
+        self.has_started = True
 
     def lose(self, engine: RoutedEngine, reason: str, *, has_ended: bool) -> None:
         """Note that an engine does not answer.

@@ -45,15 +45,21 @@ class Poller:
         for address, engine in self._pool.engines.items():
             if address not in self._tasks:
                 self._tasks[address] = engine, asyncio.create_task(self._poll_forever(engine))
+        self._note_start()
+
+    def _note_start(self, *polled: EngineAddress) -> None:
+        if self._pool.has_started:
+            return
+        self._polled.update(polled)
+        if self._pool.is_discovered and self._pool.engines.keys() <= self._polled:
+            self._pool.end_start()
 
     async def _poll_forever(self, engine: RoutedEngine) -> None:
         timeouts = 0
         while True:
             is_answered = await self._poll(engine, is_patient=timeouts < TIMEOUTS_ALLOWED)
             timeouts = 0 if is_answered else timeouts + 1
-            self._polled.add(engine.address)
-            if self._pool.engines.keys() <= self._polled:
-                self._pool.end_start()
+            self._note_start(engine.address)
             await asyncio.sleep(PERIOD_SECONDS if is_answered else LOST_PERIOD_SECONDS)
 
     async def _poll(self, engine: RoutedEngine, *, is_patient: bool) -> bool:

@@ -87,6 +87,13 @@ def _parser() -> argparse.ArgumentParser:
         description="Send requests to engines with the longest known prefix, and continue streams "
         "of lost engines on others.",
     )
+    _add_engines(parser)
+    _add_calls(parser)
+    _add_server(parser)
+    return parser
+
+
+def _add_engines(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--engines",
@@ -105,13 +112,10 @@ def _parser() -> argparse.ArgumentParser:
         help="file with the token that engines require, or folder with the file token; read again "
         "when it changes",
     )
-    add("--host", help="address of the API to listen on (default: 0.0.0.0)")
-    add("--port", type=int, help=f"port of the API (default: {names.ENGINE_PORT})")
-    add(
-        "--management-port",
-        type=int,
-        help=f"port of probes and metrics (default: {names.MANAGEMENT_PORT})",
-    )
+
+
+def _add_calls(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--retries",
         type=_count,
@@ -124,6 +128,17 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         help="seconds that a request waits for an engine, unless its header "
         f"{names.HEADER_TIMEOUT} has others (default: {DEFAULT_TIMEOUT_SECONDS:g})",
+    )
+
+
+def _add_server(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--host", help="address of the API to listen on (default: 0.0.0.0)")
+    add("--port", type=int, help=f"port of the API (default: {names.ENGINE_PORT})")
+    add(
+        "--management-port",
+        type=int,
+        help=f"port of probes and metrics (default: {names.MANAGEMENT_PORT})",
     )
     add(
         "--pre-stop",
@@ -156,7 +171,6 @@ def _parser() -> argparse.ArgumentParser:
         help="origins of web pages that may use the API from a browser; * permits all",
     )
     add("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
-    return parser  # fmt: skip
 
 
 def _addresses(text: str) -> tuple[EngineAddress, ...]:

@@ -13,6 +13,10 @@ from specdecode_operator.kinds import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     RESOURCE,
+    ROLE,
+    ROLE_BINDING,
+    ROUTER_CHILDREN,
+    SECRET,
     SERVICE,
     SERVICE_ACCOUNT,
     ResourceKind,
@@ -104,6 +108,68 @@ def test_the_confined_operator_creates_restores_and_deletes_its_objects(
     api.merge(RESOURCE, namespace, "chat", {"spec": {"replicas": 1}})
     until(lambda: api.get(DISRUPTION_BUDGET, namespace, "chat") is None)
     assert operator.metric("api_error_total", code="403") == 0
+
+
+def test_the_confined_operator_creates_restores_and_deletes_what_routers_need(
+    operator, api, namespace, chat, until
+):
+    chat(router={})
+    for kind in ROUTER_CHILDREN:
+        until(lambda kind=kind: api.get(kind, namespace, "chat-router"))
+    until(lambda: api.get(DEPLOYMENT, namespace, "chat-router"))
+    until(lambda: api.get(SECRET, namespace, names.ROUTER_SECRET))
+    api.delete(ROLE, namespace, "chat-router")
+    until(lambda: api.get(ROLE, namespace, "chat-router"))
+    api.merge(RESOURCE, namespace, "chat", {"spec": {"router": None}})
+    for kind in (*ROUTER_CHILDREN, DEPLOYMENT, SERVICE_ACCOUNT, DISRUPTION_BUDGET):
+        until(lambda kind=kind: api.get(kind, namespace, "chat-router") is None)
+    until(lambda: api.get(SERVICE, namespace, "chat-engines") is None)
+    assert operator.metric("api_error_total", code="403") == 0
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["delete"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
+        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
+    ],
+    ids=["verb", "pods", "secrets", "everything"],
+)
+def test_a_role_grants_nothing_but_to_follow_endpoints(rule, account, namespace):
+    role = an_object(ROLE, "chat-router", namespace, labels=MANAGED) | {"rules": [rule]}
+    answer = create(account, ROLE, role)
+    assert answer.status_code == 403, answer.text
+    allowed = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"]}
+    role["rules"] = [allowed | {"verbs": ["list", "watch"]}]
+    assert create(account, ROLE, role).status_code == 201
+
+
+def test_a_binding_is_for_the_account_of_its_name_only(account, namespace):
+    def binding(kind, role, subject):
+        reference = {"apiGroup": ROLE.group, "kind": kind, "name": role}
+        subjects = [{"kind": "ServiceAccount", "name": subject, "namespace": namespace}]
+        plain = an_object(ROLE_BINDING, "chat-router", namespace, labels=MANAGED)
+        return plain | {"roleRef": reference, "subjects": subjects}
+
+    rule = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]}
+    role = an_object(ROLE, "chat-router", namespace, labels=MANAGED) | {"rules": [rule]}
+    assert create(account, ROLE, role).status_code == 201
+    other = create(account, ROLE_BINDING, binding("Role", "chat-router", "default"))
+    assert_refused(other, "only to the account of its name")
+    cluster = create(account, ROLE_BINDING, binding("ClusterRole", "view", "view"))
+    assert cluster.status_code == 403, cluster.text
+    right = create(account, ROLE_BINDING, binding("Role", "chat-router", "chat-router"))
+    assert right.status_code == 201, right.text
+
+
+def test_the_operator_reads_and_writes_no_other_secret(account, api, namespace):
+    other = an_object(SECRET, "others", namespace, labels=MANAGED)
+    api.create(SECRET, other)
+    assert account.get(SECRET.path(namespace, "others")).status_code == 403
+    assert account.get(SECRET.path(namespace)).status_code == 403
+    assert merge(account, SECRET, namespace, "others", {"data": {}}).status_code == 403
 
 
 def test_the_operator_keeps_the_annotations_that_users_write_on_a_service_account(

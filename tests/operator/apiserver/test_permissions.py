@@ -173,11 +173,11 @@ def life(chat, api, namespace):
             api.merge(kinds.POD, namespace, name, status, "/status")
 
     return (
-        lambda: chat(replicas=2),
+        lambda: chat(replicas=2, router={}),
         wait_for_room,
         leave_canary,
         lambda: api.delete(SERVICE, namespace, "chat"),
-        lambda: api.merge(RESOURCE, namespace, "chat", {"spec": {"pageSize": 64}}),
+        lambda: api.merge(RESOURCE, namespace, "chat", {"spec": {"pageSize": 64, "router": None}}),
         complete,
         lambda: api.merge(RESOURCE, namespace, "chat", {"spec": {"replicas": 1}}),
     )
@@ -212,9 +212,9 @@ async def _live(file, namespace, life, api):
             except KubeApiError as error:  # the worker logs it, and tries again
                 return str(error)
             conditions = api.get(RESOURCE, namespace, "chat")["status"]["conditions"]
-            ready = next(each for each in conditions if each["type"] == "Ready")
-            if ready["reason"] == "ApplyFailed":
-                return ready["message"]
+            for each in conditions:
+                if each["reason"] in ("ApplyFailed", "TokenNotWritten"):
+                    return each["message"]
     return None
 
 

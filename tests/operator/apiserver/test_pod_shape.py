@@ -114,7 +114,7 @@ async def test_everything_that_a_pod_may_be_given_is_stored_and_not_written_twic
 async def test_what_the_api_server_refuses_of_a_patch_is_told_and_not_tried_for_ever(
     patch, said, carried_out
 ):
-    status, deployment, _ = await carried_out(template={"spec": patch})
+    status, deployment, _ = await carried_out(template={"spec": patch}, router={})
     assert deployment is None
     found = {each["type"]: each for each in status["conditions"]}
     for kind in ("Ready", "ConfigResolved"):

@@ -283,7 +283,7 @@ async def test_deleting_what_is_gone_or_somebody_elses_is_no_error(parts, namesp
 
 async def test_a_verb_that_is_not_declared_is_refused_before_it_is_sent(parts, namespace):
     async with parts() as wired:
-        service = {"kind": "Service", "metadata": {"name": "x", "namespace": namespace}}
-        with pytest.raises(AssertionError, match="declare delete on services"):
-            await wired.cluster.delete(service)
+        pod = {"kind": "Pod", "metadata": {"name": "x", "namespace": namespace}}
+        with pytest.raises(AssertionError, match="declare delete on pods"):
+            await wired.cluster.delete(pod)
         assert wired.requests.methods == []

@@ -15,6 +15,7 @@ from specdecode_api.v1alpha1.rollout_status import (
     RecommendationStatus,
     TableSteps,
 )
+from specdecode_api.v1alpha1.router import RouterSpec
 from specdecode_api.v1alpha1.spec import Spec, SpecDecodeDeployment
 from specdecode_api.v1alpha1.speculation import Speculation
 from specdecode_api.v1alpha1.status import (
@@ -50,6 +51,7 @@ __all__ = [
     "RecommendationStatus",
     "Resources",
     "RolloutSpec",
+    "RouterSpec",
     "Spec",
     "SpecDecodeDeployment",
     "SpecDecodeTrial",

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from specdecode_api import names
-from specdecode_api.base import HOT, ResourceRecord
+from specdecode_api.base import HOT, RESTART, ResourceRecord
 from specdecode_api.rules import Checked, Rule
 from specdecode_api.speculation import MAX_PAGE_SIZE
 from specdecode_api.v1alpha1.engine import EngineSpec
@@ -14,6 +14,7 @@ from specdecode_api.v1alpha1.lifecycle import LifecycleSpec
 from specdecode_api.v1alpha1.model import DownloadSpec, Model
 from specdecode_api.v1alpha1.resources import Resources
 from specdecode_api.v1alpha1.rollout import RolloutSpec
+from specdecode_api.v1alpha1.router import RouterSpec
 from specdecode_api.v1alpha1.scalars import Int
 from specdecode_api.v1alpha1.serving import Serving
 from specdecode_api.v1alpha1.speculation import Speculation
@@ -52,6 +53,13 @@ class Spec(ResourceRecord):
     )
     serving: Serving = Field(
         default=Serving(), description="The endpoint: API keys and request labels."
+    )
+    router: RouterSpec | None = Field(
+        default=None,
+        json_schema_extra=RESTART,
+        description="Routers in front of the engines: a stream survives its engine, and requests "
+        "go to the engine that knows most of their prompt. The Service then leads to them; without "
+        "it to the engines.",
     )
     lifecycle: LifecycleSpec = Field(default=LifecycleSpec(), description="Start and end of a pod.")
     update_strategy: UpdateStrategySpec = Field(

@@ -106,6 +106,15 @@ class Address(ResourceRecord):
     )
 
 
+class RouterStatus(ResourceRecord):
+    """The routers, where there are any."""
+
+    ready_replicas: Count = Field(description="Router pods that serve.")
+    is_serving: bool = Field(
+        description="Whether the Service leads to them; else to the engines, until both are ready."
+    )
+
+
 class MeasuredStatus(ResourceRecord):
     """What the engines of the configuration in force achieve."""
 
@@ -133,6 +142,9 @@ class Status(ResourceRecord):
         default=None,
         description="Label selector of the pods that spec.replicas counts, for autoscalers; pods "
         "of trials are not among them.",
+    )
+    router: RouterStatus | None = Field(
+        default=None, description="The routers; absent without spec.router."
     )
     address: Address | None = Field(default=None, description="Where requests are sent.")
     config_hash: Annotated[str, StringConstraints(max_length=64)] | None = Field(

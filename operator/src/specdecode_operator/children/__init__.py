@@ -7,6 +7,7 @@ from specdecode_operator.children.build import Built, Carrier, build, finished
 from specdecode_operator.children.config_map import boot_text
 from specdecode_operator.children.defaulted import defaulted
 from specdecode_operator.children.patch import access_refusals
+from specdecode_operator.children.router import engines_service_name, routed, router_name
 
 __all__ = [
     "Built",
@@ -15,5 +16,8 @@ __all__ = [
     "boot_text",
     "build",
     "defaulted",
+    "engines_service_name",
     "finished",
+    "routed",
+    "router_name",
 ]

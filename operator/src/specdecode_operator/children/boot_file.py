@@ -26,7 +26,7 @@ from specdecode_api.quantity import amount, whole_amount
 from specdecode_api.speculation import default_draft_tokens
 from specdecode_api.v1alpha1 import Spec, Speculation
 from specdecode_api.v1alpha1.ngram import NgramSpec
-from specdecode_operator.children import api_keys
+from specdecode_operator.children import api_keys, router_token
 from specdecode_operator.children.engine_config import with_config
 from specdecode_operator.children.models import Mounts
 
@@ -72,6 +72,7 @@ def boot_file(
             drain_seconds=duration_s(spec.lifecycle.drain_timeout),
             step_timeout_seconds=duration_s(spec.lifecycle.step_timeout),
             api_key_path=api_keys.path(spec),
+            router_token_path=router_token.path(spec),
             # Known only to accounts that may read the custom resource or its boot file.
             owner=(uid or None) if spec.serving.api_keys else None,
             request_labels=tuple(spec.serving.request_labels),

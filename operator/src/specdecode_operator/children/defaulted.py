@@ -16,7 +16,7 @@ from specdecode_operator.pod_defaults import NO_DEFAULTS, CaBundle, PodDefaults
 CA_FOLDER = "/etc/specdecode/ca"
 _CA_VOLUME = "ca-bundle"
 _CA_VARIABLE = "SSL_CERT_FILE"
-_CONTAINERS = (names.ENGINE_CONTAINER, names.FETCH_CONTAINER)
+_CONTAINERS = (names.ENGINE_CONTAINER, names.FETCH_CONTAINER, names.ROUTER_CONTAINER)
 
 
 def defaulted(child: Manifest, defaults: PodDefaults) -> Manifest:

@@ -4,7 +4,12 @@ Selectors contain only keys that never change during the lifetime of a resource;
 varies by revision is an annotation, because the selector of a Deployment is immutable.
 """
 
+from typing import Final
+
 from specdecode_api import names
+
+ROUTER: Final = "specdecode-router"
+"""Name of the program, as the label `app.kubernetes.io/name` has it."""
 
 
 def service_selector(name: str) -> dict[str, str]:
@@ -19,6 +24,20 @@ def service_selector(name: str) -> dict[str, str]:
 def pod_selector(name: str, role: str = names.ROLE_STABLE) -> dict[str, str]:
     """Select the engine pods of one role."""
     return service_selector(name) | {names.LABEL_ROLE: role}
+
+
+def router_selector(name: str) -> dict[str, str]:
+    """Select every router pod of a resource."""
+    return {names.LABEL_INSTANCE: name, names.LABEL_COMPONENT: names.COMPONENT_ROUTER}
+
+
+def router_labels(name: str) -> dict[str, str]:
+    """Labels of router pods; the operator does not list them."""
+    return router_selector(name) | {
+        names.LABEL_NAME: ROUTER,
+        names.LABEL_PART_OF: names.PART_OF,
+        names.LABEL_DEPLOYMENT: name,
+    }
 
 
 def child_labels(name: str) -> dict[str, str]:

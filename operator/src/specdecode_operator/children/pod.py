@@ -5,7 +5,7 @@ import math
 from specdecode_api import names
 from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import LifecycleSpec, Resources, Spec
-from specdecode_operator.children import api_keys, fetch
+from specdecode_operator.children import api_keys, fetch, router_token
 from specdecode_operator.children.boot_file import threads
 from specdecode_operator.children.labels import pod_labels
 from specdecode_operator.children.models import Mounts
@@ -55,6 +55,7 @@ def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
                 *([{"name": "shm", "emptyDir": {"medium": "Memory"}}] if on_gpu else []),
                 *mounts.volumes,
                 *api_keys.volumes(spec),
+                *router_token.volumes(spec),
             ],
             **({"tolerations": tolerations(spec)} if on_gpu else {}),
         },
@@ -85,6 +86,7 @@ def _container(spec: Spec, image: str, mounts: Mounts) -> Manifest:
             *([{"name": "shm", "mountPath": "/dev/shm"}] if on_gpu else []),
             *mounts.volume_mounts,
             *api_keys.volume_mounts(spec),
+            *router_token.volume_mounts(spec),
         ],
     }
 

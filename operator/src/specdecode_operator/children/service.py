@@ -1,19 +1,25 @@
-"""The Service in front of a resource's engines."""
+"""The Service in front of a resource's engines, or of its routers."""
+
+from collections.abc import Mapping
 
 from specdecode_api import names
 from specdecode_operator.children.labels import child_labels, service_selector
 from specdecode_operator.kinds import SERVICE, Manifest
 
 
-def service(name: str) -> Manifest:
-    """ClusterIP Service; `protocol` is stated because it is part of the key of a port."""
+def service(name: str, selector: Mapping[str, str] | None = None) -> Manifest:
+    """ClusterIP Service; `protocol` is stated because it is part of the key of a port.
+
+    Args:
+        selector: of its pods; those of the engines if None.
+    """
     return {
         "apiVersion": SERVICE.api_version,
         "kind": SERVICE.kind,
         "metadata": {"name": name, "labels": child_labels(name)},
         "spec": {
             "type": "ClusterIP",
-            "selector": service_selector(name),
+            "selector": service_selector(name) if selector is None else dict(selector),
             "ports": [
                 {
                     "name": names.ENGINE_PORT_NAME,

@@ -1,0 +1,48 @@
+"""The router in front of a deployment's engines: how many, and how often it resumes."""
+
+from typing import Final
+
+from pydantic import Field
+
+from specdecode_api.base import HotRecord
+from specdecode_api.v1alpha1.resources import MAX_NAMES, Quantities, Resources
+from specdecode_api.v1alpha1.scalars import Int
+
+DEFAULT_REPLICAS: Final = 2
+DEFAULT_RETRIES: Final = 2
+
+
+class RouterResources(Resources, HotRecord):
+    """Compute resources of a router's container."""
+
+    limits: Quantities = Field(
+        default={"memory": "1Gi"},
+        max_length=MAX_NAMES,
+        description="Hard limits; a router holds the bodies of the requests that it carries.",
+    )
+    requests: Quantities = Field(
+        default={"cpu": "200m", "memory": "160Mi"},
+        max_length=MAX_NAMES,
+        description="What the scheduler reserves; the limit where absent.",
+    )
+
+
+class RouterSpec(HotRecord):
+    """Routers: they continue streams of lost engines, and send requests to known prefixes."""
+
+    replicas: Int = Field(
+        default=DEFAULT_REPLICAS,
+        ge=1,
+        le=100,
+        description="Router pods; a single one cuts its streams when its node is drained.",
+    )
+    resources: RouterResources = Field(
+        default=RouterResources(), description="Compute resources of a router pod."
+    )
+    retries: Int = Field(
+        default=DEFAULT_RETRIES,
+        ge=0,
+        le=10,
+        description="How often a request may lose its engine without a new token in between; it "
+        "ends with an error then.",
+    )
