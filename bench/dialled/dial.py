@@ -1,6 +1,6 @@
 """Replaces what a drafter drafts by tokens of a dialled acceptance."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -14,7 +14,6 @@ from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.speculate.drafter import Drafter
 
 MOST_STEPS = 16
-DraftCall = Callable[[DecodeBatch, SamplingBatch, DraftShape], Draft]
 
 
 class Dial:
@@ -37,8 +36,8 @@ class Dial:
         drawn = torch.rand(*self._texts.shape, MOST_STEPS, generator=generator)
         self._agrees = drawn < torch.tensor([*acceptance])
 
-    def install(self, core: EngineCore) -> DraftCall:
-        """Let an engine draft with this acceptance from now on; return what drafts."""
+    def install(self, core: EngineCore) -> None:
+        """Let an engine draft with this acceptance from now on."""
         drafter, table = core.context.drafter, core.context.table
         assert drafter is not None
         draft = type(drafter).draft
@@ -50,7 +49,6 @@ class Dial:
             return replace(made, tokens=self._tokens(rows, batch.lengths, shape.num_steps))
 
         vars(drafter)["draft"] = dialled
-        return dialled
 
     def _tokens(self, rows: Tensor, lengths: Tensor, steps: int) -> Tensor:
         """Return drafted tokens [B, steps] after the bonus tokens at `lengths`."""

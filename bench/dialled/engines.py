@@ -14,11 +14,14 @@ BATCH_SIZES = (1, 2, 4, 8)
 Tokens = Sequence[int]
 
 
-def build(target: Path, algorithm: str, head: Path | None) -> EngineCore:
-    """Build an engine of one thread that chooses its draft steps by goodput."""
+def build(
+    target: Path, algorithm: str, head: Path | None, num_steps: int | None = None
+) -> EngineCore:
+    """Build an engine of one thread; None: it chooses its draft steps by goodput."""
     speculation: dict[str, object] = {"algorithm": algorithm}
     if head is not None:
-        speculation |= {"draft_path": str(head), "policy": "goodput"}
+        steps = {"policy": "goodput"} if num_steps is None else {"num_steps": num_steps}
+        speculation |= {"draft_path": str(head), **steps}
     document = {
         "model": {"path": str(target), "dtype": "float32"},
         "speculation": speculation,
