@@ -10,7 +10,7 @@ from itertools import groupby, product
 
 import torch
 
-from specdecode_kernels import FLOAT8, AttentionParams
+from specdecode_kernels import FLOAT8, INT4, INT8, AttentionParams
 from specdecode_kernels.choice import heads_unsupported
 from specdecode_kernels.mixture import GateKind
 from specdecode_kernels.testing import Shape, calls
@@ -45,7 +45,10 @@ EXPERTS: dict[str, tuple[GateKind, torch.dtype]] = {
     "experts gelu_tanh": ("gelu_tanh", torch.float32),
 }
 """Mixtures besides that of the op's own call, all with biases."""
-OTHER_CASES = ("store_kv float8", "merge_splits", *EXPERTS)
+LINEAR = {"linear int8": INT8, "linear int4 zeros": INT4}
+"""Forms of integers besides that of the op's own call."""
+EXPERTS_OF_INTEGERS = {"experts int8": INT8, "experts int4": INT4}
+OTHER_CASES = ("store_kv float8", "merge_splits", *EXPERTS, *LINEAR, *EXPERTS_OF_INTEGERS)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -12,10 +12,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
 from triton.runtime import JITFunction
 
-from compile_gate.cells import EXPERTS, Cell
+from compile_gate.cells import EXPERTS, EXPERTS_OF_INTEGERS, LINEAR, Cell
 from compile_gate.usage import Usage, usage_of
 from specdecode_kernels import FLOAT8, TORCH, Backend, KvScale, LayerKV
-from specdecode_kernels.testing import backend_of, call_experts, calls, draw_case
+from specdecode_kernels.testing import backend_of, call_experts, call_weight, calls, draw_case
 from specdecode_kernels.triton.backend import with_triton_attention
 from specdecode_kernels.triton.float8 import HOPPER
 from specdecode_kernels.triton.merge_states import merge_splits
@@ -101,6 +101,13 @@ def _call(cell: Cell) -> None:
     elif cell.op in EXPERTS:
         kind, dtype = EXPERTS[cell.op]
         call_experts(backend_of("triton", CPU), CPU, kind, dtype, has_bias=True)
+    elif cell.op in LINEAR:
+        weight = call_weight(CPU, LINEAR[cell.op], has_zeros="zeros" in cell.op)
+        backend_of("triton", CPU).linear(torch.zeros(3, 96).bfloat16(), weight, None)
+    elif cell.op in EXPERTS_OF_INTEGERS:
+        precision, dtype = EXPERTS_OF_INTEGERS[cell.op], torch.bfloat16
+        ops = backend_of("triton", CPU)
+        call_experts(ops, CPU, "silu", dtype, has_bias=False, precision=precision)
     elif cell.op == "merge_splits":
         parts = torch.empty(4, 2, 8, 128)
         merge_splits(parts, parts[..., 0].contiguous(), parts[0].bfloat16(), None)

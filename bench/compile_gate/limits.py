@@ -19,9 +19,12 @@ SHARED_BYTES = {
 Specifications per Compute Capability")."""
 MIN_KV_BUFFERS = 2
 COPY_BYTES = 16
-PRODUCTS = ("map_pairs_kernel",)
+PRODUCTS = ("map_pairs_kernel", "map_integers_kernel")
 """Kernels besides attention that multiply matrices."""
 FLOAT8_COPY_BYTES = 8  # values of float8, whose tile in shared memory is swizzled by 8 bytes
+GROUPED = ("linear", "linear int4 zeros", "experts int4")
+"""Cells whose weights have a scale for each group of inputs."""
+SCALE_BYTES = 4  # scales of a group are a row of scales apart
 NEVER_REFUSED_DTYPES, NEVER_REFUSED_DIMS = ("bfloat16", "float16"), (64, 128)
 
 
@@ -50,7 +53,8 @@ def _product_violations(row: Row) -> Iterator[str]:
         what = "keys" if cell.is_attention else "weights"
         yield f"holds {usage.kv_buffers} tile of {what}: nothing is copied while it computes"
     is_float8 = cell.is_attention and dtype_of(cell.kv_dtype) == FLOAT8
-    wanted = FLOAT8_COPY_BYTES if is_float8 else COPY_BYTES
+    narrow = SCALE_BYTES if cell.op in GROUPED else COPY_BYTES
+    wanted = FLOAT8_COPY_BYTES if is_float8 else narrow
     if usage.copy_bytes < wanted:
         yield f"copies {usage.copy_bytes} bytes at a time, not {wanted}"
     if usage.multiply == "-":

@@ -17,7 +17,7 @@ import torch
 import triton
 
 import specdecode_kernels.triton
-from compile_gate.cells import EXPERTS, Cell
+from compile_gate.cells import EXPERTS, EXPERTS_OF_INTEGERS, LINEAR, Cell
 from compile_gate.usage import Usage
 from specdecode_kernels.testing import backend_of
 
@@ -29,7 +29,8 @@ MODULES = {
     "attend": "attend",
     "store_kv float8": "store_kv",
     "merge_splits": "merge_states",
-    **dict.fromkeys(EXPERTS, "experts"),
+    **dict.fromkeys((*EXPERTS, *EXPERTS_OF_INTEGERS), "experts"),
+    **dict.fromkeys(LINEAR, "linear"),
 }
 """Ops whose function in a backend does not lie in the module of their kernel."""
 

@@ -86,9 +86,10 @@ def measure_limits(extent: LimitsExtent) -> dict[str, object]:
     floors: list[Floors] = []
     with tempfile.TemporaryDirectory() as name:
         target, _ = write_pair(Path(name), extent.size, STRONG)
-        measured: list[LinearLayers | EngineSteps] = []
+        measured: list[LinearLayers | EngineSteps | IntegerSteps] = []
         for dtype in DTYPES:
             measured += [LinearLayers(extent, dtype), EngineSteps(target, extent, dtype)]
+        measured.append(IntegerSteps(target, extent))
         for _ in tqdm(range(extent.repeats), desc="limits"):
             floors.append(machine.measure())
             for one in measured:
@@ -103,12 +104,12 @@ def measure_limits(extent: LimitsExtent) -> dict[str, object]:
 
 
 def _by_figure(samples: list[tuple[str, str, float]]) -> dict[str, object]:
-    """Return medians: by figure, then by key where there are several."""
-    figures: dict[str, dict[str, object]] = {}
+    """Return medians: by figure, then by key if there is one."""
+    medians: dict[str, dict[str, object]] = {}
     for figure, key, _ in samples:
         values = [value for *both, value in samples if both == [figure, key]]
-        figures.setdefault(figure, {})[key] = _median(values)
-    return dict(figures)
+        medians.setdefault(figure, {})[key] = _median(values)
+    return {figure: by_key.get("", by_key) for figure, by_key in medians.items()}
 
 
 def _median(values: "Iterator[float] | list[float]") -> float:
@@ -167,11 +168,13 @@ def _packed_weights(
 class EngineSteps:
     """An engine without a draft, in one type."""
 
-    def __init__(self, target: Path, extent: LimitsExtent, dtype: str) -> None:
+    def __init__(
+        self, target: Path, extent: LimitsExtent, dtype: str, quantization: str = "auto"
+    ) -> None:
         self._extent = extent
         self._dtype = dtype
         document = {
-            "model": {"path": str(target), "dtype": dtype},
+            "model": {"path": str(target), "dtype": dtype, "quantization": quantization},
             "scheduling": {"max_running_requests": max(BATCHES), "chunked_prefill_tokens": 4096},
             "memory": {"prefix_cache": False, "kv_cache_bytes": CACHE_BYTES},
             "device": "cpu",
@@ -184,7 +187,7 @@ class EngineSteps:
         """Yield figure, key and share of the limit; the key of a prefill is its tokens."""
         read_s = self._num_bytes / floors.read_gb_s / 1e9
         for batch in BATCHES:
-            yield f"step_b{batch}_of_read", self._dtype, read_s / self._step_s(batch, threads)
+            yield f"step_b{batch}_of_read", self._dtype, read_s / self.step_s(batch, threads)
         figure = "prefill_of_flops" + ("" if self._dtype == "float32" else f"_{self._dtype}")
         for tokens in self._extent.prompts:
             limit_s = prefill_operations(self._extent.size, tokens) / floors.product_gflop_s / 1e9
@@ -200,7 +203,7 @@ class EngineSteps:
                 self._core.step()
         return sum(calls)
 
-    def _step_s(self, batch: int, threads: int) -> float:
+    def step_s(self, batch: int, threads: int) -> float:
         with decoding(self._core, batch, 32):
             self._core.step()
             return min(_seconds(self._core.step, threads) for _ in range(self._extent.steps))
@@ -212,6 +215,21 @@ class EngineSteps:
         while self._core.has_work():
             self._core.step()
         return taken_s
+
+
+class IntegerSteps:
+    """Steps of engines whose weights are rounded to integers, next to one with bfloat16."""
+
+    def __init__(self, target: Path, extent: LimitsExtent) -> None:
+        self._engines = {
+            name: EngineSteps(target, extent, "bfloat16", name) for name in ("auto", "int8", "int4")
+        }
+
+    def measure(self, _: Floors, threads: int) -> Iterator[tuple[str, str, float]]:
+        """Yield how many times as fast a step at batch 1 is; the figures have no keys."""
+        taken_s = {name: one.step_s(1, threads) for name, one in self._engines.items()}
+        for name in ("int8", "int4"):
+            yield f"{name}_vs_bf16", "", taken_s["auto"] / taken_s[name]
 
 
 def prefill_operations(size: Size, tokens: int) -> float:

@@ -23,6 +23,7 @@ KERNEL_OPS = (
     "add_rms_norm",
     "apply_rope",
     "silu_and_mul",
+    "linear",
     "experts",
     "gelu_tanh_and_mul",
     "softcap",
@@ -38,7 +39,7 @@ KERNEL_OPS = (
     "attend",
     "merge_states",
 )
-"""Ops that have a Triton kernel; linear maps are left to torch."""
+"""Ops that have a Triton kernel; linear maps have one for integers, others are left to torch."""
 
 
 def path_of_tests(op: str) -> str:

@@ -78,6 +78,7 @@ class Tally:
             "switches_num_steps",
             "draws_verify_rows",
             "graphs",
+            "quantization",
         ):
             self.seen[f"{name}={getattr(case, name)}"] += 1
         for name, value in asdict(case.tuning).items():
@@ -150,8 +151,7 @@ def _compare_all(options: argparse.Namespace) -> int:
             f"{name}{TRANSFORMERS}": replace(by_family[name], implementation="transformers")
             for name in THROUGH_TRANSFORMERS
         }
-        plain_cores = {name: build_plain(models) for name, models in by_family.items()}
-        return _compare_cases(options, by_family, plain_cores)
+        return _compare_cases(options, by_family)
 
 
 def _models(family: str, folder: Path, options: argparse.Namespace) -> Models:
@@ -181,11 +181,17 @@ def _models(family: str, folder: Path, options: argparse.Namespace) -> Models:
     )
 
 
-def _compare_cases(
-    options: argparse.Namespace, by_family: dict[str, Models], plain_cores: dict[str, EngineCore]
-) -> int:
+def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models]) -> int:
     tokenizer = AutoTokenizer.from_pretrained(EXAMPLES / "target")
-    constraints = Constraints(EXAMPLES / "target", plain_cores[LLAMA].eos_token_ids)
+    plain_cores: dict[tuple[str, str], EngineCore] = {}
+
+    def plain_core(family: str, quantization: str) -> EngineCore:
+        key = family, quantization
+        if key not in plain_cores:
+            plain_cores[key] = build_plain(replace(by_family[family], quantization=quantization))
+        return plain_cores[key]
+
+    constraints = Constraints(EXAMPLES / "target", plain_core(LLAMA, "auto").eos_token_ids)
     prompts = load_prompts(EXAMPLES, tokenizer)
     material = Material(
         prompts,
@@ -198,8 +204,9 @@ def _compare_cases(
     numbers = range(options.cases) if options.only is None else [options.only]
     for number in tqdm(numbers, desc="cases", file=sys.stderr):
         case = draw_case(number, options.seed, material)
-        models, plain_core = by_family[case.family], plain_cores[case.family]
-        plain = [run_alone(plain_core, request) for request in case.requests]
+        models = replace(by_family[case.family], quantization=case.quantization)
+        alone = plain_core(case.family, case.quantization)
+        plain = [run_alone(alone, request) for request in case.requests]
         requests = resume_some(case, options.seed, plain)
         with tuned(case.tuning):
             core = build_speculative(case, models)

@@ -57,6 +57,7 @@ class Case:
     graph_max_seconds: float
     ngram: tuple[tuple[str, object], ...]  # settings of algorithm NGRAM
     tuning: Tuning  # of linear maps on a CPU
+    quantization: str  # of weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         graph_max_seconds=rng.choice((120.0, 120.0, 0.0)),
         ngram=_draw_ngram(rng),
         tuning=Tuning.draw(rng),
+        quantization=rng.choice(("auto", "auto", "int8", "int4")),
     )
     return case if case.algorithm != "MTP_CHAIN" else as_chain(with_most_steps(case, MODULES))
 

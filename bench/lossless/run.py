@@ -65,6 +65,7 @@ class Models:
     implementation: str = "auto"  # of the target
     returns_experts: bool = False  # of every token, for every request
     speculation: Mapping[str, object] = field(default_factory=dict)  # further keys of boot files
+    quantization: str = "auto"  # of weights
 
 
 def build_speculative(case: Case, models: Models) -> EngineCore:
@@ -120,6 +121,7 @@ def _build(
         "model": {
             "path": str(models.target),
             "dtype": models.dtype,
+            "quantization": models.quantization,
             "implementation": models.implementation,
             "return_routed_experts": models.returns_experts,
         },

@@ -64,6 +64,8 @@ TARGETS = (
     Target("step_b1_of_read bfloat16", "the same, bfloat16", 0.7),
     Target("step_b8_of_read float32", "decode step, batch 8, of reading the weights", 0.65),
     Target("step_b8_of_read bfloat16", "the same, bfloat16", 0.65),
+    Target("int8_vs_bf16", "speed of a decode step, batch 1, int8 to bfloat16", 1.6),
+    Target("int4_vs_bf16", "the same, int4", 2.4),
     Target("prefill_of_flops 512", "prefill of 512 tokens, of its multiply-adds", 0.7),
     Target("prefill_of_flops 2048", "the same, 2,048 tokens", 0.7),
     Target("calls_per_step", "calls of Python functions in a step, batch 1", at_most=250),

@@ -19,7 +19,7 @@ from specdecode_api.boot import ModelImplementation
 from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.model.language_model import LanguageModel
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel

@@ -29,7 +29,13 @@ from tests.arm64.toolchain import (
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = (
-    *("test_elementwise_cpu", "test_packed_linear", "test_experts", "test_cpu_attention"),
+    *(
+        "test_elementwise_cpu",
+        "test_packed_linear",
+        "test_integer_weights",
+        "test_experts",
+        "test_cpu_attention",
+    ),
     "test_processor_bits",
 )
 

@@ -5,10 +5,12 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from specdecode_kernels.cpu.tuning import IN_C
+from specdecode_kernels.weights import BLOCK, PackedLayout
 from tests.arm64.image import Link, Span, Touched
 
-BLOCK, CHUNK = 64, 8  # outputs and inputs that packed weights are filled up to, as in formats.h
-TUNING_FIELDS = 7  # of `struct tuning`
+TUNING_FIELDS = len(IN_C)  # of `struct tuning`
+WEIGHT_FIELDS = 7  # of `struct weight`
 _WORD = 8  # bytes of an index and of a pointer
 
 
@@ -86,19 +88,33 @@ def store_kv(
     return Touched([*pools, *given, _INDICES.span(slots, count)])
 
 
-def pack(of: Entries, weight: int, packed: int, outputs: int, inputs: int) -> Touched:
-    written = of.span(packed, _packed(outputs, inputs), is_written=True)
-    return Touched([of.span(weight, outputs * inputs), written])
+def pack(of: Entries, to: int, weight: int) -> Touched:
+    packed = _Weight.read(to)
+    plain = of.span(weight, packed.outputs * packed.inputs)
+    return Touched([plain, *packed.spans(to, is_written=True)], packed.links(to))
+
+
+def pack_integers(_: Entries, to: int, values: int, scales: int, zeros: int | None) -> Touched:
+    packed = _Weight.read(to)
+    layout, outputs, inputs = packed.layout, packed.outputs, packed.inputs
+    width = -(-inputs // 2) if layout.group else inputs
+    groups = layout.padded(inputs) // layout.group if layout.group else 1
+    given = [
+        Span(values, values + outputs * width),
+        _FLOATS.span(scales, outputs * groups),
+        *([Span(zeros, zeros + outputs * groups)] if zeros else []),
+    ]
+    return Touched([*given, *packed.spans(to, is_written=True)], packed.links(to))
 
 
 def linear(
-    of: Entries, packed: int, x: int, stride: int, bias: int | None, out: int, rows: int,
-    outputs: int, inputs: int,
-) -> Touched:  # fmt: skip
-    weights = of.span(packed, _packed(outputs, inputs))
-    result = of.span(out, rows * outputs, is_written=True)
-    added = [of.span(bias, outputs)] if bias else []
-    return Touched([weights, of.rows(x, rows, stride, inputs), result, *added])
+    of: Entries, weight: int, bias: int | None, x: int, stride: int, out: int, rows: int
+) -> Touched:
+    packed = _Weight.read(weight)
+    result = of.span(out, rows * packed.outputs, is_written=True)
+    added = [of.span(bias, packed.outputs)] if bias else []
+    given = [*packed.spans(weight), of.rows(x, rows, stride, packed.inputs)]
+    return Touched([*given, result, *added], packed.links(weight))
 
 
 def set_tuning(_: Entries, values: int) -> Touched:
@@ -111,9 +127,9 @@ def experts(
 ) -> Touched:  # fmt: skip
     rows, top_k, count, width, inner, _kind = _integers(sizes, 6)
     pairs = rows * top_k
+    packed = {gate_up: _Weight.read(gate_up), down: _Weight.read(down)}
     weights = [
-        of.span(gate_up, count * _packed(2 * inner, width)),
-        of.span(down, count * _packed(width, inner)),
+        *(span for at, one in packed.items() for span in one.spans(at, experts=count)),
         *([of.span(gate_up_bias, count * 2 * inner)] if gate_up_bias else []),
         *([of.span(down_bias, count * width)] if down_bias else []),
     ]
@@ -124,7 +140,8 @@ def experts(
     ]
     given = [of.rows(x, rows, stride, width), *(_FLOATS.span(at, pairs) for at in (ids, factors))]
     settings = [_INDICES.span(sizes, 6), _FLOATS.span(gate, 2)]
-    return Touched([*weights, *written, *given, *settings])
+    links = [link for at, one in packed.items() for link in one.links(at)]
+    return Touched([*weights, *written, *given, *settings], links)
 
 
 def attend(
@@ -159,8 +176,33 @@ CALLS: dict[str, Spans] = {
     "gelu_tanh_and_mul": silu_and_mul,
     "softcap": softcap,
     "set_tuning": set_tuning,
+    "pack_integers": pack_integers,
 }
 """By the kernel's name; the order gives the numbers by which driver.c knows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """`struct weight` of linear.h."""
+
+    layout: PackedLayout
+    blocks: int
+    outputs: int
+    inputs: int
+
+    @staticmethod
+    def read(address: int) -> "_Weight":
+        form, group, is_wide, has_zeros, *rest = _integers(address, WEIGHT_FIELDS)
+        return _Weight(PackedLayout(form, group, bool(is_wide), bool(has_zeros)), *rest)
+
+    def spans(self, address: int, *, experts: int = 1, is_written: bool = False) -> list[Span]:
+        """Return those of the record at an address, and of the blocks."""
+        size = experts * -(-self.outputs // BLOCK) * self.layout.block_bytes(self.inputs)
+        blocks = Span(self.blocks, self.blocks + size, is_written)
+        return [Span(address, address + WEIGHT_FIELDS * _WORD), blocks]
+
+    def links(self, address: int) -> list[Link]:
+        return [Link(address + 4 * _WORD, self.blocks)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +282,6 @@ def _tree(of: Entries, address: int, layout: _Layout, widths: tuple[int, int]) -
     ]
     links = [Link(address + at * _WORD, target) for at, target in enumerate((k, v, mask))]
     return Touched(spans, links if count else [])
-
-
-def _packed(outputs: int, inputs: int) -> int:
-    """Entries of packed weights: whole blocks of outputs, and whole chunks of inputs."""
-    return -(-outputs // BLOCK) * BLOCK * (-(-inputs // CHUNK) * CHUNK)
 
 
 def _integers(address: int, count: int) -> list[int]:

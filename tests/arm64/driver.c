@@ -26,11 +26,12 @@ void gelu_tanh_and_mul(const entry *, long, const entry *, long, entry *, long, 
 void softcap(const float *, float, float *, long);
 void store_kv(entry *, entry *, const int64_t *, const entry *, long, const entry *, long, long, long,
               long);
-void pack(const entry *, entry *, long, long);
-void linear(const entry *, const entry *, long, const entry *, entry *, long, long, long);
+void pack(const void *, const entry *);
+void pack_integers(const void *, const void *, const float *, const int8_t *);
+void linear(const void *, const entry *, const entry *, long, entry *, long);
 void attend(const void *, const void *, const entry *, long, const entry *, const entry *, entry *, long,
             long, long, long, const void *);
-void experts(const entry *, const entry *, const entry *, const entry *, const entry *, long,
+void experts(const void *, const entry *, const void *, const entry *, const entry *, long,
              const int32_t *, const float *, entry *, entry *, long *, const void *, const void *);
 
 void set_tuning(const void *);
@@ -101,8 +102,8 @@ static void call(int64_t function, const union argument *a) {
     case 2: apply_rope(P(0), N(1), N(2), P(3), N(4), N(5), P(6), P(7), N(8), N(9)); break;
     case 3: silu_and_mul(P(0), N(1), P(2), N(3), P(4), N(5), N(6)); break;
     case 4: store_kv(P(0), P(1), P(2), P(3), N(4), P(5), N(6), N(7), N(8), N(9)); break;
-    case 5: pack(P(0), P(1), N(2), N(3)); break;
-    case 6: linear(P(0), P(1), N(2), P(3), P(4), N(5), N(6), N(7)); break;
+    case 5: pack(P(0), P(1)); break;
+    case 6: linear(P(0), P(1), P(2), N(3), P(4), N(5)); break;
     case 7: attend(P(0), P(1), P(2), N(3), P(4), P(5), P(6), N(7), N(8), N(9), N(10), P(11)); break;
     case 8:
         experts(P(0), P(1), P(2), P(3), P(4), N(5), P(6), P(7), P(8), P(9), P(10), P(11), P(12));
@@ -110,6 +111,7 @@ static void call(int64_t function, const union argument *a) {
     case 9: gelu_tanh_and_mul(P(0), N(1), P(2), N(3), P(4), N(5), N(6)); break;
     case 10: softcap(P(0), F(1), P(2), N(3)); break;
     case 11: set_tuning(P(0)); break;
+    case 12: pack_integers(P(0), P(1), P(2), P(3)); break;
     default: fail("an unknown function");
     }
 }

@@ -24,7 +24,7 @@ PACKAGES = {
 """Program or file -> the Debian package that has it."""
 
 _OF_THIS_PROCESSOR = ("-march=native", "--param", "-fPIC", "-shared")
-_BUILD_TIMEOUT_S = 120
+_BUILD_TIMEOUT_S = 300
 
 
 class ToolchainMissing(RuntimeError):

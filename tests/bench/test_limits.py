@@ -17,7 +17,7 @@ from engine.limits import (
 from peers.floors import Floors, l3_bytes
 from peers.idle import MAX_LOAD_VARIABLE, MachineBusy, wait_until_idle
 from peers.targets import TARGETS
-from specdecode_kernels import PackedWeight
+from specdecode_kernels.testing import backend_of
 
 TINY = Size(2, 64, vocab=300, heads=4, context=64, kv_heads=2, inner=96)
 DTYPES = {"float32", "bfloat16"}
@@ -38,6 +38,8 @@ def test_every_figure_is_measured_on_real_kernels_and_engines() -> None:
         shares = figures[name]
         assert isinstance(shares, dict)
         assert shares.keys() == {"20"}
+    for name in ("int8_vs_bf16", "int4_vs_bf16"):
+        assert isinstance(figures[name], float)
     for name in ("calls_per_step", "read_limit_gb_s", "product_limit_gflop_s"):
         assert isinstance(figures[name], int | float)
         assert figures[name]
@@ -53,7 +55,9 @@ def test_the_model_is_larger_than_the_caches_in_every_type() -> None:
 
 
 def test_the_limit_of_a_linear_layer_is_what_takes_longer() -> None:
-    weight = PackedWeight(torch.zeros(1, 32, 64), torch.Size((64, 32)))  # 8,192 bytes
+    pack_weight = backend_of("cpu", torch.device("cpu")).pack_weight
+    assert pack_weight is not None
+    weight = pack_weight(torch.zeros(64, 32))  # 8,192 bytes
     floors = Floors(read_gb_s=8.192e-6, copy_gb_s=1.0, product_gflop_s=4.096e-6)
     assert linear_limit_s(weight, 1, floors) == pytest.approx(1.0)  # reading; products take 1 s
     assert linear_limit_s(weight, 8, floors) == pytest.approx(8.0)
@@ -71,6 +75,7 @@ def test_figures_that_have_a_target_exist() -> None:
     wanted = {f"linear{rows}_of_limit {dtype}" for rows in (1, 8, 64) for dtype in DTYPES}
     wanted |= {f"step_b{batch}_of_read {dtype}" for batch in (1, 8) for dtype in DTYPES}
     wanted |= {"prefill_of_flops 512", "prefill_of_flops 2048", "calls_per_step"}
+    wanted |= {"int8_vs_bf16", "int4_vs_bf16"}
     assert wanted <= named
 
 

@@ -18,6 +18,7 @@ EVERYTHING = {
         "path": "/models/target",
         "served_name": "meta/llama",
         "dtype": "bfloat16",
+        "quantization": "int4",
         "implementation": "transformers",
         "return_routed_experts": True,
         "context_length": 4096,

@@ -1,5 +1,6 @@
 """Speculative text equals plain text, over random engines, batches and parameters."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from lossless.cases import ALGORITHMS, MODULES, Material, draw_case
 from lossless.compare import find_difference
 from lossless.mtp_module import write_mtp_modules
-from lossless.run import Models, build_plain, build_speculative, run_alone, run_case
+from lossless.run import Models, build_plain, build_speculative, run_alone, run_case, tuned
 from specdecode_engine.batch.request import FinishReason, TokenLogprobs
 
 SEED = 2
@@ -44,8 +45,10 @@ def material(checkpoints) -> Material:
 @pytest.mark.parametrize("number", range(CASES))
 def test_random_case(number: int, models: Models, material: Material) -> None:
     case = draw_case(number, SEED, material)
+    models = replace(models, quantization=case.quantization)
     plain = build_plain(models)
-    answers = run_case(build_speculative(case, models), case.requests)
+    with tuned(case.tuning):
+        answers = run_case(build_speculative(case, models), case.requests)
     for request, answer in zip(case.requests, answers, strict=True):
         is_aborted = answer.finish_reason is FinishReason.ABORT
         expected = run_alone(plain, request)

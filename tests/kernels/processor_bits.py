@@ -12,6 +12,7 @@ from torch import Tensor
 from specdecode_kernels import Backend, ExpertWeights, GatedActivation
 from specdecode_kernels.testing import Shape, backend_of, draw_case
 from tests.kernels.attention_params import draw_params
+from tests.kernels.integers import FORMS, draw_integers
 from tests.kernels.mixtures import KINDS, WIDTH, draw_routing, draw_weights, normal
 
 CPU = torch.device("cpu")
@@ -53,6 +54,12 @@ def _linear(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
         for rows in ROWS:
             x, bias = normal(rows, inputs).to(dtype), normal(outputs).to(dtype)
             yield f"linear {outputs} {inputs} {rows}", ops.linear(x, packed, bias)
+    for form in FORMS:
+        weight = draw_integers(form, normal(100, 333).to(dtype))
+        packed = ops.pack_weight(weight)
+        for rows in (*ROWS, 100):
+            x = normal(rows, 333).to(dtype)
+            yield f"linear {form} {rows}", ops.linear(x, packed, None)
 
 
 def _elementwise(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
@@ -79,6 +86,12 @@ def _experts(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     for kind in KINDS:
         activation = GatedActivation(kind, limit=1.5)
         yield f"experts {kind}", ops.experts(x, routing, weights, activation)
+    for form in FORMS:
+        gate_up, down = (
+            pack_weight(draw_integers(form, one)) for one in (plain.gate_up, plain.down)
+        )
+        activation = GatedActivation("silu")
+        yield f"experts {form}", ops.experts(x, routing, ExpertWeights(gate_up, down), activation)
 
 
 if __name__ == "__main__":

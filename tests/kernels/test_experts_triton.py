@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import ExpertRouting, ExpertWeights, GatedActivation
+from specdecode_kernels import TORCH, ExpertRouting, ExpertWeights, GatedActivation
 from specdecode_kernels.mixture import GateKind
 from specdecode_kernels.triton.sort_pairs import CHUNK, most_blocks, sort_pairs
+from tests.kernels.integers import FORMS, draw_integers, moved
 from tests.kernels.launched import launches
 from tests.kernels.mixtures import (
     EXPERTS,
@@ -169,3 +170,17 @@ def test_weights_that_are_not_contiguous_are_named(part: str) -> None:
     )
     with pytest.raises(ValueError, match="must be contiguous"):
         TRITON.experts(torch.zeros(2, WIDTH), routing, given, SILU)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_experts_of_integers_equal_the_reference(form: str, device: torch.device) -> None:
+    weights, routing = draw_weights(torch.float32), draw_routing(5)
+    assert isinstance(weights.gate_up, Tensor)
+    assert isinstance(weights.down, Tensor)
+    parts = draw_integers(form, weights.gate_up), draw_integers(form, weights.down)
+    there = ExpertWeights(moved(parts[0], device), moved(parts[1], device))
+    chosen = ExpertRouting(*(part.to(device) for part in routing))
+    x = normal(5, WIDTH).to(device)
+    got = TRITON.experts(x, chosen, there, SILU)
+    wanted = TORCH.experts(x, chosen, there, SILU)
+    torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-3)

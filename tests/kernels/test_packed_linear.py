@@ -107,7 +107,7 @@ def test_a_map_of_another_width_is_refused() -> None:
 
 
 def test_rows_of_another_type_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"of torch\.float32 takes no rows of torch\.bf"):
+    with pytest.raises(ValueError, match=r"rows of torch\.float32 takes none of torch\.bf"):
         linear(draw(2, 16, dtype=torch.bfloat16), pack(draw(40, 16)))
 
 

@@ -15,10 +15,21 @@ import torch
 from specdecode_kernels.cpu import library
 from specdecode_kernels.cpu.library import load_library
 from specdecode_kernels.cpu.timed_maps import TimedMaps, one_thread
-from specdecode_kernels.cpu.tuning import CHOICES, Tuning, keep, measure, read
+from specdecode_kernels.cpu.tuning import CHOICES, Kind, Tuning, keep, measure, read
+
+KINDS: tuple[Kind, ...] = ("floats", "int8", "int4")
 
 WANTED = Tuning(
-    rows=6, panel=512, few_panel=32, streams=2, ahead=16384, level=2, widen=4, huge_pages=0
+    rows=6,
+    panel=512,
+    few_panel=32,
+    streams=2,
+    ahead=16384,
+    level=2,
+    ahead_integers=1024,
+    widen=4,
+    widen_int4=8,
+    huge_pages=0,
 )
 REPORT = """
     import json, time, torch
@@ -39,7 +50,7 @@ class FakeMachine:
     most_rows: int = 12
     maps: int = 0
 
-    def seconds(self, tuning: Tuning, rows: int) -> float:
+    def seconds(self, tuning: Tuning, rows: int, kind: Kind) -> float:
         self.maps += 1
         wanted = asdict(WANTED)
         differing = sum(value != wanted[name] for name, value in asdict(tuning).items())
@@ -52,7 +63,7 @@ def test_the_fastest_value_of_every_field_is_chosen() -> None:
 
 def test_the_preferred_value_stays_where_all_take_the_same() -> None:
     class Even(FakeMachine):
-        def seconds(self, tuning: Tuning, rows: int) -> float:
+        def seconds(self, tuning: Tuning, rows: int, kind: Kind) -> float:
             return 1.0
 
     found = measure(Even())
@@ -71,8 +82,8 @@ def test_real_maps_are_timed_on_evicted_weights() -> None:
     try:
         with one_thread():
             machine = TimedMaps(kernels)
-            times = [machine.seconds(before, rows) for rows in (1, 64)]
-        assert 0 < times[0] < times[1]
+            times = [machine.seconds(before, rows, kind) for kind in KINDS for rows in (1, 64)]
+        assert all(0 < one < many for one, many in zip(times[::2], times[1::2], strict=True))
         assert torch.get_num_threads() >= 1
     finally:
         kernels.use(before)

@@ -36,6 +36,7 @@ OTHERS = {
     ("model", "uri"): "pvc://models/other",
     ("model", "servedName"): "other",
     ("model", "dtype"): "float32",
+    ("model", "quantization"): "Int4",
     ("model", "contextLength"): 4096,
     ("download", "cacheClaim"): "models",
     ("download", "cacheSizeLimit"): "40Gi",

@@ -14,7 +14,7 @@ from loading_memory.measure import WAYS, measured
 from specdecode_api.boot import ModelImplementation
 from specdecode_engine.model.checkpoint import TensorError
 from specdecode_engine.model.implementations import implementation_of, read_config
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.pickle_store import PICKLE, PICKLE_INDEX
 from specdecode_engine.model.transformers.attention import UnsupportedModel
 from specdecode_engine.model.transformers.config import TransformersConfig

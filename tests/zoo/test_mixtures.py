@@ -21,7 +21,7 @@ from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBl
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts, Qwen3MoeTopKRouter
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.routed_experts import RoutedShape
 from specdecode_engine.model.routing import RoutingConfig
 from specdecode_engine.model.transformers.config import TransformersConfig

@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from specdecode_engine.model import layers
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.transformers.attention import (
     IMPLEMENTATION,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.model.kv_views import PagedView
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.transformers.modules import RowRmsNorm

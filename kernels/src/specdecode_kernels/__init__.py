@@ -18,18 +18,22 @@ from specdecode_kernels.metadata import (
     DraftedNodes,
     KvScale,
     LayerKV,
-    PackedWeight,
     PenaltyParamsBatch,
     SamplingParamsBatch,
     TreeKV,
 )
 from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation
+from specdecode_kernels.quantize import INT4, INT8, quantize
+from specdecode_kernels.weights import AnyWeight, IntegerWeight, PackedWeight, Precision
 
 __all__ = [
     "DEFAULT_ATTENTION",
     "FLOAT8",
+    "INT4",
+    "INT8",
     "META",
     "TORCH",
+    "AnyWeight",
     "AttentionMetadata",
     "AttentionParams",
     "Backend",
@@ -40,12 +44,15 @@ __all__ = [
     "ExpertWeights",
     "GatedActivation",
     "GraphSupport",
+    "IntegerWeight",
     "KvScale",
     "LayerKV",
     "OpCall",
     "PackedWeight",
     "PenaltyParamsBatch",
+    "Precision",
     "SamplingParamsBatch",
     "TreeKV",
     "choose_backend",
+    "quantize",
 ]

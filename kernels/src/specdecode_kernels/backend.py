@@ -22,7 +22,6 @@ from specdecode_kernels.metadata import (
     AttentionParams,
     DraftedNodes,
     LayerKV,
-    PackedWeight,
     PenaltyParamsBatch,
     SamplingParamsBatch,
     TreeKV,
@@ -48,6 +47,7 @@ from specdecode_kernels.torch.trees import (
     verify_chain,
     verify_tree,
 )
+from specdecode_kernels.weights import PackedWeight
 
 META = torch.device("meta")
 OpCall = tuple[str, Callable[[], object]]
@@ -107,13 +107,14 @@ class Backend:
     linear: Callable[[Tensor, Any, Tensor | None], Tensor]
     """Map x [rows, inputs] by weight [outputs, inputs] and bias [outputs]: [rows, outputs].
 
-    The weight is a tensor, or what `pack_weight` of this backend returned.
+    The weight is a tensor, integers with scales, or what `pack_weight` of this backend returned.
     """
 
     pack_weight: Callable[..., PackedWeight] | None
     """(weight, release=False): reorder a weight [outputs, inputs] for `linear`, or those of all
-    experts of a layer [experts, outputs, inputs] for `experts`; None where these take plain ones
-    only. With `release`, the memory of the weight is given back meanwhile, and the weight lost."""
+    experts of a layer [experts, outputs, inputs] for `experts`; None where these take weights as
+    they are. With `release`, the memory of a plain weight is given back meanwhile, and the weight
+    lost."""
 
     experts: Callable[[Tensor, ExpertRouting, ExpertWeights, GatedActivation], Tensor]
     """(hidden, routing, weights, activation): the weighted sum of the experts of each row

@@ -204,41 +204,6 @@ class TreeKV(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PackedWeight:
-    """Weights [outputs, inputs] in blocks of outputs, as cpu/linear.c reads them.
-
-    Those of several experts lie one after the other: `shape` begins with their number.
-    """
-
-    blocks: Tensor  # [..., blocks, inputs, BLOCK], of bfloat16 [..., blocks, pairs, BLOCK, 2]
-    shape: torch.Size  # [..., outputs, inputs]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.blocks.dtype
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the blocks, including the padding of the last one."""
-        return self.blocks.nbytes
-
-    def plain(self) -> Tensor:
-        """Copy the weights to an ordinary tensor of `shape`."""
-        *leading, outputs, inputs = self.shape
-        at = len(leading)
-        by_output = self.blocks.movedim(at + 2, at + 1).flatten(at + 2).flatten(at, at + 1)
-        return by_output[..., :outputs, :inputs].contiguous()
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        """Copy some outputs of one map [outputs, inputs] to an ordinary tensor."""
-        size = self.blocks.shape[2]
-        first, last = start // size, -(-stop // size)
-        shape = torch.Size(((last - first) * size, self.shape[1]))
-        blocks = PackedWeight(self.blocks[first:last], shape)
-        return blocks.plain()[start - first * size : stop - first * size]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class SamplingParamsBatch:
     """How each request of a batch samples; [B] each, of any stride.
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from specdecode_kernels.metadata import PackedWeight
+from specdecode_kernels.weights import AnyWeight
 
 GateKind = Literal["silu", "gelu", "gelu_tanh", "swigluoai"]
 
@@ -38,8 +38,8 @@ class ExpertRouting(NamedTuple):
 class ExpertWeights:
     """Weights of all experts of one layer: contiguous, or what `pack_weight` returned."""
 
-    gate_up: Tensor | PackedWeight  # [experts, 2 * inner, hidden]
-    down: Tensor | PackedWeight  # [experts, hidden, inner]
+    gate_up: AnyWeight  # [experts, 2 * inner, hidden]
+    down: AnyWeight  # [experts, hidden, inner]
     gate_up_bias: Tensor | None = None  # [experts, 2 * inner]
     down_bias: Tensor | None = None  # [experts, hidden]
 

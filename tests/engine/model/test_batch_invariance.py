@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.llama import Llama, llama_shapes
 from specdecode_kernels import choose_backend
 

@@ -8,7 +8,8 @@ import torch
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.model.eagle import Eagle1Head
-from specdecode_engine.model.layers import Linears, Mlp
+from specdecode_engine.model.layers import Mlp
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.llama import Llama
 from specdecode_kernels import PackedWeight, choose_backend, cpu
 

@@ -234,6 +234,21 @@ def test_types_decide_sizes(folder: Folder) -> None:
     assert wide.kv_bytes_per_token == 36 * 2 * 8 * 128
 
 
+def test_integers_decide_the_size_of_all_but_the_embedding(folder: Folder) -> None:
+    target = folder("qwen3-8b")
+    sizes = {
+        name: only_target(target, CheckOptions(quantization=name)).target
+        for name in ("auto", "int8", "int4")
+    }
+    parameters, embedding = sizes["auto"].parameters, 151_936 * 4096  # and a head as large
+    assert parameters is not None
+    int8 = 2 * embedding + parameters - embedding
+    int4 = 3 * embedding + (parameters - 2 * embedding) * (1 / 2 + 2 / 32)
+    for name, wanted in (("int8", int8), ("int4", int4)):
+        assert sizes[name].weight_bytes == pytest.approx(wanted, rel=0.002)
+        assert sizes[name].parameters == parameters
+
+
 @pytest.mark.parametrize(
     "draft",
     ["draft", "eagle", "eagle3", "peagle", "dflash", "dspark", "mtp_chain", "frozen_kv_mtp"],

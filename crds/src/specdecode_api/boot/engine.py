@@ -17,6 +17,8 @@ BOOT_VERSION: Literal[1] = 1
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "float64"]
 
+Quantization = Literal["auto", "int8", "int4"]
+
 ModelImplementation = Literal["auto", "native", "transformers"]
 
 
@@ -30,6 +32,12 @@ class ModelBoot(FileRecord):
     dtype: Dtype = Field(
         default="auto",
         description="Data type of the weights in memory; auto is the checkpoint's own.",
+    )
+    quantization: Quantization = Field(
+        default="auto",
+        description="Weights of linear layers and experts, also of a draft: int8 quantizes them to "
+        "8 bits with a scale for each output, int4 to 4 bits with a scale for each 32 inputs, and "
+        "the head to 8 bits; with auto they have dtype. Activations keep their type.",
     )
     implementation: ModelImplementation = Field(
         default="auto",

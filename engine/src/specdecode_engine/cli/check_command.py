@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 REFUSED = 1
 FAILED = 2
 HUB = "hf://"
+QUANTIZATIONS = ("auto", "int8", "int4")
 DTYPES = ("auto", "float16", "bfloat16", "float32", "float64")
 
 
@@ -36,7 +37,9 @@ def check(arguments: Sequence[str]) -> int:
 
     is_float8 = options.kv_cache_dtype == "fp8_e4m3"
     types = CheckOptions(
-        dtype=BY_NAME.get(options.dtype), kv_dtype=torch.float8_e4m3fn if is_float8 else None
+        dtype=BY_NAME.get(options.dtype),
+        kv_dtype=torch.float8_e4m3fn if is_float8 else None,
+        quantization=options.quantization,
     )
     try:
         with _local_folders(options.model, options.draft) as (model, draft):
@@ -111,6 +114,13 @@ def _parser() -> argparse.ArgumentParser:
         default="auto",
         help="Type of the weights (default auto: that of the target's checkpoint, which is what a "
         "GPU uses; a CPU uses float32).",
+    )
+    parser.add_argument(
+        "--quantization",
+        choices=QUANTIZATIONS,
+        default="auto",
+        help="Form of the weights of linear layers and experts, as the engine's flag of that name "
+        "(default auto: the type of the weights).",
     )
     parser.add_argument(
         "--kv-cache-dtype",

@@ -25,6 +25,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--model-path", "model.path", str),
     ("--served-model-name", "model.served_name", str),
     ("--dtype", "model.dtype", str),
+    ("--quantization", "model.quantization", str),
     ("--model-impl", "model.implementation", str),
     ("--context-length", "model.context_length", int),
     ("--speculative-algorithm", ALGORITHM, str),

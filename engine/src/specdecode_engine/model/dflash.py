@@ -29,6 +29,7 @@ from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, QkNorm, rotary_rows
+from specdecode_engine.model.linears import MapKind
 from specdecode_engine.model.markov_head import MarkovHead
 from specdecode_engine.model.rope import build_angles
 from specdecode_engine.model.weights import Weights
@@ -171,7 +172,7 @@ def _head(weights: Weights, config: BlockConfig, embedding: Tensor, shared: Line
     """Return what scores tokens: the checkpoint's, its own embedding if tied, or the target's."""
     is_own = HEAD not in weights and EMBEDDING in weights and config.tie_word_embeddings
     if is_own and config.draft_vocab_size == config.vocab_size:
-        return weights.linears.make(embedding, is_kept=True)
+        return weights.linears.make(embedding, kind=MapKind.HEAD, is_kept=True)
     return weights.linear_or_share("lm_head", shared)
 
 

@@ -26,6 +26,9 @@ PIECE_BYTES = 4 << 20
 """Copied between two steps, in less time than the shortest step of a model with such a draft."""
 ALIGNMENT = 16  # bytes, of a tensor in pinned memory
 
+FLOATS = 9
+"""Memory of a map of float32 and its integers of 4 bits, next to that of the integers."""
+
 Copy = tuple[Tensor, Tensor]
 """A tensor of the running draft, and the one to copy into it."""
 
@@ -148,11 +151,12 @@ def _is_finite(tensor: Tensor) -> bool:
 def staging_bytes(running: object, target: object) -> int:
     """Return the host memory that takes a draft, read next to the running one, at most.
 
-    One map at a time is there twice: as it is stored, and in the order of the kernels.
+    One map at a time is there as it is stored as well, and where it is rounded also as floats.
     """
     shared = _storages(target)
     own = [tensor for _, tensor in named_tensors(running) if _storage(tensor) not in shared]
-    largest = max((tensor.nbytes for tensor in own), default=0)
+    copies = [tensor.nbytes * (1 if tensor.is_floating_point() else FLOATS) for tensor in own]
+    largest = max(copies, default=0)
     return tensor_bytes(own) + largest + 2 * COMPARED_BYTES if own else 0
 
 

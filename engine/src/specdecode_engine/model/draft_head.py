@@ -15,11 +15,12 @@ from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.draft_config import HeadConfig
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.layers import Linear, Linears, widened
+from specdecode_engine.model.layers import Linear, widened
+from specdecode_engine.model.linears import Linears, Placement
 from specdecode_engine.model.pickle_store import open_unquantized
 from specdecode_engine.model.rope import make_rotary_limits
-from specdecode_engine.model.weights import Placement, Weights
-from specdecode_kernels import PackedWeight
+from specdecode_engine.model.weights import Weights
+from specdecode_kernels import AnyWeight
 
 Config = TypeVar("Config", bound=HeadConfig)
 
@@ -49,7 +50,7 @@ class HiddenStateHead(ABC, Generic[Config]):
         progress: bool = False,
         linears: Linears | None = None,
         device: torch.device | None = None,
-        must_share: Collection[Tensor | PackedWeight] = (),
+        must_share: Collection[AnyWeight] = (),
     ) -> Self:
         """Load a head in the target's type and for its length.
 

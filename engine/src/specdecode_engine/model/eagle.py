@@ -22,8 +22,9 @@ from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, is_
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows, widened
+from specdecode_engine.model.linears import Placement
 from specdecode_engine.model.rope import build_angles
-from specdecode_engine.model.weights import Placement, Weights
+from specdecode_engine.model.weights import Weights
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -12,6 +12,7 @@ from specdecode_engine.model.draft_config import HeadConfig
 from specdecode_engine.model.eagle_config import LAYER_IDS, Eagle1Config, Eagle3Config
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layers import Linear
+from specdecode_engine.model.linears import MapKind
 from specdecode_engine.model.weights import Weights, decoder_shapes, linear_shapes
 
 EMBEDDING = "embed_tokens.weight"
@@ -107,7 +108,7 @@ def take_head(
             f"{HEAD} differs from the embedding, but config.json sets tie_word_embeddings",
             "set tie_word_embeddings to false",
         )
-    return weights.linears.make(embedding, is_kept=True)
+    return weights.linears.make(embedding, kind=MapKind.HEAD, is_kept=True)
 
 
 def take_target_ids(weights: Weights, config: HeadConfig, folder: Path) -> Tensor | None:

@@ -43,6 +43,7 @@ from specdecode_engine.model.layers import (
     rotary_rows,
     widened,
 )
+from specdecode_engine.model.linears import MapKind
 from specdecode_engine.model.rope import build_angles
 from specdecode_engine.model.weights import OUTPUT_NORMS, Weights, linear_shapes
 from specdecode_kernels import AttentionParams
@@ -139,7 +140,7 @@ class FrozenHead(HiddenStateHead[FrozenConfig]):
         layers = _read_layers(config, weights, limits)
         scores, shortlist = weights.take(EMBEDDING if config.is_tied else HEAD), None
         if config.shortlist is None:
-            head = weights.linears.make(scores)
+            head = weights.linears.make(scores, kind=MapKind.HEAD)
         else:
             ids = _read_ordering(weights)
             head = Linear(weights.ops, scores[ids])

@@ -11,7 +11,7 @@ from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.families import FAMILIES
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel

@@ -9,11 +9,9 @@ from torch import Tensor
 from specdecode_engine.model.kv_views import KVView
 from specdecode_kernels import (
     DEFAULT_ATTENTION,
-    TORCH,
+    AnyWeight,
     AttentionParams,
     Backend,
-    Choice,
-    PackedWeight,
 )
 from specdecode_kernels.torch.by_row import by_row
 
@@ -41,60 +39,21 @@ class Linear:
     """A linear map; weight [outputs, inputs]."""
 
     ops: Backend
-    weight: Tensor | PackedWeight
+    weight: AnyWeight
     bias: Tensor | None = None
 
     def plain_weight(self) -> Tensor:
-        """The weight as an ordinary tensor; a copy if it is packed."""
+        """The weight as an ordinary tensor; a copy if it is packed or of integers."""
         return self.weight if isinstance(self.weight, Tensor) else self.weight.plain()
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Some outputs of the weight as an ordinary tensor; a copy if it is packed."""
+        """Some outputs of the weight as an ordinary tensor, as `plain_weight`."""
         weight = self.weight
         return weight[start:stop] if isinstance(weight, Tensor) else weight.rows(start, stop)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map [rows, inputs] to [rows, outputs]."""
         return self.ops.linear(x, self.weight, self.bias)
-
-
-@dataclass(slots=True)
-class Linears:
-    """Makes the linear maps of one engine; owned by its loader, one checkpoint after the other.
-
-    `ops` computes every layer loaded with them. Weights stay plain where there is a reason, else
-    they are packed for a CPU. The memory of the plain weight is released while it is packed,
-    except for an embedding that is also the head: it is looked up by token and stays next to its
-    packed copy.
-    """
-
-    ops: Backend = TORCH
-    plain_weights: str | None = "nobody asked for packing"  # why they are not packed
-    _packed: int = 0
-
-    @classmethod
-    def of(cls, choice: Choice) -> "Linears":
-        """Pack where the chosen backend can."""
-        return cls(choice.backend, choice.plain_weights)
-
-    def make(self, weight: Tensor, bias: Tensor | None = None, *, is_kept: bool = False) -> Linear:
-        """Make one map; the caller gives `weight` away, unless it is kept."""
-        return Linear(self.ops, self.pack(weight, is_kept=is_kept), bias)
-
-    def pack(self, weight: Tensor, *, is_kept: bool = False) -> Tensor | PackedWeight:
-        """Pack a weight, or those of all experts of a layer, unless weights stay plain."""
-        if self.plain_weights is not None:
-            return weight
-        assert self.ops.pack_weight is not None
-        self._packed += 1
-        return self.ops.pack_weight(weight, release=not is_kept)
-
-    def facts(self) -> dict[str, object]:
-        """Return what was chosen and why: fields of /server_info."""
-        if self.plain_weights is not None:
-            return {"linears": "plain", "linears_reason": f"plain, as {self.plain_weights}"}
-        reason = f"{self._packed} maps in the order in which C reads them"
-        return {"linears": "packed", "linears_reason": reason}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

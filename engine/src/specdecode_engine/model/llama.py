@@ -13,13 +13,14 @@ from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, Ll
 from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel
-from specdecode_engine.model.layers import DecoderLayer, Linears, Norm, rotary_rows, widened
+from specdecode_engine.model.layers import DecoderLayer, Norm, rotary_rows, widened
+from specdecode_engine.model.linears import Linears, MapKind, Placement
 from specdecode_engine.model.mtp_layout import without_modules
 from specdecode_engine.model.quantized.store import open_tensors
 from specdecode_engine.model.rope import build_angles, make_rotary_limits
 from specdecode_engine.model.sparse_mlp import SparseMlp
 from specdecode_engine.model.text_store import TextModelStore
-from specdecode_engine.model.weights import Placement, Weights, decoder_shapes
+from specdecode_engine.model.weights import Weights, decoder_shapes
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -107,7 +108,7 @@ class Llama(LanguageModel):
             embedding=embedding,
             layers=tuple(layers),
             norm=weights.norm("model.norm", config.decoder),
-            head=weights.linears.make(head, is_kept=head is embedding),
+            head=weights.linears.make(head, kind=MapKind.HEAD, is_kept=head is embedding),
             rotary_limits=limits,
             angles=tuple(angles),
             embedding_scale=rounded_scale(config.embedding_scale, dtype),

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from specdecode_engine.model.checkpoint import Shapes
 from specdecode_engine.model.layers import Linear, widened
+from specdecode_engine.model.linears import MapKind
 from specdecode_engine.model.weights import Weights, linear_shapes
 
 EMBEDDING = "markov_head.markov_w1.weight"
@@ -77,7 +78,12 @@ class MarkovHead:
     def take(cls, config: MarkovConfig, weights: Weights) -> "MarkovHead":
         name = config.kind.projection
         projection = None if name is None else weights.linear(name)
-        return cls(config.kind, weights.take(EMBEDDING), weights.linear(HEAD), projection)
+        return cls(
+            config.kind,
+            weights.take(EMBEDDING),
+            weights.linear(HEAD, kind=MapKind.HEAD),
+            projection,
+        )
 
     def first_state(self, rows: int) -> Tensor:
         """Return the state of the first position of `rows` blocks."""

@@ -26,6 +26,7 @@ from specdecode_engine.model.head_order import pad_angles
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows
+from specdecode_engine.model.linears import Placement
 from specdecode_engine.model.mtp_config import (
     MtpChainConfig,
     MtpConfig,
@@ -36,7 +37,7 @@ from specdecode_engine.model.mtp_layout import MtpLayout, MtpModules
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.model.rope import build_angles
 from specdecode_engine.model.store_part import StorePart
-from specdecode_engine.model.weights import Placement, Weights, decoder_shapes, linear_shapes
+from specdecode_engine.model.weights import Weights, decoder_shapes, linear_shapes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,11 +22,16 @@ from specdecode_engine.model.layers import (
     Attention,
     DecoderLayer,
     Linear,
-    Linears,
     Mlp,
     Norm,
     OutputNorms,
     QkNorm,
+)
+from specdecode_engine.model.linears import (
+    Linears,
+    MapKind,
+    Placement,
+    rounded_alike,
 )
 from specdecode_engine.model.sparse_mlp import (
     ExpertTensors,
@@ -34,7 +39,7 @@ from specdecode_engine.model.sparse_mlp import (
     SparseMlp,
     SparseMlpConfig,
 )
-from specdecode_kernels import AttentionParams, Backend, PackedWeight
+from specdecode_kernels import AnyWeight, AttentionParams, Backend
 from specdecode_kernels.torch.elementwise import accumulation_dtype
 
 COMPARED_BYTES = 4 << 20
@@ -107,14 +112,6 @@ def _dense_mlp_shapes(prefix: str, config: DecoderConfig) -> dict[str, Shape]:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """Data type and device of loaded tensors; integers and masks keep their type."""
-
-    dtype: torch.dtype
-    device: torch.device
-
-
-@dataclass(frozen=True, slots=True)
 class Weights:
     """Reads the tensors of a checkpoint, each when its part of the model is made."""
 
@@ -122,7 +119,7 @@ class Weights:
     placement: Placement
     linears: Linears
     _bar: "tqdm[None]"
-    must_share: Collection[Tensor | PackedWeight] = ()
+    must_share: Collection[AnyWeight] = ()
 
     @classmethod
     @contextmanager
@@ -134,7 +131,7 @@ class Weights:
         *,
         label: str,
         progress: bool,
-        must_share: Collection[Tensor | PackedWeight] = (),
+        must_share: Collection[AnyWeight] = (),
     ) -> Iterator["Weights"]:
         """Read within the context; a progress bar goes to stderr.
 
@@ -187,23 +184,23 @@ class Weights:
             return shared
         return self.take(name)
 
-    def linear(self, *names: str) -> Linear:
+    def linear(self, *names: str, kind: MapKind = MapKind.LAYER) -> Linear:
         """Read one linear map, or several that read the same input, fused into one."""
         biases = [f"{name}.bias" for name in names if f"{name}.bias" in self]
         weight = self.take(*(f"{name}.weight" for name in names))
-        return self.linears.make(weight, self.take(*biases) if biases else None)
+        return self.linears.make(weight, self.take(*biases) if biases else None, kind)
 
     def linear_or_share(self, name: str, shared: Linear) -> Linear:
         """Read one linear map, or return `shared` where the checkpoint lacks it or repeats it."""
         weight = f"{name}.weight"
         if weight not in self or self._repeats(weight, shared.weight, shared.rows):
             return shared
-        return self.linears.make(self.take(weight))
+        return self.linears.make(self.take(weight), kind=MapKind.HEAD)
 
     def _repeats(
         self,
         name: str,
-        shared: Tensor | PackedWeight,
+        shared: AnyWeight,
         rows_of: Callable[[int, int], Tensor],
     ) -> bool:
         """Compare a stored tensor with one that is loaded, some rows at a time.
@@ -212,7 +209,9 @@ class Weights:
             SharedTensorError: they differ, and `must_share` contains the loaded one.
         """
         stored = self.store.tensors[name]
-        is_equal = stored.shape == tuple(shared.shape) and _are_equal(self.store.get(name), rows_of)
+        is_equal = stored.shape == tuple(shared.shape) and _are_equal(
+            self.store.get(name), shared, rows_of
+        )
         if not is_equal and any(shared is one for one in self.must_share):
             fault = f"{name} differs from the target's, which the running draft uses"
             raise SharedTensorError(stored.file, fault, "replace the pod to serve this draft")
@@ -310,7 +309,7 @@ class Weights:
         """Read a mixture of experts, with the weights of all experts in one tensor."""
         is_stacked = config.tensors is ExpertTensors.STACKED
         return SparseMlp(
-            router=self.linear(config.router_name(prefix)),
+            router=self.linear(config.router_name(prefix), kind=MapKind.ROUTER),
             routing=config.routing,
             experts=self._stacked_experts(f"{prefix}.experts", config)
             if is_stacked
@@ -331,7 +330,8 @@ class Weights:
             gate_up=self.linear(f"{name}.gate_proj", f"{name}.up_proj"),
             down=self.linear(f"{name}.down_proj"),
         )
-        return SharedExpert(mlp, self.linear(f"{name}_gate") if shared.is_gated else None)
+        gate = self.linear(f"{name}_gate", kind=MapKind.ROUTER) if shared.is_gated else None
+        return SharedExpert(mlp, gate)
 
     def _separate_experts(self, prefix: str, config: SparseMlpConfig) -> Experts:
         gate_up = self.take(*chain.from_iterable(config.gate_up_names(prefix)))
@@ -355,13 +355,13 @@ class Weights:
         )
 
 
-def _are_equal(stored: Tensor, rows_of: Callable[[int, int], Tensor]) -> bool:
-    """Compare with a loaded tensor of the same shape; of both, few rows are in memory at a time."""
+def _are_equal(stored: Tensor, shared: AnyWeight, rows_of: Callable[[int, int], Tensor]) -> bool:
+    """Compare with a loaded weight of the same shape; of both, few rows are in memory at a time."""
     rows = max(1, COMPARED_BYTES // max(1, stored[0].nbytes))
     for start in range(0, len(stored), rows):
         own = stored[start : start + rows]
         loaded = rows_of(start, start + len(own))
-        if not torch.equal(own.to(loaded.device, loaded.dtype), loaded):
+        if not torch.equal(rounded_alike(own.to(loaded.device), shared), loaded):
             return False
     return True
 

@@ -169,7 +169,9 @@ def _log_choices(config: EngineConfig) -> None:
         quantization = model and model.quantization
         if quantization:
             dtype = config.dtype
-            log.info("weights of the %s: %s, read as %s", name, quantization.description, dtype)
+            log.info(
+                "checkpoint of the %s: %s, computed in %s", name, quantization.description, dtype
+            )
             for what in quantization.unused:
                 log.info("quantization of %s of the %s is not applied", what, name)
     if warning := draft_facts(config.boot, config.draft, config.target).get("draft_warning"):
@@ -298,6 +300,7 @@ def _facts(
         "model_implementation": implementation_of(config.target),
         **_skipped_tensors(models.target),
         **_quantizations(config),
+        "model_quantization": config.boot.model.quantization,
         **draft_facts(config.boot, config.draft, config.target),
         "dtype": str(config.dtype).removeprefix("torch."),
         "kv_cache_dtype": str(config.kv_dtype).removeprefix("torch."),

@@ -11,7 +11,6 @@ from itertools import chain
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.policy import DraftRefused
@@ -20,7 +19,7 @@ from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.draft_exchange import StagedDraft, check_same_config
 from specdecode_engine.model.draft_head import HiddenStateHead
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.startup.draft_methods.method import LoadedDraft
 from specdecode_engine.startup.draft_methods.registry import (
@@ -28,7 +27,7 @@ from specdecode_engine.startup.draft_methods.registry import (
     read_checked_draft,
 )
 from specdecode_engine.startup.models import LoadedModels, model_loader
-from specdecode_kernels import PackedWeight
+from specdecode_kernels import TORCH, AnyWeight, Choice
 
 HOST = torch.device("cpu")
 
@@ -78,7 +77,9 @@ class DraftStaging:
     def _load(self, boot: EngineBoot, draft: DraftConfig) -> LoadedDraft | None:
         """Load a draft on the host, in the order in which the running one has its weights."""
         is_packed = self.config.device == HOST
-        linears = Linears.of(self.config.kernels["target"]) if is_packed else Linears()
+        quantization = self.config.boot.model.quantization
+        kernels = self.config.kernels["target"] if is_packed else Choice(TORCH, "", "on the host")
+        linears = Linears.of(kernels, quantization)
         load_model = model_loader(self.config, HOST, self.open_store, linears)
         return load_draft(
             boot,
@@ -90,7 +91,7 @@ class DraftStaging:
             must_share=self._shared_weights(),
         )
 
-    def _shared_weights(self) -> tuple[Tensor | PackedWeight, ...]:
+    def _shared_weights(self) -> tuple[AnyWeight, ...]:
         """Return the weights of the target that the running head uses."""
         target, network, _ = self.models
         if not isinstance(network, HiddenStateHead):

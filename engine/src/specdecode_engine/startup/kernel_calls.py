@@ -14,7 +14,7 @@ from torch import Tensor
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import make_network
@@ -22,6 +22,7 @@ from specdecode_engine.model.transformers.model import AUDITED_POSITIONS, Transf
 from specdecode_engine.model.transformers.row_audit import ProbeView
 from specdecode_engine.startup.draft_methods.method import DraftMethod
 from specdecode_engine.startup.kernel_needs import KernelNeeds
+from specdecode_engine.startup.linear_calls import ROWS, integer_calls, integers
 from specdecode_engine.startup.op_inputs import (
     AttentionRows,
     attention_calls,
@@ -37,8 +38,10 @@ from specdecode_kernels import (
     DraftedNodes,
     ExpertRouting,
     ExpertWeights,
+    IntegerWeight,
     OpCall,
     PenaltyParamsBatch,
+    Precision,
 )
 from specdecode_kernels.triton.variants import meta_backend
 
@@ -53,6 +56,7 @@ def op_calls(needs: KernelNeeds, capability: int, method: DraftMethod) -> Iterat
         else:
             yield from _layer_calls(needs, name, model, ops)
             yield from _softcap_calls(name, model, ops)
+            yield from integer_calls(needs, name, model, ops)
         yield from _kv_calls(needs, name, model, ops)
     target = needs.models["target"]
     yield from attention_calls(needs, "target", target, ops_in, tuple(_target_rows(needs)))
@@ -97,8 +101,8 @@ def _layer_calls(
     activate = ops.gelu_tanh_and_mul if is_gelu else ops.silu_and_mul
     yield f"layers of the {name}", lambda: activate(gate, up)
     if model.sparse_mlp is not None:
-        call = partial(_experts, model.sparse_mlp, x, ops)
-        yield f"experts of the {name}", call
+        for precision in (None, *needs.integers):
+            yield f"experts of the {name}", partial(_experts, model.sparse_mlp, precision, x, ops)
         shared = model.sparse_mlp.shared_expert
         if shared is not None:
             both = empty(rows, 2 * shared.intermediate_size, dtype=dtype).chunk(2, dim=-1)
@@ -118,8 +122,10 @@ def _network_calls(
 ) -> Iterator[OpCall]:
     """Yield forwards of transformers' modules, whose ops depend on what was recognised."""
     network = make_network(config, needs.dtype)
-    model = TransformersModel.of_network(config, network, AUDITED_POSITIONS, linears=Linears(ops))
-    for rows in (1, 3):  # heads of one row are read in place, those of several are copied
+    linears = Linears(ops, precision=needs.integers[0] if needs.integers else None)
+    model = TransformersModel.of_network(config, network, AUDITED_POSITIONS, linears=linears)
+    # Heads of one row are read in place, those of several are copied; many have tiles of their own.
+    for rows in (1, *(ROWS if needs.integers else ROWS[:1])):
         yield f"layers of the {name}", partial(_forward, model, rows)
 
 
@@ -129,12 +135,17 @@ def _forward(model: TransformersModel, rows: int) -> None:
     model.logits(hidden)
 
 
-def _experts(config: SparseMlpConfig, x: Tensor, ops: Backend) -> None:
+def _experts(config: SparseMlpConfig, precision: Precision | None, x: Tensor, ops: Backend) -> None:
+    def weight(*shape: int) -> Tensor | IntegerWeight:
+        if precision is None:
+            return empty(*shape, dtype=x.dtype)
+        return integers(precision, shape, x.dtype)
+
     experts, inner, hidden = config.num_experts, config.moe_intermediate_size, x.shape[1]
     has_bias = config.tensors is ExpertTensors.STACKED
     weights = ExpertWeights(
-        empty(experts, 2 * inner, hidden, dtype=x.dtype),
-        empty(experts, hidden, inner, dtype=x.dtype),
+        weight(experts, 2 * inner, hidden),
+        weight(experts, hidden, inner),
         empty(experts, 2 * inner, dtype=x.dtype) if has_bias else None,
         empty(experts, hidden, dtype=x.dtype) if has_bias else None,
     )

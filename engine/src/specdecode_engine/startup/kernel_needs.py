@@ -8,6 +8,13 @@ import torch
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.shapes import DraftShape, StepSizes
 from specdecode_engine.model.draft_config import DraftConfig
+from specdecode_kernels import INT4, INT8, Precision
+
+ROUNDED: Mapping[str, tuple[Precision, ...]] = {
+    "int8": (INT8,),
+    "int4": (INT4, INT8),
+}
+"""What weights become, by `model.quantization`; the head has 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,7 @@ class KernelNeeds:
     page_size: int
     max_running: int
     chunk_tokens: int
+    integers: tuple[Precision, ...] = ()  # of weights
 
     @classmethod
     def of(
@@ -41,6 +49,7 @@ class KernelNeeds:
             boot.memory.page_size,
             boot.scheduling.max_running_requests,
             boot.scheduling.chunked_prefill_tokens,
+            ROUNDED.get(boot.model.quantization, ()),
         )
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from specdecode_api.speculation import Algorithm
-from specdecode_engine.model.checkpoint import Shapes, TensorStore, has_tensors
+from specdecode_engine.model.checkpoint import Shape, Shapes, TensorStore, has_tensors
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig, cached_token_bytes
@@ -20,6 +20,7 @@ from specdecode_engine.model.draft_head import HiddenStateHead
 from specdecode_engine.model.eagle_weights import ID_MAPS
 from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
+from specdecode_engine.model.linears import kept_bytes
 from specdecode_engine.model.llama import llama_shapes
 from specdecode_engine.model.mtp_config import count_modules
 from specdecode_engine.model.mtp_layout import without_modules
@@ -54,7 +55,7 @@ class ModelCheck:
     architecture: str | None = None
     implementation: str | None = None
     parameters: int | None = None
-    weight_bytes: int | None = None  # in `dtype`, quantized weights included
+    weight_bytes: int | None = None  # in `dtype`, or of integers that it is rounded to
     quantization: str | None = None  # how weights are stored, None also if they are plain
     dtype: torch.dtype | None = None
     kv_bytes_per_token: int | None = None  # keys and values of all layers
@@ -91,10 +92,14 @@ class PairCheck:
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """Types of weights and of the KV cache; None: those of the checkpoint and of the weights."""
+    """Types of weights and of the KV cache; None: those of the checkpoint and of the weights.
+
+    `quantization` is `model.quantization`.
+    """
 
     dtype: torch.dtype | None = None
     kv_dtype: torch.dtype | None = None
+    quantization: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ def check_pair(target: Path, draft: Path | None, options: CheckOptions) -> PairC
         # Whether a draft fits depends on the target.
         return PairCheck(_refused(target, _without_target(target, error)))
     # A draft is computed in the target's type.
-    options = CheckOptions(checked.dtype, options.kv_dtype)
+    options = replace(options, dtype=checked.dtype)
     if draft is None:
         return PairCheck(checked, mtp=_check_own_modules(target, config, options))
     try:
@@ -180,18 +185,20 @@ def _check_model(
         network = make_network(config, dtype)
         if checkpoint is not None:
             check_tensors(network, text_tensors(config, checkpoint)[0])
-        parameters = sum(parameter.numel() for parameter in network.parameters())
+        shapes = {name: tuple(one.shape) for name, one in network.named_parameters()}
         routed = RoutedShape.of(TransformersModel.audited(config, network))
     else:
-        parameters = _count(config, checkpoint, head)
+        shapes = _parameters(config, checkpoint, head)
         routed = None if isinstance(config, HeadConfig) else RoutedShape.read(config)
     return ModelCheck(
         path=folder,
         model_type=_text(file.get("model_type")),
         architecture=file.architecture or None,
         implementation=implementation_of(config),
-        parameters=parameters,
-        weight_bytes=parameters * dtype.itemsize,
+        parameters=sum(math.prod(shape) for shape in shapes.values()),
+        weight_bytes=sum(
+            kept_bytes(name, shape, dtype, options.quantization) for name, shape in shapes.items()
+        ),
         quantization=None if config.quantization is None else config.quantization.description,
         dtype=dtype,
         kv_bytes_per_token=cached_token_bytes(config, kv_dtype),
@@ -209,12 +216,12 @@ def _open_tensors(folder: Path, head: _Head | None) -> TensorStore | None:
     return open_checkpoint(folder) if head is None else head.kind.open_tensors(folder)
 
 
-def _count(
+def _parameters(
     config: LlamaConfig | HeadConfig,
     checkpoint: TensorStore | None,
     head: _Head | None,
-) -> int:
-    """Count parameters; names and shapes of tensors must be those of config.json."""
+) -> dict[str, Shape]:
+    """Name the parameters; names and shapes of tensors must be those of config.json."""
     required, optional = _shapes(config, checkpoint, head)
     stored = required
     if checkpoint is not None:
@@ -228,7 +235,7 @@ def _count(
         is_tied = isinstance(config, LlamaConfig) and config.tie_word_embeddings
         kept = required if is_tied else {**optional, **required}
         stored = {name: kept[name] for name in checkpoint.tensors if name in kept}
-    return sum(math.prod(shape) for name, shape in stored.items() if name not in ID_MAPS)
+    return {name: shape for name, shape in stored.items() if name not in ID_MAPS}
 
 
 def _shapes(

@@ -11,7 +11,7 @@ from specdecode_engine.model.checkpoint import OpenStore
 from specdecode_engine.model.draft_exchange import staging_bytes
 from specdecode_engine.model.implementations import load_model
 from specdecode_engine.model.language_model import LanguageModel
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.startup.draft_methods.method import LoadedDraft
@@ -53,12 +53,13 @@ def load_models(config: EngineConfig, progress: bool, open_store: OpenStore | No
         progress: show bars.
         open_store: opens the tensors of the target and of a STANDALONE draft.
     """
-    linears = Linears.of(config.kernels["target"])
+    linears = Linears.of(config.kernels["target"], config.boot.model.quantization)
     load = model_loader(config, config.device, open_store, linears, progress=progress)
     target = load(Path(config.boot.model.path), config.target)
     draft = load_draft(config.boot, config.draft, target, load, linears, progress=progress)
     facts = linears.facts()
     log.info("linear maps: %s (%s)", facts["linears"], facts["linears_reason"])
+    log.info("weights of linear maps: %s", facts["linear_weights"])
     return LoadedModels(target, draft, linears)
 
 

@@ -28,7 +28,7 @@ FLAGS = (
     *("-std=gnu11", "-O3", "-march=native", "-Wno-psabi", "-fopenmp", "-fPIC", "-shared"),
     *_FUSE_ALWAYS,
 )
-COMPILE_TIMEOUT_S = 120
+COMPILE_TIMEOUT_S = 300
 
 
 class CannotCompile(Exception):

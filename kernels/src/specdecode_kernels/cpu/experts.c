@@ -69,15 +69,15 @@ static struct sorted sort_pairs(const int32_t *ids, struct sizes of, long *order
 /* The weight of one of several experts that lie one after the other. */
 INLINE struct weight weight_of(struct weight all, long expert) {
     all.blocks += expert * packed_bytes(all);
-    if (all.bias) all.bias += expert * all.outputs;
     return all;
 }
 
 /* Maps rows of x, `stride` entries apart, each by its expert's weight. Sources are those of sorted rows
 where x is not sorted itself, else NULL. */
-static void map_sorted(struct weight by, const entry *x, long stride, const long *sources, struct sorted of,
-                       struct result out) {
-    long wide = padded(by.inputs), blocks = blocks_of(by.outputs), pairs = of.starts[of.busy[of.found - 1] + 1];
+static void map_sorted(struct weight by, const entry *bias, const entry *x, long stride,
+                       const long *sources, struct sorted of, struct result out) {
+    long wide = padded_inputs(by), blocks = blocks_of(by.outputs);
+    long pairs = of.starts[of.busy[of.found - 1] + 1];
     float *packed = scratch(pairs * wide);
 #pragma omp parallel if (pairs * by.outputs * by.inputs > 65536)
     {
@@ -85,15 +85,15 @@ static void map_sorted(struct weight by, const entry *x, long stride, const long
         for (long task = 0; task < of.found; task++) {
             long first = of.starts[of.busy[task]], count = of.starts[of.busy[task] + 1] - first;
             const entry *from = sources ? x : x + first * stride;
-            pack_rows(from, stride, sources ? sources + first : NULL, count, by.inputs,
+            pack_rows(from, stride, sources ? sources + first : NULL, count, by.inputs, wide,
                       packed + first * wide);
         }
 #pragma omp for schedule(dynamic, 4)
         for (long task = 0; task < of.found * blocks; task++) {
             long expert = of.busy[task / blocks], first = of.starts[expert];
             struct result here = {out.rows + first * out.stride, out.stride};
-            map_blocks(weight_of(by, expert), task % blocks, 1, packed + first * wide,
-                       of.starts[expert + 1] - first, here);
+            map_blocks(weight_of(by, expert), bias ? bias + expert * by.outputs : NULL, task % blocks, 1,
+                       packed + first * wide, of.starts[expert + 1] - first, here);
         }
     }
 }
@@ -124,20 +124,19 @@ static void combine(const entry *outputs, const long *places, const float *facto
 }
 
 /* x [rows, hidden], rows `stride` entries apart, to out [rows, hidden], by the experts ids [rows, top_k]
-with factors [rows, top_k]. Biases may be NULL. workspace holds pairs * (hidden + 2 * inner) entries, order
-2 * experts + 1 + 2 * pairs numbers, where pairs = rows * top_k. */
-void experts(const entry *gate_up, const entry *gate_up_bias, const entry *down, const entry *down_bias,
-             const entry *x, long stride, const int32_t *ids, const float *factors, entry *out,
-             entry *workspace, long *order, const struct sizes *sizes, const struct gate *gate) {
+with factors [rows, top_k]. Weights are those of the first expert; biases may be NULL. workspace holds
+pairs * (hidden + 2 * inner) entries, order 2 * experts + 1 + 2 * pairs numbers, where pairs = rows *
+top_k. */
+void experts(const struct weight *gate_up, const entry *gate_up_bias, const struct weight *down,
+             const entry *down_bias, const entry *x, long stride, const int32_t *ids, const float *factors,
+             entry *out, entry *workspace, long *order, const struct sizes *sizes, const struct gate *gate) {
     struct sizes of = *sizes;
     long pairs = of.rows * of.top_k;
     if (!pairs) return;
     struct sorted by = sort_pairs(ids, of, order);
     entry *inner = workspace, *outputs = workspace + pairs * 2 * of.inner;
-    struct weight to_inner = {(const char *)gate_up, gate_up_bias, 2 * of.inner, of.hidden, OF_ENTRIES};
-    map_sorted(to_inner, x, stride, by.sources, by, (struct result){inner, 2 * of.inner});
+    map_sorted(*gate_up, gate_up_bias, x, stride, by.sources, by, (struct result){inner, 2 * of.inner});
     activate(inner, pairs, of.inner, of.kind, *gate);
-    struct weight to_hidden = {(const char *)down, down_bias, of.hidden, of.inner, OF_ENTRIES};
-    map_sorted(to_hidden, inner, 2 * of.inner, NULL, by, (struct result){outputs, of.hidden});
+    map_sorted(*down, down_bias, inner, 2 * of.inner, NULL, by, (struct result){outputs, of.hidden});
     combine(outputs, by.places, factors, out, of);
 }

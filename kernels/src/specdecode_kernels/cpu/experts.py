@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels.cpu.library import Library
-from specdecode_kernels.metadata import PackedWeight
 from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation, GateKind
 from specdecode_kernels.torch import experts as reference
+from specdecode_kernels.weights import PackedWeight
 
 KINDS: tuple[GateKind, ...] = ("silu", "gelu", "gelu_tanh", "swigluoai")
 """In the order of experts.c."""
@@ -37,9 +37,9 @@ def experts(
     settings = _Gate(activation.alpha, activation.limit)
     order = torch.empty(2 * num_experts + 1 + 2 * rows * top_k, dtype=torch.int64)
     library.experts(
-        gate_up.blocks.data_ptr(),
+        gate_up.address,
         _address(weights.gate_up_bias),
-        down.blocks.data_ptr(),
+        down.address,
         _address(weights.down_bias),
         hidden.data_ptr(),
         hidden.stride(0),

@@ -1,8 +1,13 @@
 /* How packed weights are stored, and how they become vectors of the processor's own width.
 
 Outputs are cut into blocks of 64. Within a block the weights of one step of inputs lie side by side,
-so that a product with one row reads memory once, from front to back. A step is one input, of bfloat16
-two: the lower half of a word belongs to the first. Inputs are filled up to a multiple of 8. */
+so that a product with one row reads memory once, from front to back. A step is one input; of
+bfloat16 two, the lower half of a word belonging to the first; of integers of 4 bits eight, from the
+lowest bits on. Inputs are filled up to a multiple of 8, with groups to a multiple of their size.
+
+Integers of 8 bits have one scale for each output: floats after the weights of the block. Those of 4
+bits have one for each output and group of inputs, before the weights of the group, and perhaps a zero
+point, a byte: w = scale * (integer - zero point). */
 #pragma once
 #include "vectors.h"
 
@@ -20,26 +25,105 @@ two: the lower half of a word belongs to the first. Inputs are filled up to a mu
 #define LINE 64  /* bytes that memory hands out at once */
 
 typedef float vector __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t integers __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t bits __attribute__((vector_size(4 * WIDTH)));
 
-enum { OF_FLOAT32, OF_BFLOAT16, FORMATS };
+enum { OF_FLOAT32, OF_BFLOAT16, OF_INT8, OF_INT4, FORMATS };
 
-INLINE long padded(long inputs) { return (inputs + CHUNK - 1) / CHUNK * CHUNK; }
+/* `PackedLayout` of weights.py. */
+struct layout {
+    int64_t format;
+    int64_t group;           /* inputs that share a scale, of integers of 4 bits; else 0 */
+    int64_t has_wide_scales; /* of groups: floats instead of bfloat16 */
+    int64_t has_zeros;
+};
 
-/* Inputs whose weights share a word. */
-INLINE int step_of(int format) { return format == OF_BFLOAT16 ? 2 : 1; }
-
-/* Bytes of a block for some inputs, a multiple of CHUNK. */
-INLINE long block_bytes(int format, long inputs) { return inputs / step_of(format) * BLOCK * 4; }
-
-INLINE bits load_bits(const char *from) {
-    bits found;
-    memcpy(&found, from, sizeof found);
-    return found;
+INLINE long padded(struct layout of, long inputs) {
+    long unit = of.group ? of.group : CHUNK;
+    return (inputs + unit - 1) / unit * unit;
 }
 
-/* The weights of input `at` of a step, as floats. */
+/* Inputs whose weights share a word. */
+INLINE int step_of(int format) { return format == OF_BFLOAT16 ? 2 : format == OF_INT4 ? 8 : 1; }
+
+/* Bytes of a step of a block. */
+INLINE long step_bytes(int format) { return format == OF_INT8 ? BLOCK : 4 * BLOCK; }
+
+/* Bytes before the weights of a group: scales, then zero points. */
+INLINE long header_bytes(struct layout of) {
+    if (!of.group) return 0;
+    return BLOCK * ((of.has_wide_scales ? 4 : 2) + (of.has_zeros ? 1 : 0));
+}
+
+/* Bytes of a group with its header. */
+INLINE long group_bytes(struct layout of) { return header_bytes(of) + of.group * BLOCK / 2; }
+
+/* Bytes of a block's weights for some inputs, from the first one on. */
+INLINE long weight_bytes(struct layout of, long inputs) {
+    if (of.group) return inputs / of.group * group_bytes(of);
+    return inputs / step_of((int)of.format) * step_bytes((int)of.format);
+}
+
+/* Bytes of a whole block. */
+INLINE long block_bytes(struct layout of, long inputs) {
+    return weight_bytes(of, inputs) + (of.format == OF_INT8 ? 4 * BLOCK : 0);
+}
+
+/* The words of one part of a step, with integers of 8 bits as words of their own. */
+INLINE bits load_words(int format, const char *step, int part) {
+    bits words;
+    if (format == OF_INT8) {
+        step += part * WIDTH;
+#if defined(__AVX512F__)
+        return (bits)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)step));
+#elif defined(__AVX2__)
+        return (bits)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)step));
+#elif defined(__ARM_NEON)
+        int32_t four;
+        memcpy(&four, step, sizeof four);
+        return (bits)vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)))));
+#else
+        for (int i = 0; i < WIDTH; i++) words[i] = (uint32_t)(int8_t)step[i];
+        return words;
+#endif
+    }
+    memcpy(&words, step + part * 4 * WIDTH, sizeof words);
+    return words;
+}
+
+/* The weights of input `at` of a step as floats; of integers, the integers. */
 INLINE vector weights_of(int format, bits words, int at) {
     if (format == OF_FLOAT32) return (vector)words;
-    return (vector)(at ? words & 0xffff0000 : words << 16);
+    if (format == OF_BFLOAT16) return (vector)(at ? words & 0xffff0000 : words << 16);
+    if (format == OF_INT8) return __builtin_convertvector((integers)words, vector);
+#if defined(__AVX512F__)
+    const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+    if (at == 7) return __builtin_convertvector((integers)words >> 28, vector);
+    return (vector)_mm512_permutexvar_ps((__m512i)(words >> (4 * at)), values);
+#else
+    return __builtin_convertvector((integers)(words << (28 - 4 * at)) >> 28, vector);
+#endif
+}
+
+/* The scales of one part of a group. */
+INLINE vector scales_of(struct layout of, const char *header, int part) {
+    typedef uint16_t narrow __attribute__((vector_size(2 * WIDTH)));
+    vector wide;
+    narrow scales;
+    if (of.has_wide_scales) {
+        memcpy(&wide, header + part * 4 * WIDTH, sizeof wide);
+        return wide;
+    }
+    memcpy(&scales, header + part * 2 * WIDTH, sizeof scales);
+#if defined(__AVX512F__)
+    return (vector)(widen_halves(scales) << 16);
+#else
+    return (vector)(__builtin_convertvector(scales, bits) << 16);
+#endif
+}
+
+/* The zero points of one part of a group. */
+INLINE vector zeros_of(struct layout of, const char *header, int part) {
+    const char *zeros = header + BLOCK * (of.has_wide_scales ? 4 : 2);
+    return weights_of(OF_INT8, load_words(OF_INT8, zeros, part), 0);
 }

@@ -13,16 +13,11 @@ from torch import Tensor
 from specdecode_kernels.backend import Backend
 from specdecode_kernels.cpu.experts import experts
 from specdecode_kernels.cpu.library import Library, load_library
-from specdecode_kernels.metadata import PackedWeight, as_rows
+from specdecode_kernels.cpu.packing import pack_weight
+from specdecode_kernels.metadata import as_rows
 from specdecode_kernels.torch import elementwise as reference
 from specdecode_kernels.torch import linear as linear_reference
-
-BLOCK, CHUNK = 64, 8
-"""Outputs whose weights lie side by side, and inputs that are filled up; as in formats.h."""
-
-
-RELEASED_BYTES = 8 << 20
-"""Of a weight, how much is packed before its pages are released."""
+from specdecode_kernels.weights import IntegerWeight, PackedWeight
 
 
 def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
@@ -47,52 +42,23 @@ def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
     )
 
 
-def pack_weight(library: Library, weight: Tensor, release: bool = False) -> PackedWeight:
-    """Pack one weight [outputs, inputs], or those of several experts one after the other.
-
-    Args:
-        release: give the pages of what was packed back to the kernel; the weight's values are lost.
-    """
-    *leading, outputs, inputs = weight.shape
-    in_blocks = -(-outputs // BLOCK)
-    pair = () if weight.dtype == torch.float32 else (2,)
-    steps = -(-inputs // CHUNK) * CHUNK // (2 if pair else 1)
-    blocks = torch.empty(*leading, in_blocks, steps, BLOCK, *pair, dtype=weight.dtype)
-    if library.tuning.huge_pages:
-        library.advise_huge_pages(blocks.data_ptr(), blocks.nbytes)
-    release = release and weight.is_contiguous()
-    weight = weight.contiguous()
-    each = blocks.view(-1, in_blocks, steps * BLOCK * len((0, *pair)))
-    for plain, packed in zip(weight.view(-1, outputs, inputs), each, strict=True):
-        rows = max(RELEASED_BYTES // plain[0].nbytes // BLOCK, 1) * BLOCK if release else outputs
-        for first in range(0, outputs, rows):
-            part = plain[first : first + rows]
-            into = packed[first // BLOCK]
-            library.pack(part.data_ptr(), into.data_ptr(), len(part), inputs)
-            if release:
-                library.release_pages(part.data_ptr(), part.nbytes)
-    return PackedWeight(blocks, weight.shape)
-
-
 def linear(
-    library: Library, x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None
+    library: Library, x: Tensor, weight: Tensor | IntegerWeight | PackedWeight, bias: Tensor | None
 ) -> Tensor:
     if not isinstance(weight, PackedWeight):
         return linear_reference.linear(x, weight, bias)
     if x.stride(1) != 1:
         x = x.contiguous()
     bias = None if bias is None else bias.contiguous()
-    rows, (outputs, inputs) = x.shape[0], weight.shape
-    out = torch.empty(rows, outputs, dtype=x.dtype)
+    rows = x.shape[0]
+    out = torch.empty(rows, weight.shape[0], dtype=x.dtype)
     library.linear(
-        weight.blocks.data_ptr(),
+        weight.address,
+        None if bias is None else bias.data_ptr(),
         x.data_ptr(),
         x.stride(0),
-        None if bias is None else bias.data_ptr(),
         out.data_ptr(),
         rows,
-        outputs,
-        inputs,
     )
     return out
 

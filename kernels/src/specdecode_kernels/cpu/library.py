@@ -31,7 +31,7 @@ TYPES = {torch.float32: "", torch.bfloat16: "-DBFLOAT16"}
 _FOLDER = Path(__file__).parent
 SOURCES = tuple(
     _FOLDER / f"{name}.c"
-    for name in ("linear", "tile", "tuning", "experts", "elementwise", "attend")
+    for name in ("linear", "tile", "tuning", "packing", "experts", "elementwise", "attend")
 )
 HEADERS = tuple(
     _FOLDER / name for name in ("vectors.h", "formats.h", "tile.h", "linear.h", "tuning.h")
@@ -54,8 +54,9 @@ _OF_TUNING: dict[str, list[type]] = {
     "evict": [_ADDRESS, _COUNT],
 }
 _LARGE: dict[str, list[type]] = {
-    "pack": [_ADDRESS, _ADDRESS, _COUNT, _COUNT],
-    "linear": [_ADDRESS, _ADDRESS, _COUNT, _ADDRESS, _ADDRESS, *[_COUNT] * 3],
+    "pack": [_ADDRESS, _ADDRESS],
+    "pack_integers": [*[_ADDRESS] * 4],
+    "linear": [*[_ADDRESS] * 3, _COUNT, _ADDRESS, _COUNT],
     "experts": [*[_ADDRESS] * 5, _COUNT, *[_ADDRESS] * 7],
     "attend": [*[_ADDRESS] * 3, _COUNT, *[_ADDRESS] * 3, *[_COUNT] * 4, _ADDRESS],
 }
@@ -77,6 +78,7 @@ class Library:
     softcap: Callable[..., None]
     store_kv: Callable[..., None]
     pack: Callable[..., None]
+    pack_integers: Callable[..., None]
     linear: Callable[..., None]
     experts: Callable[..., None]
     attend: Callable[..., None]

@@ -6,6 +6,7 @@ arithmetic. However rows and inputs are cut, and whatever the number of threads,
 sum of its products in the order of the inputs (tile.c): a row's bits depend on the row alone. */
 #include "linear.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 #include "tile.h"
@@ -14,6 +15,7 @@ sum of its products in the order of the inputs (tile.c): a row's bits depend on 
 #define SLAB 240         /* rows that share a panel */
 #define MOST_PANEL 512   /* inputs */
 #define MOST_STREAMS 4
+#define MOST_SUMS (SLAB > MOST_STREAMS * MOST_ROWS ? SLAB : MOST_STREAMS * MOST_ROWS)
 #define FEW_TILES 2
 #define LEAST_PARALLEL 65536 /* weights */
 
@@ -41,15 +43,15 @@ INLINE float as_float(entry x) {
 #endif
 }
 
-/* One tile [padded inputs, rows]. */
-static void pack_tile(const entry *const *x, long rows, long inputs, float *to) {
+/* One tile [padded, rows]. */
+static void pack_tile(const entry *const *x, long rows, long inputs, long padded, float *to) {
     for (long at = 0; at < inputs; at++)
         for (long row = 0; row < rows; row++) *to++ = as_float(x[row][at]);
-    for (long at = inputs; at < padded(inputs); at++)
-        for (long row = 0; row < rows; row++) *to++ = 0;
+    memset(to, 0, (size_t)((padded - inputs) * rows) * sizeof(float));
 }
 
-void pack_rows(const entry *x, long stride, const long *order, long rows, long inputs, float *to) {
+void pack_rows(const entry *x, long stride, const long *order, long rows, long inputs, long padded,
+               float *to) {
     for (long top = 0; top < rows; top += SLAB) {
         long height = rows - top < SLAB ? rows - top : SLAB, tiles = tiles_of(height);
         for (long tile = 0; tile < tiles; tile++) {
@@ -57,34 +59,37 @@ void pack_rows(const entry *x, long stride, const long *order, long rows, long i
             const entry *of_tile[MOST_ROWS];
             for (long row = first; row < end; row++)
                 of_tile[row - first] = x + (order ? order[top + row] : top + row) * stride;
-            pack_tile(of_tile, end - first, inputs, to + (top + first) * padded(inputs));
+            pack_tile(of_tile, end - first, inputs, padded, to + (top + first) * padded);
         }
     }
 }
 
-/* Adds the bias, rounds, and writes as many outputs as there are. */
-static void finish(const float *sums, const entry *bias, entry *out, long outputs) {
+/* Scales sums of integers of 8 bits, adds the bias, rounds, and writes as many outputs as there are. */
+static void finish(const float *sums, const char *scales, const entry *bias, entry *out, long outputs) {
     for (long at = 0; at < outputs; at += LANES) {
-        floats sum = *(const floats *)(sums + at);
+        floats sum = *(const floats *)(sums + at), scale;
+        if (scales) {
+            memcpy(&scale, scales + at * (long)sizeof(float), sizeof scale);
+            sum *= scale;
+        }
         if (bias) sum += load_some(bias + at, outputs - at);
         store_some(out + at, sum, outputs - at);
     }
 }
 
-/* The weights of one block for some inputs, and how they are read. */
-struct panel {
-    const char *weights;
-    long first, inputs;
-    int format;
-};
-
 /* What the tiles of a slab fetch while they use a panel: one that is read once, weights further on in
 the same block; else their share of the next panel. */
 static struct prefetch fetched_during(struct panel panel, long passes) {
-    long bytes = block_bytes(panel.format, panel.inputs), chunks = passes * panel.inputs / CHUNK;
+    long distance = panel.layout.format >= OF_INT8 ? tuning.ahead_integers : tuning.ahead;
+    if (passes == 1) return (struct prefetch){.distance = distance, .level = tuning.level};
+    long bytes = weight_bytes(panel.layout, panel.inputs), chunks = passes * panel.inputs / CHUNK;
     long lines = (bytes / LINE + chunks - 1) / chunks;
-    if (passes == 1) return (struct prefetch){panel.weights + tuning.ahead, lines, tuning.level};
-    return (struct prefetch){panel.weights + bytes, lines, tuning.level ? tuning.level : 1};
+    return (struct prefetch){0, panel.weights + bytes, lines, tuning.level ? tuning.level : 1};
+}
+
+/* From how many tiles on weights are widened for all of them. */
+INLINE long widened_from(long format) {
+    return format == OF_INT4 ? tuning.widen_int4 : format == OF_FLOAT32 ? LONG_MAX : tuning.widen;
 }
 
 /* Goes on with the sums of the rows of a slab; x as `pack_rows` writes it. */
@@ -94,51 +99,60 @@ static void add_panel(struct panel panel, const float *x, long rows, long inputs
         passes += passes_of(tile_start(tile + 1, tiles, rows) - tile_start(tile, tiles, rows));
     struct prefetch ahead = fetched_during(panel, passes);
     __attribute__((aligned(64))) float widened[MOST_PANEL * BLOCK];
-    if (panel.format != OF_FLOAT32 && tiles >= tuning.widen) {
-        widen_weights(panel.format, panel.weights, widened, panel.inputs);
-        panel.weights = (const char *)widened;
-        panel.format = OF_FLOAT32;
+    if (tiles >= widened_from(panel.layout.format)) {
+        widen_weights(panel, widened);
+        panel.widened = widened;
     }
     for (long tile = 0; tile < tiles; tile++) {
         long first = tile_start(tile, tiles, rows), height = tile_start(tile + 1, tiles, rows) - first;
-        tile_of(panel.format, height)(panel.weights, x + first * inputs + panel.first * height,
-                                      sums + first * BLOCK, panel.inputs, &ahead);
+        tile_of(panel, height)(panel, x + first * inputs + panel.first * height, sums + first * BLOCK, &ahead);
     }
 }
 
-/* Inputs of a panel: all where one tile reads its weights once from one stream. */
-static long panel_inputs(long rows, long count, long inputs) {
+/* Inputs of a panel: all where one tile reads its weights once from one stream; whole groups. */
+static long panel_inputs(struct layout of, long rows, long count, long inputs) {
     long tiles = tiles_of(rows);
     if (count == 1 && tiles == 1 && passes_of(rows) == 1) return inputs;
-    return tiles <= FEW_TILES ? tuning.few_panel : tuning.panel;
+    long most = tiles <= FEW_TILES ? tuning.few_panel : tuning.panel;
+    return most < of.group ? of.group : of.group ? most / of.group * of.group : most;
+}
+
+/* The weights of a block for `count` inputs from `first` on. */
+INLINE struct panel panel_of(struct weight by, long block, long first, long count) {
+    const char *weights = by.blocks + block * block_bytes(by.layout, padded_inputs(by));
+    return (struct panel){by.layout, weights + weight_bytes(by.layout, first), NULL, first, count};
+}
+
+/* Writes the sums of one block. */
+static void finish_block(struct weight by, const entry *bias, long block, const float *sums, long rows,
+                         struct result out) {
+    long at = block * BLOCK, width = by.outputs - at < BLOCK ? by.outputs - at : BLOCK;
+    const char *end = by.blocks + (block + 1) * block_bytes(by.layout, padded_inputs(by));
+    const char *scales = by.layout.format == OF_INT8 ? end - 4 * BLOCK : NULL;
+    for (long row = 0; row < rows; row++)
+        finish(sums + row * BLOCK, scales, bias ? bias + at : NULL, out.rows + row * out.stride + at, width);
 }
 
 /* One slab of rows; the blocks take turns, panel by panel. */
-static void map_slab(struct weight by, long first, long count, const float *x, long rows,
+static void map_slab(struct weight by, const entry *bias, long first, long count, const float *x, long rows,
                      struct result out) {
-    __attribute__((aligned(64))) float sums[(SLAB > MOST_STREAMS * MOST_ROWS ? SLAB : MOST_STREAMS * MOST_ROWS) * BLOCK];
-    long inputs = padded(by.inputs), most = panel_inputs(rows, count, inputs);
+    __attribute__((aligned(64))) float sums[MOST_SUMS * BLOCK];
+    long inputs = padded_inputs(by), most = panel_inputs(by.layout, rows, count, inputs);
     memset(sums, 0, (size_t)(count * rows * BLOCK) * sizeof(float));
     for (long at = 0; at < inputs; at += most)
-        for (long block = 0; block < count; block++) {
-            struct panel panel = {by.blocks + (first + block) * block_bytes(by.format, inputs) +
-                                      block_bytes(by.format, at),
-                                  at, inputs - at < most ? inputs - at : most, by.format};
-            add_panel(panel, x, rows, inputs, sums + block * rows * BLOCK);
-        }
-    for (long block = 0; block < count; block++) {
-        long at = (first + block) * BLOCK, width = by.outputs - at < BLOCK ? by.outputs - at : BLOCK;
-        for (long row = 0; row < rows; row++)
-            finish(sums + (block * rows + row) * BLOCK, by.bias ? by.bias + at : NULL,
-                   out.rows + row * out.stride + at, width);
-    }
+        for (long block = 0; block < count; block++)
+            add_panel(panel_of(by, first + block, at, inputs - at < most ? inputs - at : most), x, rows, inputs,
+                      sums + block * rows * BLOCK);
+    for (long block = 0; block < count; block++)
+        finish_block(by, bias, first + block, sums + block * rows * BLOCK, rows, out);
 }
 
-void map_blocks(struct weight by, long first, long count, const float *x, long rows, struct result out) {
+void map_blocks(struct weight by, const entry *bias, long first, long count, const float *x, long rows,
+                struct result out) {
     for (long top = 0; top < rows; top += SLAB) {
         long height = rows - top < SLAB ? rows - top : SLAB;
         struct result here = {out.rows + top * out.stride, out.stride};
-        map_slab(by, first, count, x + top * padded(by.inputs), height, here);
+        map_slab(by, bias, first, count, x + top * padded_inputs(by), height, here);
     }
 }
 
@@ -146,32 +160,19 @@ long blocks_together(long rows) {
     return tiles_of(rows) == 1 && passes_of(rows) == 1 ? tuning.streams : 1;
 }
 
-/* Packs a weight [outputs, inputs] of entries; what fills it up is zero. */
-void pack(const entry *weight, entry *packed, long outputs, long inputs) {
-    long wide = padded(inputs), step = step_of(OF_ENTRIES);
-#pragma omp parallel for schedule(static)
-    for (long first = 0; first < outputs; first += BLOCK)
-        for (long at = 0; at < wide; at++)
-            for (long i = 0; i < BLOCK; i++) {
-                int is_there = first + i < outputs && at < inputs;
-                packed[first * wide + at / step * step * BLOCK + i * step + at % step] =
-                    is_there ? weight[(first + i) * inputs + at] : 0;
-            }
-}
-
-/* x [rows, inputs], rows `stride` entries apart, to out [rows, outputs]; bias may be NULL. */
-void linear(const entry *packed, const entry *x, long stride, const entry *bias, entry *out, long rows,
-            long outputs, long inputs) {
-    struct weight by = {(const char *)packed, bias, outputs, inputs, OF_ENTRIES};
+/* x [rows, inputs], rows `stride` entries apart, to out [rows, outputs]; bias [outputs] may be NULL. */
+void linear(const struct weight *weight, const entry *bias, const entry *x, long stride, entry *out,
+            long rows) {
+    struct weight by = *weight;
     for (long top = 0; top < rows; top += SLAB) {
         long height = rows - top < SLAB ? rows - top : SLAB, together = blocks_together(height);
-        float *packed_rows = scratch(height * padded(inputs));
-        pack_rows(x + top * stride, stride, NULL, height, inputs, packed_rows);
-        struct result here = {out + top * outputs, outputs};
-        long blocks = blocks_of(outputs);
-#pragma omp parallel for schedule(static) if (outputs * inputs > LEAST_PARALLEL)
+        float *packed = scratch(height * padded_inputs(by));
+        pack_rows(x + top * stride, stride, NULL, height, by.inputs, padded_inputs(by), packed);
+        struct result here = {out + top * by.outputs, by.outputs};
+        long blocks = blocks_of(by.outputs);
+#pragma omp parallel for schedule(static) if (by.outputs * by.inputs > LEAST_PARALLEL)
         for (long first = 0; first < blocks; first += together)
-            map_blocks(by, first, blocks - first < together ? blocks - first : together, packed_rows,
-                       height, here);
+            map_blocks(by, bias, first, blocks - first < together ? blocks - first : together, packed, height,
+                       here);
     }
 }

@@ -10,12 +10,11 @@
 #define OF_ENTRIES OF_FLOAT32
 #endif
 
-/* A packed weight [outputs, inputs]; bias [outputs] may be NULL. */
+/* `WeightInC` of packing.py: a packed weight [outputs, inputs]. */
 struct weight {
+    struct layout layout;
     const char *blocks;
-    const entry *bias;
-    long outputs, inputs;
-    int format;
+    int64_t outputs, inputs;
 };
 
 /* Where the rows of a result lie: `stride` entries apart. */
@@ -26,17 +25,20 @@ struct result {
 
 INLINE long blocks_of(long outputs) { return (outputs + BLOCK - 1) / BLOCK; }
 
+INLINE long padded_inputs(struct weight of) { return padded(of.layout, of.inputs); }
+
 INLINE long packed_bytes(struct weight of) {
-    return blocks_of(of.outputs) * block_bytes(of.format, padded(of.inputs));
+    return blocks_of(of.outputs) * block_bytes(of.layout, padded_inputs(of));
 }
 
 /* Writes rows of x [inputs], `stride` entries apart, as floats in the order in which tiles read them:
-[rows, padded inputs] numbers. Row i is that at order[i], or i where order is NULL. */
-HIDDEN void pack_rows(const entry *x, long stride, const long *order, long rows, long inputs, float *to);
+[rows, padded] numbers. Row i is that at order[i], or i where order is NULL. */
+HIDDEN void pack_rows(const entry *x, long stride, const long *order, long rows, long inputs, long padded,
+                      float *to);
 
-/* Maps packed rows by `count` blocks of a weight from `first` on. */
-HIDDEN void map_blocks(struct weight by, long first, long count, const float *x, long rows,
-                       struct result out);
+/* Maps packed rows by `count` blocks of a weight from `first` on; bias [outputs] may be NULL. */
+HIDDEN void map_blocks(struct weight by, const entry *bias, long first, long count, const float *x,
+                       long rows, struct result out);
 
 /* Blocks that a thread maps together. */
 HIDDEN long blocks_together(long rows);

@@ -8,27 +8,38 @@
 #define MOST_ROWS 6
 #endif
 
-/* Memory that will be read later: `lines` cache lines of it are fetched for each chunk of inputs. */
+/* What is fetched into a cache while a tile works: at each step the weights `distance` bytes further on,
+or, where that is 0, at each chunk of inputs `lines` cache lines of other memory. */
 struct prefetch {
+    long distance;
     const char *next;
     long lines;
     long level; /* 1 and 2: that cache and those after it; 0: as data that is read once */
 };
 
-typedef void tile(const char *weights, const float *x, float *sums, long inputs, struct prefetch *ahead);
+/* Weights of a block for some inputs. Those that were widened are floats [inputs, BLOCK] elsewhere;
+`weights` then still has the scales of groups. */
+struct panel {
+    struct layout layout;
+    const char *weights;
+    const float *widened; /* or NULL */
+    long first, inputs;
+};
 
-/* Goes on with sums [rows, BLOCK] over some inputs, a multiple of CHUNK; x [inputs, rows]. */
-__attribute__((visibility("hidden"))) tile *tile_of(int format, long rows);
+typedef void tile(struct panel panel, const float *x, float *sums, struct prefetch *ahead);
 
-/* How often a tile of so many rows reads its weights. */
+/* Goes on with sums [rows, BLOCK] over the inputs of a panel; x [inputs, rows]. */
+__attribute__((visibility("hidden"))) tile *tile_of(struct panel panel, long rows);
+
+/* Vectors of a block whose sums a tile keeps in registers at once. */
 INLINE int parts_of(int rows) {
     if (WIDTH == 16) return rows <= 6 ? 4 : 2;
     if (WIDTH == 8) return rows == 1 ? 8 : rows <= 3 ? 4 : 2;
     return rows == 1 ? 16 : rows <= 3 ? 8 : 4;
 }
 
+/* How often a tile of so many rows reads its weights. */
 INLINE long passes_of(long rows) { return PARTS / parts_of((int)rows); }
 
-/* Writes the weights of a block for some inputs as floats [inputs, BLOCK]. */
-__attribute__((visibility("hidden"))) void widen_weights(int format, const char *weights, float *to,
-                                                         long inputs);
+/* Writes the weights of a panel as floats [inputs, BLOCK]; of integers, the integers. */
+__attribute__((visibility("hidden"))) void widen_weights(struct panel panel, float *to);

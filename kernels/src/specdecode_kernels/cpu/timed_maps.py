@@ -1,15 +1,17 @@
 """Times linear maps in C for `tuning.measure`, on weights that the caches do not hold."""
 
+import ctypes
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import cycle
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from specdecode_kernels.cpu.tuning import Tuning
+from specdecode_kernels.cpu.packing import WeightInC
+from specdecode_kernels.cpu.tuning import Kind, Tuning
+from specdecode_kernels.weights import BLOCK, PackedLayout
 
 if TYPE_CHECKING:
     from specdecode_kernels.cpu.library import Library
@@ -28,33 +30,40 @@ class TimedMaps:
         self._x = torch.ones(MOST_TIMED_ROWS, INPUTS, dtype=library.dtype)
         self._out = torch.empty(MOST_TIMED_ROWS, OUTPUTS, dtype=library.dtype)
         self._buffers = {huge: _Buffer(library, huge) for huge in (0, 1)}
+        floats = PackedLayout(0 if library.dtype == torch.float32 else 1)
+        self._layouts = {"floats": floats, "int8": PackedLayout(2), "int4": PackedLayout(3, 32)}
 
-    def seconds(self, tuning: Tuning, rows: int) -> float:
+    def seconds(self, tuning: Tuning, rows: int, kind: Kind) -> float:
         """Return the time of one map, with a weight that was evicted from the caches."""
         self._library.use(tuning)
-        packed = self._buffers[tuning.huge_pages].next()
+        layout = self._layouts[kind]
+        num_bytes = OUTPUTS // BLOCK * layout.block_bytes(INPUTS)
+        address = self._buffers[tuning.huge_pages].next(num_bytes)
+        weight = WeightInC(*layout, address, OUTPUTS, INPUTS)
         x, out = self._x.data_ptr(), self._out.data_ptr()
         began_s = time.thread_time()
-        self._library.linear(packed, x, INPUTS, None, out, rows, OUTPUTS, INPUTS)
+        self._library.linear(ctypes.addressof(weight), None, x, INPUTS, out, rows)
         return time.thread_time() - began_s
 
 
 class _Buffer:
-    """Packed weights of many maps."""
+    """Memory for packed weights of many maps; all zero."""
 
     def __init__(self, library: "Library", huge: int) -> None:
         self._library = library
-        self._bytes = OUTPUTS * INPUTS * library.dtype.itemsize
         self._memory: Tensor = torch.empty(BUFFER_BYTES, dtype=torch.uint8)
         if huge:
             library.advise_huge_pages(self._memory.data_ptr(), BUFFER_BYTES)
         self._memory.zero_()
-        self._places = cycle(range(0, BUFFER_BYTES - self._bytes + 1, self._bytes))
+        self._place = 0
 
-    def next(self) -> int:
-        """Return the address of the next weight."""
-        address = self._memory.data_ptr() + next(self._places)
-        self._library.evict(address, self._bytes)
+    def next(self, num_bytes: int) -> int:
+        """Return the address of the next weight of so many bytes."""
+        if self._place + num_bytes > BUFFER_BYTES:
+            self._place = 0
+        address = self._memory.data_ptr() + self._place
+        self._place += num_bytes
+        self._library.evict(address, num_bytes)
         return address
 
 

@@ -13,7 +13,7 @@
 #define HUGE_PAGE (2ul << 20)
 
 struct tuning tuning = {.rows = MOST_ROWS == 12 ? 8 : 6, .panel = 256, .few_panel = 64, .streams = 1,
-                        .ahead = 4096, .level = 1, .widen = 1000};
+                        .ahead = 4096, .level = 1, .ahead_integers = 8192, .widen = 1000, .widen_int4 = 2};
 
 /* For all maps that begin afterwards. */
 void set_tuning(const struct tuning *values) { tuning = *values; }

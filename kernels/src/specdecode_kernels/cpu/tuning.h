@@ -9,7 +9,9 @@ struct tuning {
     long streams;   /* blocks that are read in turns where one tile reads its weights once */
     long ahead;     /* bytes: how far such a tile fetches weights before it needs them */
     long level;     /* cache that they are fetched to; 0: as data that is read once */
-    long widen;     /* tiles of rows from which weights of 16 bits become floats once for all */
+    long ahead_integers; /* as `ahead`, of integers */
+    long widen;     /* tiles of rows from which weights of 16 or 8 bits become floats once for all */
+    long widen_int4; /* the same of weights of 4 bits */
 };
 
 extern __attribute__((visibility("hidden"))) struct tuning tuning;

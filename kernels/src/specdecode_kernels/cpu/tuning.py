@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 log = logging.getLogger(__name__)
 
@@ -23,14 +23,18 @@ CHOICES: Mapping[str, tuple[int, ...]] = {
     "streams": (1, 2, 4),
     "ahead": (1024, 2048, 4096, 8192, 16384),
     "level": (0, 1, 2),
-    "widen": (2, 4, 8, 1000),
-    "huge_pages": (0, 1),
+    "ahead_integers": (1024, 2048, 4096, 8192, 16384),
+    "widen": (1000, 8, 4, 2),
+    "widen_int4": (2, 4, 8, 1000),
+    "huge_pages": (1, 0),
 }
-"""What each field of a `Tuning` may be."""
+"""What each field of a `Tuning` may be, the preferred value first where all take the same time."""
 RUNS = 15
 """Of every map, of which the least counts: other processes disturb some."""
 SAME = 0.99
 """A value is preferred to earlier ones when it takes less than this share of their time."""
+SAME_PAGES = 0.96
+"""The same of small pages: huge ones also leave more of the caches to other data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,9 @@ class Tuning:
     streams: int = 1
     ahead: int = 4096
     level: int = 1
+    ahead_integers: int = 8192
     widen: int = 1000
+    widen_int4: int = 2
     huge_pages: int = 1
 
     def __post_init__(self) -> None:
@@ -69,49 +75,64 @@ class _Fields(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_long) for name in IN_C)
 
 
+Kind = Literal["floats", "int8", "int4"]
+
+
 class Timed(Protocol):
     """A machine that maps rows with weights which no cache holds."""
 
     most_rows: int
 
-    def seconds(self, tuning: Tuning, rows: int) -> float:
-        """Return the time of one map of so many rows."""
+    def seconds(self, tuning: Tuning, rows: int, kind: Kind) -> float:
+        """Return the time of one map of so many rows with a kind of weights."""
         ...
 
 
 def measure(machine: Timed) -> Tuning:
     """Choose field by field what takes the least time; the earliest of what takes the same."""
     found = Tuning(rows=min(Tuning().rows, machine.most_rows))
-    pages = [replace(found, huge_pages=huge) for huge in (1, 0)]
-    found = _fastest(machine, pages, (1, 1, 1))
+    pages = [replace(found, huge_pages=huge) for huge in CHOICES["huge_pages"]]
+    found = _fastest(machine, pages, [(1, "floats")], at_least=SAME_PAGES)
     reading = [
         replace(found, streams=streams, ahead=ahead, level=level)
         for streams in CHOICES["streams"]
         for level in CHOICES["level"]
         for ahead in CHOICES["ahead"]
     ]
-    found = _fastest(machine, reading, (1,))
+    found = _fastest(machine, reading, [(1, "floats")])
+    integers = [replace(found, ahead_integers=ahead) for ahead in CHOICES["ahead_integers"]]
+    found = _fastest(machine, integers, [(1, "int8"), (1, "int4")])
     heights = [rows for rows in CHOICES["rows"] if rows <= machine.most_rows]
-    found = _fastest(machine, [replace(found, rows=rows) for rows in heights], (8, 64))
+    tiles = [replace(found, rows=rows) for rows in heights]
+    found = _fastest(machine, tiles, [(8, "floats"), (64, "floats")])
     panels = [replace(found, few_panel=panel) for panel in CHOICES["few_panel"]]
-    found = _fastest(machine, panels, (8, 16))
+    found = _fastest(machine, panels, [(8, "floats"), (16, "floats")])
     panels = [replace(found, panel=panel) for panel in CHOICES["panel"]]
-    found = _fastest(machine, panels, (64,))
-    tiles = [replace(found, widen=tiles) for tiles in reversed(CHOICES["widen"])]
-    return _fastest(machine, tiles, (16, 32, 64))
+    found = _fastest(machine, panels, [(64, "floats")])
+    widening = [replace(found, widen=tiles) for tiles in CHOICES["widen"]]
+    found = _fastest(
+        machine, widening, [(16, "floats"), (64, "floats"), (16, "int8"), (64, "int8")]
+    )
+    widening = [replace(found, widen_int4=tiles) for tiles in CHOICES["widen_int4"]]
+    return _fastest(machine, widening, [(16, "int4"), (64, "int4")])
 
 
-def _fastest(machine: Timed, tunings: Sequence[Tuning], rows: tuple[int, ...]) -> Tuning:
-    """Compare products of the least times of maps of `rows`; all tunings take turns."""
-    least = [[math.inf] * len(rows) for _ in tunings]
+def _fastest(
+    machine: Timed,
+    tunings: Sequence[Tuning],
+    maps: Sequence[tuple[int, Kind]],
+    at_least: float = SAME,
+) -> Tuning:
+    """Compare products of the least times of maps; all tunings take turns."""
+    least = [[math.inf] * len(maps) for _ in tunings]
     for _ in range(RUNS):
         for tuning, times in zip(tunings, least, strict=True):
-            for at, count in enumerate(rows):
-                times[at] = min(times[at], machine.seconds(tuning, count))
+            for at, (rows, kind) in enumerate(maps):
+                times[at] = min(times[at], machine.seconds(tuning, rows, kind))
     costs = [math.prod(times) for times in least]
     chosen = 0
     for at, cost in enumerate(costs):
-        if cost < costs[chosen] * SAME:
+        if cost < costs[chosen] * at_least:
             chosen = at
     return tunings[chosen]
 

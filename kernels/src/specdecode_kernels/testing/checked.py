@@ -22,12 +22,12 @@ from specdecode_kernels.metadata import (
     AttentionParams,
     DraftedNodes,
     LayerKV,
-    PackedWeight,
     PenaltyParamsBatch,
     SamplingParamsBatch,
     TreeKV,
 )
 from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation
+from specdecode_kernels.weights import AnyWeight
 
 
 def checked(backend: Backend) -> Backend:
@@ -46,13 +46,13 @@ def _guard(function: Callable[..., Any], check: Callable[..., None]) -> Callable
     return call
 
 
-def _check_linear(x: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None) -> None:
+def _check_linear(x: Tensor, weight: AnyWeight, bias: Tensor | None) -> None:
     if x.dim() != 2 or len(weight.shape) != 2 or x.shape[1] != weight.shape[1]:
         raise ValueError(
             f"linear: weight {list(weight.shape)} does not fit rows of {list(x.shape)}"
         )
-    if isinstance(weight, PackedWeight) and x.dtype != weight.dtype:
-        raise ValueError(f"linear: a packed weight of {weight.dtype} takes no rows of {x.dtype}")
+    if not isinstance(weight, Tensor) and x.dtype != weight.dtype:
+        raise ValueError(f"linear: a weight for rows of {weight.dtype} takes none of {x.dtype}")
     if bias is not None and bias.shape != (weight.shape[0],):
         raise ValueError(f"linear: bias {list(bias.shape)} must be [{weight.shape[0]}]")
 

@@ -10,12 +10,13 @@ from specdecode_kernels.choice import Kernels
 from specdecode_kernels.cpu import with_cpu_attention, with_cpu_ops
 from specdecode_kernels.metadata import (
     DraftedNodes,
-    PackedWeight,
     PenaltyParamsBatch,
     SamplingParamsBatch,
 )
 from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation, GateKind
+from specdecode_kernels.quantize import INT4, quantize
 from specdecode_kernels.testing.attention import Shape, draw_case
+from specdecode_kernels.weights import AnyWeight, IntegerWeight, Precision
 
 B, N, V = 2, 7, 300  # batch, nodes, vocabulary
 PARENTS = [0, 0, 0, 1, 1, 2, 3]
@@ -52,7 +53,13 @@ def _calls_on_cache(device: torch.device) -> Calls:
 
 
 def call_experts(
-    ops: Backend, device: torch.device, kind: GateKind, dtype: torch.dtype, *, has_bias: bool
+    ops: Backend,
+    device: torch.device,
+    kind: GateKind,
+    dtype: torch.dtype,
+    *,
+    has_bias: bool,
+    precision: Precision | None = None,
 ) -> Tensor:
     """Call a mixture of 4 experts, of which a row uses 2, on three rows."""
     generator = torch.Generator().manual_seed(1)
@@ -60,8 +67,8 @@ def call_experts(
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator).to(device, dtype)
 
-    def pack(weight: Tensor) -> Tensor | PackedWeight:
-        return weight if ops.pack_weight is None else ops.pack_weight(weight)
+    def pack(plain: Tensor) -> AnyWeight:
+        return _packed(ops, plain if precision is None else quantize(plain, precision))
 
     experts, width, inner = 4, 32, 16
     weights = ExpertWeights(
@@ -74,6 +81,21 @@ def call_experts(
     factors = torch.tensor([[0.7, 0.3], [0.5, 0.5], [0.9, 0.2]], device=device)
     routing, activation = ExpertRouting(ids, factors), GatedActivation(kind)
     return ops.experts(normal(3, width), routing, weights, activation)
+
+
+def _packed(ops: Backend, weight: Tensor | IntegerWeight) -> AnyWeight:
+    return weight if ops.pack_weight is None else ops.pack_weight(weight)
+
+
+def call_weight(
+    device: torch.device, precision: Precision, *, has_zeros: bool = False
+) -> IntegerWeight:
+    """Make a weight of integers for rows [3, 96] of bfloat16."""
+    plain = torch.randn(80, 96, generator=torch.Generator().manual_seed(2)).bfloat16()
+    weight = quantize(plain, precision)
+    values, scales = weight.values.to(device), weight.scales.to(device)
+    zeros = torch.ones(scales.shape, dtype=torch.int8, device=device) if has_zeros else None
+    return IntegerWeight(values, scales, weight.shape, weight.dtype, weight.group, zeros)
 
 
 def _sampling_params(device: torch.device) -> SamplingParamsBatch:
@@ -122,6 +144,7 @@ def _calls_on_rows(device: torch.device) -> Calls:
         "rms_norm": lambda ops: ops.rms_norm(x, weight, 1e-5),
         "add_rms_norm": lambda ops: ops.add_rms_norm(x, x, weight, 1e-5),
         "apply_rope": lambda ops: ops.apply_rope(qkv[:, :4], qkv[:, 4:6], angles, angles),
+        "linear": lambda ops: ops.linear(x, _packed(ops, call_weight(device, INT4)), None),
         "experts": lambda ops: call_experts(ops, device, "silu", half, has_bias=False),
         "silu_and_mul": lambda ops: ops.silu_and_mul(x[:, :48], x[:, 48:]),
         "gelu_tanh_and_mul": lambda ops: ops.gelu_tanh_and_mul(x[:, :48], x[:, 48:]),

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specdecode_kernels.metadata import PackedWeight
 from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation
 from specdecode_kernels.torch.by_row import by_row, computes_by_row
 from specdecode_kernels.torch.elementwise import accumulation_dtype, silu_and_mul
 from specdecode_kernels.torch.linear import linear
+from specdecode_kernels.weights import AnyWeight
 
 GATHERED_BYTES = 256 << 20
 """Weights that are copied at a time, where experts are not computed one by one."""
@@ -58,7 +58,7 @@ def gate(gate_up: Tensor, activation: GatedActivation) -> Tensor:
 def _by_expert(
     hidden: Tensor, ids: Tensor, weights: ExpertWeights, activation: GatedActivation
 ) -> Tensor:
-    gate_up, down = _plain(weights.gate_up), _plain(weights.down)
+    gate_up, down = (_plain(one, hidden.dtype) for one in (weights.gate_up, weights.down))
     outputs = hidden.new_empty(*ids.shape, down.shape[1])
     for expert in sorted(set(ids.flatten().tolist())):
         rows, places = torch.where(ids == expert)
@@ -74,7 +74,7 @@ def _by_expert(
 def _by_pair(
     hidden: Tensor, ids: Tensor, weights: ExpertWeights, activation: GatedActivation
 ) -> Tensor:
-    gate_up, down = _plain(weights.gate_up), _plain(weights.down)
+    gate_up, down = (_plain(one, hidden.dtype) for one in (weights.gate_up, weights.down))
     top_k = ids.shape[1]
     each = (gate_up[0].numel() + down[0].numel()) * gate_up.element_size()
     step = max(1, GATHERED_BYTES // (each * top_k))
@@ -93,5 +93,5 @@ def _map_each(rows: Tensor, weight: Tensor, bias: Tensor | None, chosen: Tensor)
     return mapped if bias is None else mapped + bias[chosen]
 
 
-def _plain(weight: Tensor | PackedWeight) -> Tensor:
-    return weight if isinstance(weight, Tensor) else weight.plain()
+def _plain(weight: AnyWeight, dtype: torch.dtype) -> Tensor:
+    return weight if isinstance(weight, Tensor) else weight.plain().to(dtype)

@@ -7,6 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from specdecode_kernels.torch.by_row import by_row, computes_by_row
+from specdecode_kernels.torch.elementwise import accumulation_dtype
+from specdecode_kernels.weights import IntegerWeight
 
 BLOCK_BYTES = 3 << 20
 """Weights that all rows use before the next ones are read: they stay in a cache meanwhile.
@@ -15,12 +17,16 @@ With 64 rows of 6144 x 768 float32 weights this takes half the time of whole wei
 """
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, weight: Tensor | IntegerWeight, bias: Tensor | None) -> Tensor:
     """Map x [rows, inputs] by weight [outputs, inputs]; on a CPU with one BLAS call per row.
+
+    Integers become a plain weight in wide arithmetic, some outputs at a time.
 
     How the weight is cut depends on the weight alone, so every row makes the same calls. They use
     one thread: on some processors a BLAS divides each sum among its threads.
     """
+    if isinstance(weight, IntegerWeight):
+        return _linear_of_integers(x, weight, bias)
     if not computes_by_row(x):
         return functional.linear(x, weight, bias)
     threads = torch.get_num_threads()
@@ -40,3 +46,18 @@ def _linear_by_row(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         map_row = partial(functional.linear, weight=weight[first:last], bias=added)
         out[:, first:last] = by_row(map_row, x)
     return out
+
+
+def _linear_of_integers(x: Tensor, weight: IntegerWeight, bias: Tensor | None) -> Tensor:
+    outputs, inputs = weight.shape
+    dtype = accumulation_dtype(x.dtype)
+    step = max(1, BLOCK_BYTES // max(1, inputs * dtype.itemsize))
+    parts = [
+        linear(
+            x.to(dtype),
+            weight.rows(first, first + step),
+            None if bias is None else bias[first : first + step].to(dtype),
+        )
+        for first in range(0, outputs, step)
+    ]
+    return torch.cat(parts, dim=1).to(x.dtype)

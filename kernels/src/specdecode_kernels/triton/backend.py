@@ -23,6 +23,7 @@ from specdecode_kernels.triton.experts import experts
 from specdecode_kernels.triton.float8 import float8_is_native
 from specdecode_kernels.triton.gather_accepted import gather_accepted
 from specdecode_kernels.triton.gelu_tanh_and_mul import gelu_tanh_and_mul
+from specdecode_kernels.triton.linear import linear
 from specdecode_kernels.triton.merge_states import merge_splits, merge_states
 from specdecode_kernels.triton.rms_norm import add_rms_norm, rms_norm
 from specdecode_kernels.triton.sample import sample
@@ -38,10 +39,11 @@ WORKSPACE_BYTES = 64 << 20
 
 
 def with_triton_ops(backend: Backend) -> Backend:
-    """Replace all ops but attention and linear maps; logits must be float32."""
+    """Replace all ops but attention; logits must be float32."""
     return replace(
         backend,
         name="triton",
+        linear=linear,
         experts=experts,
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,

@@ -14,10 +14,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.metadata import PackedWeight, as_rows
+from specdecode_kernels.metadata import as_rows
 from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation
+from specdecode_kernels.triton.integer_tiles import (
+    INPUTS_OF_INT4,
+    finished,
+    load_weight_tile,
+    tile_arguments,
+)
 from specdecode_kernels.triton.sort_pairs import PairBlocks, sort_pairs
 from specdecode_kernels.triton.tiles import dot_type
+from specdecode_kernels.weights import IntegerWeight, PackedWeight
 
 PRECISION = tl.constexpr("tf32x3")
 """Of float32: three products of TF32, as in attention."""
@@ -50,7 +57,9 @@ def expert_tile(itemsize: int, *, is_gated: bool) -> ExpertTile:
 @triton.jit(do_not_specialize=("pairs",))
 def _map_pairs_kernel(
     x_ptr,
-    weight_ptr,  # [experts, outputs, inputs], twice the outputs where gated
+    values_ptr,  # [experts, outputs, inputs], twice the outputs where gated
+    scales_ptr,
+    zeros_ptr,
     bias_ptr,
     out_ptr,  # [pairs, outputs]
     pairs_ptr,
@@ -61,8 +70,11 @@ def _map_pairs_kernel(
     sharing,  # pairs that share a row of x
     outputs,
     inputs,
+    groups,
+    group,
     alpha,
     limit,
+    BITS: tl.constexpr,  # of integers, 0: plain weights
     GATE: tl.constexpr,  # kind of the gate, None where the product has none
     DOT: tl.constexpr,
     ROWS: tl.constexpr,
@@ -77,31 +89,28 @@ def _map_pairs_kernel(
     is_pair = (pair < pairs)[:, None]
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     is_output = (output < outputs)[None, :]
-    halves = 1 if GATE is None else 2
     x_at = x_ptr + (pair // sharing).to(tl.int64)[:, None] * stride_x
-    weight_at = weight_ptr + expert * halves * outputs * inputs + output[None, :] * inputs
-    up_at = weight_at + outputs * inputs
-
+    row = expert * (outputs if GATE is None else 2 * outputs) + output[None, :]
     sums = tl.zeros([ROWS, OUTPUTS], tl.float32)
     ups = tl.zeros([ROWS, OUTPUTS], tl.float32)
     for start in range(0, inputs, INPUTS):
         at = start + tl.arange(0, INPUTS)
         is_input = at < inputs
         x = tl.load(x_at + at[None, :], mask=is_pair & is_input[None, :], other=0.0).to(DOT)
-        is_weight = is_input[:, None] & is_output
-        weight = tl.load(weight_at + at[:, None], mask=is_weight, other=0.0).to(DOT)
+        weight = load_weight_tile(
+            values_ptr, scales_ptr, zeros_ptr, row, start, at[:, None], is_output,
+            is_input[:, None], inputs, groups, group, BITS, DOT,
+        )  # fmt: skip
         sums = tl.dot(x, weight, sums, input_precision=PRECISION)
         if GATE is not None:
-            weight = tl.load(up_at + at[:, None], mask=is_weight, other=0.0).to(DOT)
+            weight = load_weight_tile(
+                values_ptr, scales_ptr, zeros_ptr, row + outputs, start, at[:, None], is_output,
+                is_input[:, None], inputs, groups, group, BITS, DOT,
+            )  # fmt: skip
             ups = tl.dot(x, weight, ups, input_precision=PRECISION)
-
-    if bias_ptr is not None:
-        bias_at = bias_ptr + expert * halves * outputs + output
-        sums += tl.load(bias_at, mask=output < outputs, other=0.0).to(tl.float32)[None, :]
-        if GATE is not None:
-            up_bias = tl.load(bias_at + outputs, mask=output < outputs, other=0.0)
-            ups += up_bias.to(tl.float32)[None, :]
+    sums = finished(sums, scales_ptr, bias_ptr, row, is_output, BITS)
     if GATE is not None:
+        ups = finished(ups, scales_ptr, bias_ptr, row + outputs, is_output, BITS)
         sums = _gate(sums, ups, alpha, limit, GATE)
     out_at = out_ptr + pair.to(tl.int64)[:, None] * outputs + output[None, :]
     tl.store(out_at, sums.to(out_ptr.dtype.element_ty), mask=is_pair & is_output)
@@ -172,7 +181,7 @@ def experts(
 def _map_pairs(
     x: Tensor,
     sharing: int,
-    weight: Tensor,
+    weight: Tensor | IntegerWeight,
     bias: Tensor | None,
     out: Tensor,
     blocks: PairBlocks,
@@ -181,9 +190,10 @@ def _map_pairs(
     """Map every pair's row of x by its expert; to the gated half if there is an activation."""
     tile = expert_tile(x.element_size(), is_gated=activation is not None)
     pairs, outputs = out.shape
+    parts, (groups, group, bits) = tile_arguments(weight)
     _map_pairs_kernel[(triton.cdiv(outputs, tile.outputs), blocks.experts.numel())](
         x,
-        weight,
+        *parts,
         bias,
         out,
         *blocks,
@@ -192,13 +202,16 @@ def _map_pairs(
         sharing,
         outputs,
         x.shape[1],
+        groups,
+        group,
         0.0 if activation is None else activation.alpha,
         0.0 if activation is None else activation.limit,
+        BITS=bits,
         GATE=None if activation is None else activation.kind,
         DOT=dot_type(x.dtype),
         ROWS=tile.rows,
         OUTPUTS=tile.outputs,
-        INPUTS=tile.inputs,
-        num_warps=tile.warps,
+        INPUTS=INPUTS_OF_INT4 if bits == 4 else tile.inputs,
+        num_warps=2 * tile.warps if bits == 4 else tile.warps,
         num_stages=tile.stages,
     )

@@ -14,6 +14,7 @@ from specdecode_api.boot import (
     MemoryBoot,
     ModelBoot,
     NgramBoot,
+    Quantization,
     ReasoningParserName,
     SchedulingBoot,
     ServerBoot,
@@ -42,6 +43,11 @@ _GRAPH_MODES: Final[Mapping[str, GraphMode]] = {
     "Static": "static",
     "Eager": "off",
 }
+_QUANTIZATIONS: Final[Mapping[str, Quantization]] = {
+    "Auto": "auto",
+    "Int8": "int8",
+    "Int4": "int4",
+}
 _NOTHING: Mapping[str, TableEntry] = MappingProxyType({})
 
 
@@ -59,6 +65,7 @@ def boot_file(
             path=mounts.target_path,
             served_name=spec.model.served_name or name,
             dtype=spec.model.dtype,
+            quantization=_QUANTIZATIONS[spec.model.quantization],
             context_length=spec.model.context_length,
         ),
         speculation=_speculation(spec, mounts, tuned),

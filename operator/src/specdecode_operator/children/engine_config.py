@@ -24,6 +24,7 @@ OWNED: Final[Mapping[tuple[str, ...], str]] = {
     ("model", "path"): "use model.uri",
     ("model", "served_name"): "use model.servedName",
     ("model", "dtype"): "use model.dtype",
+    ("model", "quantization"): "use model.quantization",
     ("model", "context_length"): "use model.contextLength",
     ("speculation", "algorithm"): "use speculation.algorithm",
     ("speculation", "draft_path"): "use speculation.draft.uri",

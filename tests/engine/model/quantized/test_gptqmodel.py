@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdecode_engine.model.implementations import load_model, read_config
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.startup.model_check import CheckOptions, check_pair
 

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdecode_api.boot import ModelImplementation
 from specdecode_engine.model.implementations import load_model, read_config
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.quantized import weight
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.startup.build import build_core

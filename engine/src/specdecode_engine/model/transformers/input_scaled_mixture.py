@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from specdecode_engine.model.experts import Experts
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.linears import Linears, MapKind
 from specdecode_engine.model.routing import RoutingConfig
 from specdecode_engine.model.transformers.mixture_modules import RowInputScaledMixture, RowRouter
 from specdecode_engine.model.transformers.recognition import (
@@ -97,7 +97,7 @@ def make_input_scaled(
         tensors.down.transpose(1, 2).contiguous(),
         kind.activation,
     )
-    router = RowRouter(linears.make(tensors.router, None), kind.routing, None)
+    router = RowRouter(linears.make(tensors.router, None, MapKind.ROUTER), kind.routing, None)
     return RowInputScaledMixture(router, experts, shared)
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from specdecode_engine.model.experts import Experts, gates_first
-from specdecode_engine.model.layers import Linear, Linears
+from specdecode_engine.model.layers import Linear
+from specdecode_engine.model.linears import Linears, MapKind
 from specdecode_engine.model.transformers.input_scaled_mixture import (
     has_input_scaled_parts,
     make_input_scaled,
@@ -79,7 +80,7 @@ class MixtureReplacer:
             # The C kernels are for the model's type.
             linear = Linear(TORCH, weight.float(), None if bias is None else bias.float())
         else:
-            linear = self._linears.make(weight, bias)
+            linear = self._linears.make(weight, bias, MapKind.ROUTER)
         if correction is not None:
             correction = correction.flatten() if kind.has_correction else None
         return RowRouter(linear, kind.config, correction)
@@ -101,7 +102,7 @@ class MixtureReplacer:
         weight = _detached(gate, "weight")
         if router is None or shared is None or experts is None or weight is None:
             return None
-        shared_gate = self._linears.make(weight, _detached(gate, "bias"))
+        shared_gate = self._linears.make(weight, _detached(gate, "bias"), MapKind.ROUTER)
         return RowSharedGateMixture(router, experts, shared, shared_gate)
 
     def _input_scaled(self, module: nn.Module) -> RowInputScaledMixture | None:

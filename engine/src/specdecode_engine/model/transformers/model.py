@@ -13,7 +13,8 @@ from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel
-from specdecode_engine.model.layers import Linear, Linears, widened
+from specdecode_engine.model.layers import Linear, widened
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.quantized.store import open_tensors
 from specdecode_engine.model.rope import make_rotary_limits
 from specdecode_engine.model.transformers.attention import ForwardState, UnsupportedModel, attach
@@ -151,7 +152,9 @@ class TransformersModel(LanguageModel):
         attach(whole, state, config.layer_map)
         embedding = whole.get_input_embeddings().weight.detach()
         limits = make_rotary_limits(config.ropes, length)
-        Replacer(linears or Linears(), dtype, device, limits).replace_children(whole)
+        scores = whole.get_output_embeddings()
+        replacer = Replacer(linears or Linears(), dtype, device, limits, scores)
+        replacer.replace_children(whole)
         base = whole.get_submodule(_base_name(whole))
         head = whole.get_output_embeddings()
         if not isinstance(head, RowLinear):

@@ -36,7 +36,7 @@ class RowLinear(RowModule):
     @property
     def weight(self) -> Tensor:
         """The map's weight [outputs, inputs]; a copy if it is packed."""
-        return self.linear.plain_weight()
+        return self.linear.plain_weight().to(self.linear.weight.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         mapped = self.linear(x.reshape(-1, x.shape[-1]))

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
-from specdecode_engine.model.layers import Linear, Linears
+from specdecode_engine.model.layers import Linear
+from specdecode_engine.model.linears import Linears, MapKind
 from specdecode_engine.model.transformers.attention import PagedAttention
 from specdecode_engine.model.transformers.attention_form import (
     INPUTS,
@@ -53,12 +54,18 @@ class Replacer:
     """Replaces modules of one network; each replaced weight is freed before the next is packed."""
 
     def __init__(
-        self, linears: Linears, dtype: torch.dtype, device: torch.device, limits: RotaryLimits
+        self,
+        linears: Linears,
+        dtype: torch.dtype,
+        device: torch.device,
+        limits: RotaryLimits,
+        head: nn.Module | None = None,
     ) -> None:
         self._linears = linears
         self._dtype = dtype
         self._device = device
         self._limits = limits
+        self._head = head  # scores of the vocabulary
         self._mixtures = MixtureReplacer(linears, dtype, self._norm, self._mlp)
         self._norms: dict[tuple[object, ...], NormKind | None] = {}
         self._angles: set[int | None] = set()  # of half a head; None: not those of halves
@@ -166,8 +173,9 @@ class Replacer:
 
     def _make(self, module: nn.Module) -> Linear:
         weight = _weight(module)
+        kind = MapKind.HEAD if module is self._head else MapKind.LAYER
         is_kept = weight.data_ptr() in self._shared
-        return self._linears.make(weight, _bias(module), is_kept=is_kept)
+        return self._linears.make(weight, _bias(module), kind, is_kept=is_kept)
 
     def _mlp(self, module: nn.Module) -> RowGatedMlp | None:
         names = recognise_mlp(module, is_silu)

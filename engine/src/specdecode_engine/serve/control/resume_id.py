@@ -24,8 +24,8 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 FACTS: Final = (
-    "device", "dtype", "kv_cache_dtype", "quantization", "model_implementation",
-    "target_attention", "linears", "cpu_numerics", "threads",
+    "device", "dtype", "kv_cache_dtype", "quantization", "model_quantization",
+    "model_implementation", "target_attention", "linears", "cpu_numerics", "threads",
 )  # fmt: skip
 """Facts about an engine that its numbers depend on."""
 LIBRARIES: Final = (

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
@@ -15,7 +14,7 @@ from specdecode_engine.model.dspark import DSparkHead
 from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.layers import Linears
+from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.mtp import MtpHead
 from specdecode_engine.model.peagle import PEagleHead
 from specdecode_engine.startup.draft_methods.blocks import InBlocks
@@ -25,7 +24,7 @@ from specdecode_engine.startup.draft_methods.method import DraftMethod, LoadedDr
 from specdecode_engine.startup.draft_methods.ngram import FromText
 from specdecode_engine.startup.draft_methods.parallel import AtOnce
 from specdecode_engine.startup.draft_methods.token_by_token import TokenByToken
-from specdecode_kernels import PackedWeight
+from specdecode_kernels import AnyWeight
 
 METHODS: Mapping[Algorithm, DraftMethod] = {
     Algorithm.NONE: DraftMethod(),
@@ -100,7 +99,7 @@ def load_draft(
     *,
     progress: bool = False,
     device: torch.device | None = None,
-    must_share: Collection[Tensor | PackedWeight] = (),
+    must_share: Collection[AnyWeight] = (),
 ) -> LoadedDraft | None:
     """Load the draft of a boot file; None: the algorithm drafts without a model.
 

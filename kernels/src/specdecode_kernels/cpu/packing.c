@@ -1,0 +1,68 @@
+/* Packs weights into the blocks of formats.h, and reads them again. */
+#include "linear.h"
+
+/* Packs a weight [outputs, inputs] of entries; what fills it up is zero. */
+void pack(const struct weight *to, const entry *weight) {
+    const struct weight by = *to;
+    long wide = padded_inputs(by), step = step_of(OF_ENTRIES);
+    entry *packed = (entry *)by.blocks;
+#pragma omp parallel for schedule(static)
+    for (long first = 0; first < by.outputs; first += BLOCK)
+        for (long at = 0; at < wide; at++)
+            for (long i = 0; i < BLOCK; i++) {
+                int is_there = first + i < by.outputs && at < by.inputs;
+                packed[first * wide + at / step * step * BLOCK + i * step + at % step] =
+                    is_there ? weight[(first + i) * by.inputs + at] : 0;
+            }
+}
+
+INLINE char *block_at(struct weight of, long block) {
+    return (char *)of.blocks + block * block_bytes(of.layout, padded_inputs(of));
+}
+
+static void pack_int8_output(struct weight by, long output, const int8_t *values, const float *scale) {
+    char *block = block_at(by, output / BLOCK) + output % BLOCK;
+    for (long at = 0; at < by.inputs; at++) block[at * BLOCK] = values[output * by.inputs + at];
+    memcpy(block_at(by, output / BLOCK + 1) - 4 * (BLOCK - output % BLOCK), scale + output, sizeof *scale);
+}
+
+/* A scale as bfloat16, which holds it. */
+INLINE void store_scale(struct layout of, char *header, long place, float scale) {
+    uint32_t found;
+    memcpy(&found, &scale, sizeof found);
+    uint16_t upper = (uint16_t)(found >> 16);
+    if (of.has_wide_scales) memcpy(header + 4 * place, &scale, sizeof scale);
+    else memcpy(header + 2 * place, &upper, sizeof upper);
+}
+
+static void pack_int4_output(struct weight by, long output, const uint8_t *values, const float *scales,
+                             const int8_t *zeros) {
+    struct layout of = by.layout;
+    long place = output % BLOCK, groups = padded_inputs(by) / of.group, row = (by.inputs + 1) / 2;
+    for (long group = 0; group < groups; group++) {
+        char *header = block_at(by, output / BLOCK) + group * weight_bytes(of, of.group);
+        store_scale(of, header, place, scales[output * groups + group]);
+        if (of.has_zeros) header[header_bytes(of) - BLOCK + place] = zeros[output * groups + group];
+        for (long i = 0; i < of.group; i += 8) {
+            uint32_t word = 0;
+            for (long part = 0, at = group * of.group + i; part < 8 && at < by.inputs; part++, at++) {
+                uint32_t stored = values[output * row + at / 2] >> at % 2 * 4 & 15;
+                word |= (stored ^ 8) << 4 * part; /* less 8, in two's complement */
+            }
+            memcpy(header + header_bytes(of) + i / 8 * 4 * BLOCK + 4 * place, &word, sizeof word);
+        }
+    }
+}
+
+/* Packs integers: values [outputs, inputs] of 8 bits with scales [outputs]; or of 4 bits, 8 added, two
+in a byte [outputs, (inputs + 1) / 2], the lower half first, with scales [outputs, groups] and zero points
+alike, of integers without the 8, or NULL. */
+void pack_integers(const struct weight *to, const void *values, const float *scales, const int8_t *zeros) {
+    const struct weight by = *to;
+    memset((char *)by.blocks, 0, (size_t)packed_bytes(by));
+#pragma omp parallel for schedule(static)
+    for (long output = 0; output < by.outputs; output++) {
+        if (by.layout.format == OF_INT8) pack_int8_output(by, output, values, scales);
+        else pack_int4_output(by, output, values, scales, zeros);
+    }
+}

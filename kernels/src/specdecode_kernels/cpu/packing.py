@@ -1,0 +1,94 @@
+"""Packs weights in the order in which kernels in C read them."""
+
+import ctypes
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from specdecode_kernels.weights import BLOCK, IntegerWeight, PackedLayout, PackedWeight
+
+if TYPE_CHECKING:
+    from specdecode_kernels.cpu.library import Library
+
+
+class WeightInC(ctypes.Structure):
+    """`struct weight` of linear.h; begins with its `struct layout`."""
+
+    _fields_ = (
+        ("format", ctypes.c_int64),
+        ("group", ctypes.c_int64),
+        ("has_wide_scales", ctypes.c_int64),
+        ("has_zeros", ctypes.c_int64),
+        ("blocks", ctypes.c_void_p),
+        ("outputs", ctypes.c_int64),
+        ("inputs", ctypes.c_int64),
+    )
+
+
+RELEASED_BYTES = 8 << 20
+"""Of a weight, how much is packed before its pages are released."""
+
+
+def pack_weight(
+    library: "Library", weight: Tensor | IntegerWeight, release: bool = False
+) -> PackedWeight:
+    """Pack one weight [outputs, inputs], or those of several experts one after the other.
+
+    Args:
+        release: give the pages of what was packed of a plain weight back to the kernel; its values
+            are lost.
+    """
+    layout = _layout_of(weight)
+    *leading, outputs, inputs = weight.shape
+    shape = (*leading, -(-outputs // BLOCK), layout.block_bytes(inputs))
+    blocks = torch.empty(shape, dtype=torch.uint8)
+    if library.tuning.huge_pages:
+        library.advise_huge_pages(blocks.data_ptr(), blocks.nbytes)
+    each = blocks.view(math.prod(leading), *shape[-2:])
+    if isinstance(weight, IntegerWeight):
+        _pack_integers(library, weight, layout, each)
+    else:
+        _pack_plain(library, weight, layout, each, release=release and weight.is_contiguous())
+        blocks = blocks.view(weight.dtype)
+    fields = WeightInC(*layout, blocks.data_ptr(), outputs, inputs)
+    address = ctypes.addressof(fields)
+    return PackedWeight(blocks, weight.shape, weight.dtype, layout, fields, address)
+
+
+def _pack_plain(
+    library: "Library", weight: Tensor, layout: PackedLayout, each: Tensor, *, release: bool
+) -> None:
+    outputs, inputs = weight.shape[-2:]
+    for plain, blocks in zip(weight.contiguous().view(-1, outputs, inputs), each, strict=True):
+        rows = max(RELEASED_BYTES // plain[0].nbytes // BLOCK, 1) * BLOCK if release else outputs
+        for first in range(0, outputs, rows):
+            part = plain[first : first + rows]
+            fields = WeightInC(*layout, blocks[first // BLOCK :].data_ptr(), len(part), inputs)
+            library.pack(ctypes.addressof(fields), part.data_ptr())
+            if release:
+                library.release_pages(part.data_ptr(), part.nbytes)
+
+
+def _layout_of(weight: Tensor | IntegerWeight) -> PackedLayout:
+    if isinstance(weight, Tensor):
+        return PackedLayout(0 if weight.dtype == torch.float32 else 1)
+    if weight.bits == 8:
+        return PackedLayout(2)
+    is_wide = not torch.equal(weight.scales.bfloat16().float(), weight.scales)
+    return PackedLayout(3, weight.group, is_wide, weight.zeros is not None)
+
+
+def _pack_integers(
+    library: "Library", weight: IntegerWeight, layout: PackedLayout, each: Tensor
+) -> None:
+    outputs, inputs = weight.shape[-2:]
+    parts = [
+        None if part is None else part.reshape(len(each), outputs, -1).contiguous()
+        for part in (weight.values, weight.scales, weight.zeros)
+    ]
+    for number, blocks in enumerate(each):
+        fields = WeightInC(*layout, blocks.data_ptr(), outputs, inputs)
+        addresses = [None if part is None else part[number].data_ptr() for part in parts]
+        library.pack_integers(ctypes.addressof(fields), *addresses)

@@ -1,0 +1,102 @@
+"""Linear maps whose weights are integers with scales; plain weights go to torch.
+
+The tile of outputs and inputs depends on the type alone, so that every output is one sum over the
+inputs in their order. No time of it has been measured on a GPU.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specdecode_kernels.metadata import as_rows
+from specdecode_kernels.torch import linear as reference
+from specdecode_kernels.triton.integer_tiles import (
+    INPUTS_OF_INT4,
+    finished,
+    load_weight_tile,
+    tile_arguments,
+)
+from specdecode_kernels.triton.tiles import dot_type
+from specdecode_kernels.weights import IntegerWeight, PackedWeight
+
+PRECISION = tl.constexpr("tf32x3")
+"""Of float32: three products of TF32, as in attention."""
+FEW_ROWS, MANY_ROWS = 16, 64
+
+
+@triton.jit(do_not_specialize=("rows",))
+def _map_integers_kernel(
+    x_ptr,
+    values_ptr,
+    scales_ptr,
+    zeros_ptr,
+    bias_ptr,
+    out_ptr,  # [rows, outputs]
+    stride_x,
+    rows,
+    outputs,
+    inputs,
+    groups,
+    group,
+    BITS: tl.constexpr,
+    DOT: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    INPUTS: tl.constexpr,
+):
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    is_row = (row < rows)[:, None]
+    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    is_output = (output < outputs)[None, :]
+    of_weight = output.to(tl.int64)[None, :]
+    x_at = x_ptr + row.to(tl.int64)[:, None] * stride_x
+    sums = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    for start in range(0, inputs, INPUTS):
+        at = start + tl.arange(0, INPUTS)
+        is_input = at < inputs
+        x = tl.load(x_at + at[None, :], mask=is_row & is_input[None, :], other=0.0).to(DOT)
+        weight = load_weight_tile(
+            values_ptr, scales_ptr, zeros_ptr, of_weight, start, at[:, None], is_output,
+            is_input[:, None], inputs, groups, group, BITS, DOT,
+        )  # fmt: skip
+        sums = tl.dot(x, weight, sums, input_precision=PRECISION)
+    sums = finished(sums, scales_ptr, bias_ptr, of_weight, is_output, BITS)
+    out_at = out_ptr + row.to(tl.int64)[:, None] * outputs + output[None, :]
+    tl.store(out_at, sums.to(out_ptr.dtype.element_ty), mask=is_row & is_output)
+
+
+def linear(x: Tensor, weight: Tensor | IntegerWeight | PackedWeight, bias: Tensor | None) -> Tensor:
+    """Launch on integers; a few rows take tiles of their own."""
+    if not isinstance(weight, IntegerWeight):
+        assert isinstance(weight, Tensor)  # there is no `pack_weight`
+        return reference.linear(x, weight, bias)
+    x = as_rows(x)
+    rows, (outputs, inputs) = x.shape[0], weight.shape
+    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    if not rows:
+        return out
+    is_narrow = x.element_size() == 2
+    height = MANY_ROWS if is_narrow and rows > FEW_ROWS else FEW_ROWS
+    width = 128 if is_narrow else 32
+    parts, (groups, group, bits) = tile_arguments(weight)
+    _map_integers_kernel[(triton.cdiv(outputs, width), triton.cdiv(rows, height))](
+        x,
+        *parts,
+        bias,
+        out,
+        x.stride(0),
+        rows,
+        outputs,
+        inputs,
+        groups,
+        group,
+        BITS=bits,
+        DOT=dot_type(x.dtype),
+        ROWS=height,
+        OUTPUTS=width,
+        INPUTS=64 if is_narrow and bits == 8 else INPUTS_OF_INT4,
+        num_warps=4,
+        num_stages=3,
+    )
+    return out

@@ -1,0 +1,152 @@
+"""Maps of weights that are integers with scales: rounding, the C kernels and the reference."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from specdecode_kernels import (
+    INT4,
+    INT8,
+    TORCH,
+    ExpertWeights,
+    GatedActivation,
+    IntegerWeight,
+    PackedWeight,
+    Precision,
+    quantize,
+)
+from specdecode_kernels.testing import backend_of, checked
+from tests.kernels import mixtures
+from tests.kernels.integers import FORMS, draw_integers
+from tests.kernels.launched import launches
+
+CPU = torch.device("cpu")
+TYPES = (torch.float32, torch.bfloat16)
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.15}
+SHAPES = [(300, 96), (130, 1100), (65, 45), (7, 3)]  # outputs, inputs
+MOST_ROWS = 260
+BACKENDS = {dtype: checked(backend_of("cpu", CPU, dtype)) for dtype in TYPES}
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Normal values, the same in every run."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def pack(weight: IntegerWeight) -> PackedWeight:
+    """Pack by the backend of the type of the weight's rows."""
+    pack_weight = BACKENDS[weight.dtype].pack_weight
+    assert pack_weight is not None
+    return pack_weight(weight)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_maps_in_c_equal_the_formula(shape: tuple[int, int], form: str, dtype: torch.dtype) -> None:
+    weight, bias = draw_integers(form, draw(*shape, dtype=dtype)), draw(shape[0], dtype=dtype)
+    packed, plain = pack(weight), weight.plain().double()
+    for rows in (0, 1, 5, 40):
+        x = draw(rows, shape[1]).to(dtype)
+        with launches() as counts:
+            got = BACKENDS[dtype].linear(x, packed, bias)
+        assert counts == {"linear": 1}
+        assert got.dtype == dtype
+        wanted = functional.linear(x.double(), plain, bias.double())
+        torch.testing.assert_close(got.double(), wanted, atol=TOLERANCE[dtype], rtol=0.01)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_in_c_are_the_same_bits_however_many_there_are(form: str, dtype: torch.dtype) -> None:
+    packed = pack(draw_integers(form, draw(130, 700, dtype=dtype)))
+    x = draw(MOST_ROWS, 700).to(dtype)
+    whole = BACKENDS[dtype].linear(x, packed, None)
+    for rows in (*range(1, 34), 65, 130, 250):
+        assert torch.equal(BACKENDS[dtype].linear(x[:rows], packed, None), whole[:rows]), rows
+        last = BACKENDS[dtype].linear(x[MOST_ROWS - rows :], packed, None)
+        assert torch.equal(last, whole[MOST_ROWS - rows :]), rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_reference_equals_the_formula_row_by_row(form: str, dtype: torch.dtype) -> None:
+    weight, bias = draw_integers(form, draw(70, 96, dtype=dtype)), draw(70, dtype=dtype)
+    x = draw(9, 96).to(dtype)
+    got = TORCH.linear(x, weight, bias)
+    wanted = functional.linear(x.double(), weight.plain().double(), bias.double())
+    tolerance = TOLERANCE.get(dtype, 1e-10)
+    torch.testing.assert_close(got.double(), wanted, atol=tolerance, rtol=tolerance)
+    for row in range(len(x)):
+        assert torch.equal(TORCH.linear(x[row : row + 1], weight, bias)[0], got[row])
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_experts_in_c_equal_the_reference(form: str, dtype: torch.dtype) -> None:
+    plain, ops = mixtures.draw_weights(dtype), BACKENDS[dtype]
+    assert isinstance(plain.gate_up, Tensor)
+    assert isinstance(plain.down, Tensor)
+    parts = draw_integers(form, plain.gate_up), draw_integers(form, plain.down)
+    biases = plain.gate_up_bias, plain.down_bias
+    packed = ExpertWeights(pack(parts[0]), pack(parts[1]), *biases)
+    x, activation = draw(9, mixtures.WIDTH).to(dtype), GatedActivation("silu")
+    routing = mixtures.draw_routing(9)
+    got = ops.experts(x, routing, packed, activation)
+    wanted = TORCH.experts(x, routing, ExpertWeights(*parts, *biases), activation)
+    torch.testing.assert_close(got.float(), wanted.float(), atol=TOLERANCE[dtype], rtol=0.02)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [*SHAPES, (3, 80, 70)], ids=str)
+def test_the_numbers_come_back_from_blocks(shape: tuple[int, ...], form: str) -> None:
+    weight = draw_integers(form, draw(*shape))
+    packed = pack(weight)
+    assert torch.equal(packed.plain(), weight.plain())
+    assert packed.precision == weight.precision
+    if len(shape) == 2:
+        for start, stop in ((0, 1), (3, 7), (shape[0] // 2, shape[0])):
+            assert torch.equal(packed.rows(start, stop), weight.plain()[start:stop])
+            assert torch.equal(weight.rows(start, stop), weight.plain()[start:stop])
+
+
+@pytest.mark.parametrize("precision", [INT8, INT4, Precision(4, 128)], ids=str)
+@pytest.mark.parametrize("shape", [(40, 96), (5, 45), (3, 6, 64)], ids=str)
+def test_weights_are_rounded_to_the_nearest(precision: Precision, shape: tuple[int, ...]) -> None:
+    plain = draw(*shape)
+    weight = quantize(plain, precision)
+    assert weight.shape == plain.shape
+    groups = torch.arange(shape[-1]) // weight.group
+    steps = weight.scales.abs().index_select(-1, groups)
+    error = (weight.plain() - plain).abs()
+    # Half a step, but where a group's largest number is out of reach of the integers.
+    assert ((error <= steps * 0.5001) | (plain.abs() > 7 * steps)).all()
+    assert (error <= steps * 1.01).all()
+    assert weight.plain().abs().max() <= plain.abs().max() * 1.01
+
+
+def test_equal_rows_are_rounded_equally_wherever_they_are() -> None:
+    plain = draw(5000, 96)
+    for precision in (INT8, INT4):
+        whole = quantize(plain, precision).plain()
+        assert torch.equal(quantize(plain[4000:4003], precision).plain(), whole[4000:4003])
+
+
+@pytest.mark.parametrize("precision", [INT8, INT4], ids=str)
+def test_zeros_stay_zeros(precision: Precision) -> None:
+    assert not quantize(torch.zeros(3, 64), precision).plain().any()
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_weights_that_are_not_finite_are_refused(number: float) -> None:
+    plain = draw(4, 64)
+    plain[2, 3] = number
+    with pytest.raises(ValueError, match=r"contains NaN or infinity"):
+        quantize(plain, INT4)
+
+
+def test_scales_of_another_shape_are_refused() -> None:
+    weight = quantize(draw(4, 64), INT4)
+    with pytest.raises(ValueError, match=r"values and scales of a weight \[4, 64\] in groups of"):
+        IntegerWeight(weight.values, weight.scales[:, :1], weight.shape, weight.dtype, 32)
