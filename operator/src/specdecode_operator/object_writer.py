@@ -113,8 +113,10 @@ class ObjectWriter:
                 self.cache.put(await self.cluster.create_trial(manifest))
             for each, owned in objects.adoptions:
                 self.cache.put(await self.cluster.adopt_trial(each, owned))
+            adopted = [each for each, _ in objects.adoptions]
             for each, new in objects.statuses:
-                self.cache.put(await self.cluster.apply_trial_status(each, new))
+                if each not in adopted:  # its version is an older one; the next step writes it
+                    self.cache.put(await self.cluster.apply_trial_status(each, new))
             for each in objects.deletes:
                 await self.cluster.delete(each)
         except KubeApiError as error:

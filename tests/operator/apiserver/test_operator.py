@@ -14,6 +14,7 @@ from specdecode_operator.kinds import (
     RESOURCE,
     SERVICE,
     SERVICE_ACCOUNT,
+    TRIAL,
 )
 
 from_operator = kinds.OWNED_SELECTOR
@@ -171,6 +172,23 @@ def test_replicas_alone_replace_no_pods(chat, settled, api, namespace):
     api.merge(RESOURCE, namespace, "chat", {"spec": {"replicas": 2}})
     assert settled()["status"]["configHash"] == first
     assert api.get(DEPLOYMENT, namespace, "chat")["spec"]["replicas"] == 2
+
+
+def test_a_trial_that_apply_created_is_refused_long_before_the_next_resync(
+    chat, settled, api, namespace, until
+):
+    """The operator adopts it, and no further event queues the resource."""
+    chat()
+    settled()
+    trial = {
+        "apiVersion": TRIAL.api_version,
+        "kind": TRIAL.kind,
+        "metadata": {"name": "unknown-field", "namespace": namespace},
+        "spec": {"deployment": "chat", "candidate": {"speculation": {"topK": 2}}},
+    }
+    api.create(TRIAL, trial)
+    ended = until(lambda: api.get(TRIAL, namespace, "unknown-field")["status"])
+    assert (ended["verdict"], ended["reason"]) == ("Aborted", "InvalidCandidate")
 
 
 def test_the_budget_goes_with_the_second_replica(chat, settled, api, namespace, until):

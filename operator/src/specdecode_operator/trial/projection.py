@@ -50,6 +50,11 @@ class TrialObjects:
     in_force: str = ""
     """Name of the revision in force; empty where the spec alone decides."""
 
+    @property
+    def has_new_trials(self) -> bool:
+        """Whether trials are created or adopted, which the next step proceeds with."""
+        return bool(self.creates or self.adoptions)
+
 
 NO_OBJECTS = TrialObjects()
 
