@@ -1,16 +1,19 @@
 """Writes docs/models.md from the engine's families and from published configurations; `--check`
 only compares.
 
-What the engine computes itself is its table of families. For every configuration of tests/configs
-`specdecode-engine check` decides.
+What the engine computes itself is its table of families. What it computes through transformers is
+what the last recorded run of `make models-zoo` found; a run that lacks a type is an error. For
+every configuration of tests/configs `specdecode-engine check` decides.
 """
 
+import json
 import shutil
 import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from specdecode_engine.model.families import FAMILIES, Family, Windows
 from specdecode_engine.model.sparse_mlp import ExpertTensors
@@ -20,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "models.md"
 CONFIGS = ROOT / "tests" / "configs"
 ZOO = ROOT / "tests" / "zoo" / "models.toml"
+RESULTS = ROOT / "bench" / "results"
 DRAFTS = {
     "specforge-qwen3-32b-eagle3": "qwen3-32b",
     "specforge-qwen3-4b-eagle3": "qwen3-4b",
@@ -50,6 +54,19 @@ GEMMA = (
 DRAFT_KINDS = "`NONE`, `STANDALONE`, `EAGLE`, `EAGLE3`, `MTP`"
 CACHE_TYPES = "weights' type, `fp8_e4m3`"
 
+WAYS = {
+    "STANDALONE": "`STANDALONE`",
+    "EAGLE3": "`EAGLE3`",
+    "fp8_e4m3": "`STANDALONE`, cache in `fp8_e4m3`",
+    "graph steps": "steps by graphs",
+}
+"""What a run of the zoo counts, and how the table names it."""
+
+
+class StaleResults(Exception):
+    """The recorded run of the zoo is not one of the types that are listed now."""
+
+
 HEAD = (
     "# Models\n\n"
     "This page is written by `python -m scripts.model_table`.\n\n"
@@ -64,10 +81,9 @@ TESTS = (
     "with static graphs (`make lossless`), every tensor that is missing or misshapen "
     "(`engine/model/test_faulty_tensors.py`).\n\n"
     "## Through transformers\n\n"
-    "Model types that `make models-zoo` compares with transformers' own forward (`tests/zoo`), "
-    "each in prefill, decode through pages and a tree, and with `STANDALONE` and, where it has "
-    "enough layers, `EAGLE3` drafts. Any other decoder is audited when it is loaded, and refused "
-    "with the operation where a row would depend on its batch.\n\n"
+    "Model types that `make models-zoo` compares with transformers' own forward (`tests/zoo`). Any "
+    "other decoder is audited when it is loaded, and refused with the operation where a row would "
+    "depend on its batch.\n\n"
 )
 PUBLISHED = (
     "\n## Published models\n\n"
@@ -117,13 +133,41 @@ def _differences(family: Family) -> str:
 
 
 def _zoo() -> str:
-    groups = tomllib.loads(ZOO.read_text(encoding="utf-8"))
-    served = sorted({*groups["required"], *groups["others"]})
+    file = max(RESULTS.glob("models-zoo-*.json"))
+    found = json.loads(file.read_text(encoding="utf-8"))
+    listed = tomllib.loads(ZOO.read_text(encoding="utf-8"))
+    check_results(found, {*listed["required"], *listed["others"]}, set(listed["refused"]))
+    columns = ("model type", "computed by", "logits differ by", *WAYS.values())
     rows = [
-        ("served", ", ".join(f"`{name}`" for name in served)),
-        ("refused", ", ".join(f"`{name}`" for name in sorted(groups["refused"]))),
+        (f"`{name}`", implementation, f"{one['logits']:.0e}", *(f"{one[way]:,}" for way in WAYS))
+        for name, by_implementation in sorted(found["models"].items())
+        for implementation, one in by_implementation.items()
     ]
-    return _table(("", "model types"), rows)
+    refused = [(f"`{name}`", reason) for name, reason in sorted(found["refused"].items())]
+    run = (
+        f"Found by [the run of {found['date']}](../bench/results/{file.name}) "
+        f"({found['processor']}, commit {found['commit']}, seed {found['seed']}, "
+        f"{found['mismatches']} mismatches): the largest difference of logits in prefill, in "
+        "decoding through pages of 1 and 16 and in a tree, in parts of the largest logit (at most "
+        "1e-4); random lossless cases by draft, with the KV cache in the weights' type and in "
+        "float8; and decode steps of these cases that were replays of static graphs.\n\n"
+    )
+    return run + _table(columns, rows) + "\n" + _table(("refused", "why"), refused)
+
+
+def check_results(found: dict[str, Any], served: set[str], refused: set[str]) -> None:
+    """Check that a run has found every type to be what it is listed as.
+
+    Raises:
+        StaleResults: with the types that differ.
+    """
+    differ = (served ^ set(found.get("models", ()))) | (refused ^ set(found["refused"]))
+    if differ or found["mismatches"]:
+        raise StaleResults(
+            f"the recorded run of the zoo does not have what tests/zoo/models.toml lists: "
+            f"{', '.join(sorted(differ)) or 'it has mismatches'}; run make models-zoo "
+            'ARGS="--results bench/results/models-zoo-DATE.json" and make manifests'
+        )
 
 
 def _published() -> str:
@@ -166,7 +210,11 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write or check; returns the exit code."""
-    text = document()
+    try:
+        text = document()
+    except StaleResults as error:
+        print(error)
+        return 1
     if "--check" not in arguments:
         DOCUMENT.write_text(text, encoding="utf-8")
     elif not DOCUMENT.exists() or DOCUMENT.read_text(encoding="utf-8") != text:

@@ -37,6 +37,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.results and (options.only or options.logits_only):
         parser.error("--results is for a run of everything: leave out types and --logits-only")
+    if options.results and not options.results.parent.is_dir():
+        parser.error(f"--results {options.results}: its folder does not exist; make it first")
     torch.set_num_threads(options.threads)
     models = read_models()
     chosen = [models[name] for name in options.only or models]
@@ -74,7 +76,8 @@ def _checked(check: "_Check", options: argparse.Namespace) -> "_Check":
     try:
         check.mismatch = check.run(lossless=not options.logits_only)
     except CheckpointError as error:
-        check.refusal, check.findings = str(error), {}
+        check.refusal = str(error).replace(f"{check.target}/", "")
+        check.findings = {}
     result = f"refused: {check.refusal}" if check.refusal else check.mismatch or "served"
     print(f"{check.model.name:18} {result}", flush=True)
     return check
@@ -86,6 +89,7 @@ class _Check:
     def __init__(self, model: ZooModel, folder: Path, eagle3: Path, seed: int) -> None:
         self.model = model
         self._folder = folder
+        self.target = folder / "target"
         self._eagle3 = eagle3
         self._seed = seed
         self.redrawn = 0
@@ -102,7 +106,7 @@ class _Check:
         Raises:
             CheckpointError: if the type is refused.
         """
-        target = self._folder / "target"
+        target = self.target
         reference = self.model.make(target)
         texts = draw_texts(reference)
         self.redrawn = texts.redrawn
