@@ -154,6 +154,9 @@ def algorithm_of(folder: Path) -> Algorithm:
 
 
 def head_algorithm(folder: Path) -> Algorithm | None:
-    """Return what a checkpoint that is only a draft is for; None: it may be a target."""
-    algorithm = algorithm_of(folder)
+    """Return what a checkpoint that is only a draft is for, if it is one and can be read."""
+    try:
+        algorithm = algorithm_of(folder)
+    except CheckpointError:
+        return None
     return algorithm if algorithm.needs_draft and METHODS[algorithm].head is not None else None
