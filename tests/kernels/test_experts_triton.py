@@ -65,6 +65,7 @@ def test_rows_are_sums_over_their_experts(
     torch.testing.assert_close(got.double().cpu(), wanted, atol=TOLERANCE[dtype], rtol=0.01)
 
 
+@pytest.mark.usefixtures("row_independent_dot")
 def test_rows_have_the_same_bits_alone_and_in_batches(device: torch.device) -> None:
     """One expert has more rows than a block."""
     rows = 20
