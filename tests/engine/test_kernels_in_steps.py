@@ -19,6 +19,7 @@ from tests.engine.backends import counted_launches
 from tests.engine.whole_engine import boot_of
 
 ALWAYS = {
+    "linear",
     "rms_norm",
     "add_rms_norm",
     "apply_rope",

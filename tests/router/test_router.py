@@ -38,6 +38,11 @@ class EchoEngine(EchoProcess):
         wait_until(self._has_id, 60, "the engine's start")
         return self
 
+    def computes(self) -> bool:
+        """Whether a request runs."""
+        metrics = httpx.get(f"{self.management_url}/metrics", timeout=10).text
+        return "\nspecdecode_running_requests 1.0\n" in metrics
+
     def _has_id(self) -> bool:
         url = f"{self.management_url}/internal/engine"
         response = httpx.get(url, headers={HEADER_TOKEN: TOKEN}, timeout=10)
@@ -214,7 +219,7 @@ def test_a_busy_engine_is_passed_over_until_the_deadline(start_engine, start_rou
     running = [threading.Thread(target=post, args=(router, long)) for _ in range(2)]
     for thread in running:
         thread.start()
-    wait_until(lambda: router.metric("specdecode_router_running_requests") == 2)
+    wait_until(lambda: all(engine.computes() for engine in engines))
     refused = post(router, BODY, headers={"X-Specdecode-Timeout": "1"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
     assert refused.headers["retry-after"]
