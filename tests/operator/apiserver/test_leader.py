@@ -37,7 +37,7 @@ def operators(kubeconfig, tmp_path, make_operator, until, namespace):
             assert operator.stop() == 0
         log = operator.log.read_text()
         assert "Traceback" not in log, log
-        assert "Forbidden" not in log, log
+        assert "is forbidden" not in log, log
 
 
 def is_leader(operator):

@@ -35,7 +35,7 @@ def operator(kubeconfig, operator_log, until, make_operator):
     assert started.stop() == 0
     log = operator_log.read_text()
     assert "Traceback" not in log, log
-    assert "Forbidden" not in log, log
+    assert "is forbidden" not in log, log
 
 
 @pytest.fixture

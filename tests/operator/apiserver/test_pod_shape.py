@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from specdecode_api import names
 from specdecode_operator import kinds
 from specdecode_operator.kinds import CHILDREN, DEPLOYMENT, EVENT, RESOURCE, ResourceKind
 from specdecode_operator.observed import Key
@@ -150,8 +151,9 @@ async def test_no_key_of_the_api_is_told_and_none_can_be_read(
         if manifest["kind"] in ("ClusterRole", "Role")
         for rule in manifest["rules"]
     ]
-    assert all("secrets" not in rule["resources"] for rule in rules)
-    assert "secrets" not in {kind.plural for kind in (*kinds.ALL, kinds.LEASE)}
+    named = [rule.get("resourceNames") for rule in rules if "secrets" in rule["resources"]]
+    assert named == [[names.ROUTER_SECRET]] * len(named)
+    assert {kind.only for kind in kinds.ALL if kind.plural == "secrets"} == {names.ROUTER_SECRET}
 
 
 async def test_settings_of_the_chart_reach_engine_pods_and_are_taken_back(

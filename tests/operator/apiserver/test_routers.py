@@ -31,7 +31,7 @@ def operator(kubeconfig, tmp_path_factory, until, make_operator):
     assert started.stop() == 0
     log = started.log.read_text()
     assert "Traceback" not in log, log
-    assert "Forbidden" not in log, log
+    assert "is forbidden" not in log, log
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_a_role_per_namespace_is_enough(
     finally:
         code = operator.stop()
     assert code == 0
-    assert "Forbidden" not in log.read_text()
+    assert "is forbidden" not in log.read_text()
     assert "Traceback" not in log.read_text()
 
 
