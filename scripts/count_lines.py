@@ -31,7 +31,7 @@ PACKAGES = {
 }
 CORE = ("engine", "kernels", "crds")  # whose lines are limited together
 
-MAX_CORE_LINES = 51_400
+MAX_CORE_LINES = 51_450
 MAX_ENGINE_LINES = 38_000
 MAX_ENGINE_CODE_LINES = 22_000
 MAX_ENGINE_FILES = 285

@@ -163,8 +163,8 @@ def _guarded(name: str, depths: list[int]) -> Manifest:
 def _ready(pod: Manifest, address: str) -> Manifest:
     metadata = {name: pod["metadata"][name] for name in ("name", "namespace")}
     conditions = [{"type": "Ready", "status": "True"}]
-    told = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
-    return pod | {"metadata": metadata, "status": told | {"conditions": conditions}}
+    reported = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
+    return pod | {"metadata": metadata, "status": reported | {"conditions": conditions}}
 
 
 @asynccontextmanager

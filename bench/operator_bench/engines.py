@@ -74,8 +74,8 @@ class Engine:
         self.table = table_hash(self.policy, entries)
 
     def _describe(self) -> Mapping[str, str]:
-        told = {"config_hash": self.config_hash, "table_hash": self.table}
-        return told | {"policy": self.policy.value, "device": "CPU"}
+        reported = {"config_hash": self.config_hash, "table_hash": self.table}
+        return reported | {"policy": self.policy.value, "device": "CPU"}
 
     def _snapshot(self) -> CoreSnapshot:
         values = sums_of(self.answered)
@@ -118,7 +118,7 @@ async def open_fleet() -> AsyncIterator[Fleet]:
     """Serve engines that are started later, in this process."""
     engines: dict[str, Engine] = {}
 
-    async def tell(request: web.Request) -> web.Response:
+    async def respond(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         body = encode(_asked(request, engines).metrics.registry)
         return web.Response(body=body, headers={"content-type": content_type})
@@ -129,7 +129,7 @@ async def open_fleet() -> AsyncIterator[Fleet]:
         return web.json_response({"table_hash": engine.table})
 
     application = web.Application()
-    application.router.add_get(names.PATH_METRICS, tell)
+    application.router.add_get(names.PATH_METRICS, respond)
     application.router.add_put(names.PATH_TABLE, take)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()

@@ -70,11 +70,11 @@ async def _write_all(api: Api, manifest: Manifest) -> None:
     observed, now = Observed(manifest, {}), datetime.now(UTC)
     decided = plan(observed, Settings(engine_image="none"))
     written = [await api.apply(write.manifest) for write in decided.writes]
-    told = status(observed, decided, Outcome(tuple(written)), now)
+    reported = status(observed, decided, Outcome(tuple(written)), now)
     metadata = {name: manifest["metadata"][name] for name in ("name", "namespace")}
     head = {"apiVersion": RESOURCE.api_version, "kind": RESOURCE.kind, "metadata": metadata}
-    await api.apply(head | {"status": told}, "/status")
-    for event in transitions(manifest, told, now):
+    await api.apply(head | {"status": reported}, "/status")
+    for event in transitions(manifest, reported, now):
         await api.create(EVENT, event)
 
 
@@ -87,7 +87,7 @@ async def burst(
     started = time.monotonic()
     await _create_all(api, names)
     await seen.until(names, "complete", WAIT_S)
-    await seen.until(names, "told", WAIT_S)
+    await seen.until(names, "reported", WAIT_S)
     rate = count / (time.monotonic() - started)
     await operator.settle()
     writes = (await _writes(api, operator) - before) / count
@@ -118,7 +118,7 @@ async def fill(api: Api, seen: Seen, operator: OperatorProcess, total: int) -> N
     names = [f"more-{number}" for number in range(have, total)]
     for name in names:
         await api.create(RESOURCE, resource(name))
-    await seen.until(names, "told", WAIT_S)
+    await seen.until(names, "reported", WAIT_S)
     await operator.settle()
 
 
@@ -134,7 +134,7 @@ async def survival(
     started = time.monotonic()
     await _create_all(api, names)
     await seen.until(names, "complete", MANY_WAIT_S)
-    await seen.until(names, "told", MANY_WAIT_S)
+    await seen.until(names, "reported", MANY_WAIT_S)
     seconds = time.monotonic() - started
     await operator.settle(timeout_s=MANY_WAIT_S)
     rest = await steady(api, operator, window_s)

@@ -31,7 +31,7 @@ class Sights:
     children: dict[str, float] = field(default_factory=dict)
     pod_ready: float | None = None
     resource_ready: float | None = None
-    told: float | None = None
+    reported: float | None = None
     """When it first had a status."""
 
     @property
@@ -59,8 +59,8 @@ class Seen:
         sights = self.by_name[key.name]
         if kind is RESOURCE:
             conditions = (manifest.get("status") or {}).get("conditions") or ()
-            if conditions and sights.told is None:
-                sights.told = now
+            if conditions and sights.reported is None:
+                sights.reported = now
             if _is_true(conditions, "Ready") and sights.resource_ready is None:
                 sights.resource_ready = now
         elif kind is POD:

@@ -20,12 +20,12 @@ REQUESTS_PER_S, MEAN_TOKENS = 3.5, 1000.0
 MIX = (0.5, 0.3, 0.2)
 STEP_S, PER_REQUEST, LARGEST_BATCH = 0.008, 0.02, 64.0
 ACCEPT_SPREAD, TIME_SPREAD, BATCH_SPREAD = 0.15, 0.08, 0.25
-BANDS = (1, 2, 4, 8, 16, 32, 64)
+BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 FIRST_TOKEN_S, FIRST_SPREAD = 0.15, 0.5
 LONGEST_TOKENS = 200_000.0
 FAILED_SHARE = 0.001
 LABELS = ("short", "medium", "long")
-STRATA = tuple(Stratum(band, "greedy", "free", label) for band in BANDS for label in LABELS)
+STRATA = tuple(Stratum(bucket, "greedy", "free", label) for bucket in BUCKETS for label in LABELS)
 WIDTH = 2 * (ROW + CELL * len(STRATA))
 
 
@@ -94,11 +94,11 @@ def serve(
     batch = np.minimum(busy / np.maximum(1.0 - PER_REQUEST * busy, 0.1), LARGEST_BATCH)
     seconds = steps * step_time * (1.0 + PER_REQUEST * batch) * np.float32(STEP_S)
     own = batch * _spread(BATCH_SPREAD, count, rng)
-    band = np.clip(np.log2(own), 0, len(BANDS) - 1).astype(np.int64)
+    bucket = np.clip(np.log2(own), 0, len(BUCKETS) - 1).astype(np.int64)
     return Requests(
         group=group,
         is_new=is_new,
-        stratum=band * len(LABELS) + kind,
+        stratum=bucket * len(LABELS) + kind,
         tokens=tokens,
         seconds=seconds * _spread(TIME_SPREAD, count, rng),
         steps=steps,

@@ -89,10 +89,10 @@ def _uids(seen: Seen) -> set[str]:
 
 def _stale_engines(seen: Seen, alpha: float) -> str | None:
     """Ask each engine for its table."""
-    told = []
+    reported = []
     for pod in seen.ready_pods:
         address = f"http://{pod['status']['podIP']}:{names.MANAGEMENT_PORT}{names.PATH_TABLE}"
         entries = httpx.get(address, timeout=10, trust_env=False).json()["entries"]
         if entries["1"]["ema_alpha"] != alpha:
-            told.append(pod["metadata"]["name"])
-    return f"{', '.join(told)} still decide by the former table" if told else None
+            reported.append(pod["metadata"]["name"])
+    return f"{', '.join(reported)} still decide by the former table" if reported else None

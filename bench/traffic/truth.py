@@ -17,11 +17,13 @@ from traffic.seen import Seen, hash_of
 def untruths(seen: Seen, engine_image: str) -> tuple[str, ...]:
     """Describe what the status reports and is not so."""
     generation = seen.resource["metadata"]["generation"]
-    told = seen.resource.get("status") or {}
-    if told.get("observedGeneration") != generation:
-        return (f"the status is of generation {told.get('observedGeneration')}, not {generation}",)
+    reported = seen.resource.get("status") or {}
+    if reported.get("observedGeneration") != generation:
+        return (
+            f"the status is of generation {reported.get('observedGeneration')}, not {generation}",
+        )
     built = build(parse_stored(seen.resource), engine_image)
-    pairs = [*_counts(seen, built, told), *_conditions(seen, built)]
+    pairs = [*_counts(seen, built, reported), *_conditions(seen, built)]
     return tuple(f"{what} is {said!r}, not {true!r}" for what, true, said in pairs if said != true)
 
 
@@ -58,13 +60,13 @@ def is_settled(seen: Seen, engine_image: str) -> bool:
     )
 
 
-def _counts(seen: Seen, built: Built, told: Manifest) -> Iterator[tuple[str, object, object]]:
+def _counts(seen: Seen, built: Built, reported: Manifest) -> Iterator[tuple[str, object, object]]:
     current = [pod for pod in seen.living_pods if hash_of(pod) == built.config_hash]
-    yield "configHash", built.config_hash, told.get("configHash")
-    yield "replicas", len(seen.living_pods), told.get("replicas")
-    yield "readyReplicas", len(seen.ready_pods), told.get("readyReplicas")
-    yield "routableReplicas", seen.routable, told.get("routableReplicas")
-    yield "updatedReplicas", len(current), told.get("updatedReplicas")
+    yield "configHash", built.config_hash, reported.get("configHash")
+    yield "replicas", len(seen.living_pods), reported.get("replicas")
+    yield "readyReplicas", len(seen.ready_pods), reported.get("readyReplicas")
+    yield "routableReplicas", seen.routable, reported.get("routableReplicas")
+    yield "updatedReplicas", len(current), reported.get("updatedReplicas")
 
 
 def _conditions(seen: Seen, built: Built) -> Iterator[tuple[str, object, object]]:

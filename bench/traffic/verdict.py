@@ -33,18 +33,18 @@ class Outcome:
     def faults(self) -> list[str]:
         """Sentences about what must not be."""
         tally, found = self.tally, self.findings
-        told = [f"a request failed: {reason}" for reason in tally.failures]
+        listed = [f"a request failed: {reason}" for reason in tally.failures]
         if tally.failed > len(tally.failures):
-            told.append(f"{tally.failed} requests failed in all")
+            listed.append(f"{tally.failed} requests failed in all")
         if tally.wrong_text:
-            told.append(f"{tally.wrong_text} answers are not those of plain decoding")
+            listed.append(f"{tally.wrong_text} answers are not those of plain decoding")
         if not tally.answered:
-            told.append("no request was answered")
+            listed.append("no request was answered")
         if not found.fewest_ready:
-            told.append("at some time no engine was ready")
+            listed.append("at some time no engine was ready")
         for texts in (found.untrue, found.strays):
-            told += [f"{text}, for {s:.1f} s" for text, s in texts.items() if s > PATIENCE_S]
-        return told
+            listed += [f"{text}, for {s:.1f} s" for text, s in texts.items() if s > PATIENCE_S]
+        return listed
 
     def record(self) -> dict[str, object]:
         """Counts of the event, for JSON."""
@@ -72,7 +72,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, object]:
     return {
         "passed": not any(faults.values()),
         **sums,
-        "faults": {name: told for name, told in faults.items() if told},
+        "faults": {name: listed for name, listed in faults.items() if listed},
         "events": {each.name: each.record() for each in outcomes},
     }
 

@@ -97,10 +97,12 @@ class Witness:
         if seen is None:
             return "the API server has not answered"
         ready = seen.condition("Ready")
-        told = [f"Ready {ready.get('status')}, {ready.get('reason')}: {ready.get('message')}"]
-        told += [f"{len(seen.pods)} pods, {len(seen.ready_pods)} ready, {seen.routable} routable"]
+        reported = [f"Ready {ready.get('status')}, {ready.get('reason')}: {ready.get('message')}"]
+        reported += [
+            f"{len(seen.pods)} pods, {len(seen.ready_pods)} ready, {seen.routable} routable"
+        ]
         return "; ".join(
-            [*told, *untruths(seen, self._engine_image), *strays(seen, self._engine_image)]
+            [*reported, *untruths(seen, self._engine_image), *strays(seen, self._engine_image)]
         )
 
     def _run(self) -> None:

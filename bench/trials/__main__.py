@@ -36,13 +36,13 @@ def play(scene: Scene, acts: Sequence[Act]) -> dict[str, object]:
 
     The load compares every answer with plain decoding, so an answer that a trial changed fails.
     """
-    told: dict[str, object] = {}
+    found: dict[str, object] = {}
     faults: list[str] = []
     for act in acts:
         scene.load.begin()
         ended = act(scene)
         tally = scene.load.tally
-        told[act.__name__] = {
+        found[act.__name__] = {
             **asdict(ended),
             "load_requests": tally.sent,
             "failed": list(tally.failures),
@@ -52,7 +52,7 @@ def play(scene: Scene, acts: Sequence[Act]) -> dict[str, object]:
         faults += [f"{act.__name__}: {fault}" for fault in (*ended.faults, *tally.failures)]
         said = f"{ended.verdict}, {ended.reason}, {ended.seconds:.0f} s"
         print(f"{act.__name__}: {said}", flush=True)
-    return {"passed": not faults, "faults": faults, **told}
+    return {"passed": not faults, "faults": faults, **found}
 
 
 def _run(acts: Sequence[Act]) -> dict[str, object]:

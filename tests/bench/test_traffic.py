@@ -127,11 +127,11 @@ def edit(seen):
         (edit, ("configHash is", "updatedReplicas is 2, not 0")),
     ],
 )
-def test_a_status_that_is_not_so_is_told(change, words):
+def test_a_status_that_is_not_so_is_reported(change, words):
     seen = at_rest()
     change(seen)
-    told = "; ".join(untruths(seen, IMAGE))
-    assert all(word in told for word in words), told
+    reported = "; ".join(untruths(seen, IMAGE))
+    assert all(word in reported for word in words), reported
     assert not is_settled(seen, IMAGE)
 
 
@@ -158,7 +158,7 @@ def disown(seen):
         (disown, "ServiceAccount chat has no owner"),
     ],
 )
-def test_children_that_miss_or_stray_are_told(change, words):
+def test_children_that_miss_or_stray_are_reported(change, words):
     seen = at_rest()
     changed = Seen(seen.resource, change(seen), seen.replica_sets, seen.pods, seen.slices)
     assert words in "; ".join(strays(changed, IMAGE))
@@ -181,9 +181,9 @@ def test_a_verdict_names_what_failed_and_forgives_a_short_lag():
     tally = Tally(answered=1, wrong_text=1)
     tally.fail("refused")
     late = Findings(untrue={"short": PATIENCE_S - 1, "long": PATIENCE_S + 1}, fewest_ready=1)
-    told = summary([Outcome("drain", 3.0, tally, late)])
-    assert told["passed"] is False
-    assert told["faults"] == {
+    reported = summary([Outcome("drain", 3.0, tally, late)])
+    assert reported["passed"] is False
+    assert reported["faults"] == {
         "drain": [
             "a request failed: refused",
             "1 answers are not those of plain decoding",

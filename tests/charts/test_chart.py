@@ -502,9 +502,11 @@ def test_schema_values_and_readme_name_the_same_values():
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
     elsewhere = {"$ref": "#/definitions/elsewhere"}
     table = (CHART / "templates" / "elsewhere.yaml").read_text()
-    told = {name for name, each in schema.items() if each == elsewhere}
-    assert all(f'  "{name}" "' in table for name in told)
-    _assert_same_keys(values, {"properties": {n: s for n, s in schema.items() if n not in told}})
+    reported = {name for name, each in schema.items() if each == elsewhere}
+    assert all(f'  "{name}" "' in table for name in reported)
+    _assert_same_keys(
+        values, {"properties": {n: s for n, s in schema.items() if n not in reported}}
+    )
     assert chart_values.main(["--check"]) == 0
 
 

@@ -34,7 +34,7 @@ NAMESPACED = ("--values", str(HERE / "values" / "namespaced.yaml"))
 TARGET_LABELS = {"job", "namespace", "pod", "container", "endpoint", "instance"}
 """What Prometheus and its operator put on every series."""
 
-TOLD_BY_OTHERS = {
+COVERED_BY_OTHERS = {
     "specdecode_operator_definition_lacking_fields",  # has an alert
     "specdecode_engine_failures_total",  # has an alert; the process ends with it
     "specdecode_operator_trial_overdue_seconds",  # has an alert
@@ -283,7 +283,7 @@ def test_every_panel_asks_for_what_is_exported(path, exported, promoted, promtoo
 
 
 @every_dashboard
-def test_panels_are_told_apart_and_do_not_overlap(path):
+def test_panels_are_distinct_and_do_not_overlap(path):
     board = json.loads(path.read_text())
     ids = [panel["id"] for panel in board["panels"]]
     assert len(set(ids)) == len(ids)
@@ -304,7 +304,7 @@ def test_every_metric_has_a_panel(exported):
     text = "".join(path.read_text() for path in DASHBOARDS)
     own = exported.keys() - {"up"}  # which is Prometheus' own
     unseen = {name for name in own if re.sub(r"_(bucket|sum|count)$", "", name) not in text}
-    assert unseen == TOLD_BY_OTHERS
+    assert unseen == COVERED_BY_OTHERS
 
 
 def test_the_monitor_finds_engine_pods_in_the_served_namespaces(template):

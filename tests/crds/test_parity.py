@@ -90,6 +90,11 @@ RESOURCE_NAMES = st.sampled_from(
     [*["cpu", "memory", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"] * 5, "a b", "", "/x", "x/"]
 )
 RESOURCES = st.dictionaries(RESOURCE_NAMES, QUANTITIES, max_size=3)
+ROUTERS = some(
+    replicas=near(1, 100),
+    retries=near(0, 10),
+    resources=some(limits=RESOURCES) | some(requests=RESOURCES),
+)
 DOWNLOADS = some(
     cacheClaim=st.sampled_from(["models", "a.b", "A", "", None]),
     cacheSizeLimit=st.sampled_from(["8Gi", "1023Ki", None, None]),
@@ -189,6 +194,7 @@ ONE_PART = st.one_of(
             "updateStrategy": UPDATE_STRATEGIES,
             "rollout": ROLLOUTS,
             "resources": some(limits=RESOURCES, requests=RESOURCES),
+            "router": ROUTERS,
             "download": DOWNLOADS,
             "template": TEMPLATES,
         }.items()

@@ -56,7 +56,7 @@ def test_what_a_later_release_adds_is_ignored():
     assert TerminationMessage.decode(text) == TerminationMessage(reason="SolarFlare", message="x")
 
 
-def test_reasons_are_told_apart_by_what_they_are_about():
+def test_reasons_are_distinguished_by_their_subject():
     about_engine = {
         TerminationReason.NOT_ENOUGH_MEMORY,
         TerminationReason.CANNOT_SERVE,

@@ -1,5 +1,7 @@
 """What holds for every field of the definition."""
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -101,18 +103,42 @@ ABSENT_IS_ANOTHER = {"adaptive": {"policy": "Static"}}
 
 
 def test_default_of_a_part_has_every_default_of_its_fields():
-    for node in nodes(SCHEMA["properties"]["spec"]):
+    for node in nodes(resource_schema()["properties"]["spec"]):
         for name, child in node.get("properties", {}).items():
             if "properties" in child and "default" in child:
                 inner = {k: v["default"] for k, v in child["properties"].items() if "default" in v}
                 assert child["default"] == inner | ABSENT_IS_ANOTHER.get(name, {})
 
 
-def test_part_whose_fields_have_defaults_has_one_too():
-    spec = SCHEMA["properties"]["spec"]["properties"]
-    for name in ("speculation", "engine", "serving", "lifecycle", "updateStrategy", "resources"):
-        assert "default" in spec[name]
-    assert "default" not in spec["speculation"]["properties"]["draft"]
+def test_the_definition_leaves_all_defaults_to_the_operator_but_that_of_replicas():
+    spec = SCHEMA["properties"]["spec"]
+    assert {
+        name for node in nodes(spec) for name, child in node.get("properties", {}).items()
+        if "default" in child
+    } == {"replicas"}  # fmt: skip
+    guard = spec["properties"]["rollout"]["properties"]["guard"]["properties"]
+    assert guard["maxDuration"]["description"].endswith(" Default: 2h.")
+    caching = spec["properties"]["engine"]["properties"]["kvCache"]["properties"]["prefixCaching"]
+    assert caching["description"].endswith(" Default: true.")
+    limits = spec["properties"]["router"]["properties"]["resources"]["properties"]["limits"]
+    assert limits["description"].endswith(' Default: {"memory": "1Gi"}.')
+
+
+def test_rules_have_the_defaults_of_the_fields_that_they_read():
+    """A rule contains the value that counts where a field, or a part around it, is absent."""
+    choice = re.compile(r"\((?:has\([\w.]+\) && )*has\(self\.([\w.]+)\) \? self\.\1 : ([^()?]+)\)")
+    found = 0
+    for node in nodes(resource_schema()["properties"]["spec"]):
+        for rule in node.get(VALIDATIONS_KEY, ()):
+            for path, text in choice.findall(f"{rule['rule']} {rule.get('messageExpression', '')}"):
+                field = node
+                for name in path.split("."):
+                    field = field["properties"][name]
+                # CEL writes texts with either quotation mark.
+                value = json.loads(text.strip().replace("'", '"'))
+                assert value == field.get("default", value), (path, text)
+                found += "default" in field
+    assert found > 20
 
 
 def test_rule_names_a_field_that_exists():
@@ -133,7 +159,7 @@ def test_message_is_one_line_with_a_remedy():
 def test_defaults_are_those_of_pydantic():
     spec = Spec.from_resource({"model": {"uri": "pvc://models/x"}})
     filled = spec.model_dump(by_alias=True, exclude_none=True, mode="json")
-    properties = SCHEMA["properties"]["spec"]["properties"]
+    properties = resource_schema()["properties"]["spec"]["properties"]
     assert {name: field["default"] for name, field in properties.items() if "default" in field} == {
         name: value for name, value in filled.items() if name != "model"
     }

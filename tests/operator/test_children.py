@@ -118,7 +118,7 @@ def test_pods_meet_the_restricted_security_standard(name, example, build):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_child_is_owned_and_told_apart(name, example, build):
+def test_every_child_is_owned_and_distinct(name, example, build):
     for kind, child in build(example(name, replicas=2)).items():
         metadata = child["metadata"]
         (owner,) = metadata["ownerReferences"]

@@ -45,13 +45,13 @@ def observe(example, build, live, config_hash):
         children["Deployment"]["status"] = {"observedGeneration": 1, "replicas": 1, **status}
         hashed = config_hash(manifest)
         made = tuple(pod(f"chat-{n}", state, hashed) for n, state in enumerate(states))
-        told = {
+        reported = {
             f"chat-{n}": Progress(models=(each,))
             for n, each in enumerate(progress or ())
             if each is not None
         }
         by_id = {child_id(child): child for child in children.values()}
-        return Observed(manifest, by_id, made, told)
+        return Observed(manifest, by_id, made, reported)
 
     return make
 
@@ -102,49 +102,49 @@ def failed(reason, message, is_running=False):
     return {"state": state, "lastState": ended(reason, message)}
 
 
-def tell(observed):
+def status_of(observed):
     return status(observed, plan(observed, SETTINGS), Outcome(), NOW)
 
 
-def conditions(told):
-    return {each["type"]: (each["status"], each["reason"]) for each in told["conditions"]}
+def conditions(reported):
+    return {each["type"]: (each["status"], each["reason"]) for each in reported["conditions"]}
 
 
-def message(told, kind):
-    return next(each["message"] for each in told["conditions"] if each["type"] == kind)
+def message(reported, kind):
+    return next(each["message"] for each in reported["conditions"] if each["type"] == kind)
 
 
-def test_a_resource_without_downloads_tells_of_none(example):
-    assert "models" not in tell(Observed(example(), {}))
+def test_a_resource_without_downloads_reports_none(example):
+    assert "models" not in status_of(Observed(example(), {}))
 
 
 def test_nothing_has_begun(observe):
-    (model,) = tell(observe())["models"]
+    (model,) = status_of(observe())["models"]
     assert (model["role"], model["uri"], model["state"]) == ("target", TARGET, "Pending")
     assert "revision" not in model
 
 
-def test_a_download_tells_how_far_it_is(observe):
+def test_a_download_reports_how_far_it_is(observe):
     going = report(done=3_200_000_000, total=16_000_000_000, revision=COMMIT)
-    told = tell(observe(RUNNING, progress=[going]))
-    (model,) = told["models"]
+    reported = status_of(observe(RUNNING, progress=[going]))
+    (model,) = reported["models"]
     assert (model["bytesDone"], model["bytesTotal"]) == (3_200_000_000, 16_000_000_000)
     assert (model["state"], model["revision"]) == ("Downloading", COMMIT)
-    found = conditions(told)
+    found = conditions(reported)
     assert found["Ready"] == found["ModelReady"] == ("False", "Downloading")
     assert found["Degraded"] == ("False", "AsExpected")
-    assert message(told, "ModelReady") == "target: 3.20 of 16.00 GB (20 %)"
+    assert message(reported, "ModelReady") == "target: 3.20 of 16.00 GB (20 %)"
 
 
 def test_a_small_model_is_counted_in_smaller_units(observe):
-    told = tell(observe(RUNNING, progress=[report(done=1_000_000, total=4_000_000)]))
-    assert message(told, "ModelReady") == "target: 1.00 of 4.00 MB (25 %)"
+    reported = status_of(observe(RUNNING, progress=[report(done=1_000_000, total=4_000_000)]))
+    assert message(reported, "ModelReady") == "target: 1.00 of 4.00 MB (25 %)"
 
 
 def test_a_download_that_does_not_answer_is_still_a_download(observe):
-    told = tell(observe(RUNNING))
-    assert conditions(told)["ModelReady"] == ("False", "Downloading")
-    assert "no progress is available" in message(told, "ModelReady")
+    reported = status_of(observe(RUNNING))
+    assert conditions(reported)["ModelReady"] == ("False", "Downloading")
+    assert "no progress is available" in message(reported, "ModelReady")
 
 
 def test_the_pod_that_is_furthest_behind_counts(observe):
@@ -154,21 +154,21 @@ def test_the_pod_that_is_furthest_behind_counts(observe):
         RUNNING,
         progress=[None, report(done=8, total=10), report(done=5, total=10)],
     )
-    (model,) = tell(observed)["models"]
+    (model,) = status_of(observed)["models"]
     assert (model["state"], model["bytesDone"]) == ("Downloading", 5)
 
 
 def test_a_pod_that_waits_for_another_says_so(observe):
-    told = tell(observe(RUNNING, progress=[report(ModelState.WAITING)]))
-    assert "another pod downloads it" in message(told, "ModelReady")
+    reported = status_of(observe(RUNNING, progress=[report(ModelState.WAITING)]))
+    assert "another pod downloads it" in message(reported, "ModelReady")
 
 
 def test_a_complete_model_is_ready_before_the_engine_is(observe):
-    told = tell(observe(fetched()))
-    found = conditions(told)
+    reported = status_of(observe(fetched()))
+    found = conditions(reported)
     assert found["ModelReady"] == ("True", "Downloaded")
     assert found["Ready"] == ("False", "Starting")
-    (model,) = told["models"]
+    (model,) = reported["models"]
     assert (model["state"], model["revision"]) == ("Ready", COMMIT)
 
 
@@ -185,18 +185,18 @@ def test_a_complete_model_is_ready_before_the_engine_is(observe):
     ],
 )
 def test_every_fault_of_a_download_is_a_reason(reason, observe):
-    told = tell(observe(failed(reason, "what it is; what to do")))
+    reported = status_of(observe(failed(reason, "what it is; what to do")))
     for kind in ("Ready", "ModelReady"):
-        assert conditions(told)[kind] == ("False", reason)
-        assert message(told, kind) == "what it is; what to do"
-    assert conditions(told)["Degraded"] == ("True", reason)
+        assert conditions(reported)[kind] == ("False", reason)
+        assert message(reported, kind) == "what it is; what to do"
+    assert conditions(reported)["Degraded"] == ("True", reason)
 
 
-def test_a_fault_stays_told_until_the_next_try_moves(observe):
+def test_a_fault_stays_reported_until_the_next_try_moves(observe):
     again = failed(TerminationReason.UNAUTHORIZED, "no", is_running=True)
-    assert conditions(tell(observe(again)))["ModelReady"] == ("False", "Unauthorized")
+    assert conditions(status_of(observe(again)))["ModelReady"] == ("False", "Unauthorized")
     moving = observe(again, progress=[report(done=1, total=2)])
-    assert conditions(tell(moving))["ModelReady"] == ("False", "Downloading")
+    assert conditions(status_of(moving))["ModelReady"] == ("False", "Downloading")
 
 
 @pytest.mark.parametrize(
@@ -225,21 +225,21 @@ def test_a_fault_stays_told_until_the_next_try_moves(observe):
         ),
     ],
 )
-def test_what_keeps_a_download_from_starting_is_told(state, reason, words, observe):
-    told = tell(observe(state))
-    assert conditions(told)["Ready"] == ("False", reason)
-    assert words in message(told, "Ready")
+def test_what_keeps_a_download_from_starting_is_reported(state, reason, words, observe):
+    reported = status_of(observe(state))
+    assert conditions(reported)["Ready"] == ("False", reason)
+    assert words in message(reported, "Ready")
 
 
 def test_progress_makes_no_events(observe):
     first = observe(RUNNING, progress=[report(done=1, total=10)])
-    told = tell(first)
-    (event,) = events.transitions(first.resource, told, NOW)
+    reported = status_of(first)
+    (event,) = events.transitions(first.resource, reported, NOW)
     assert (event["reason"], event["type"]) == ("Downloading", "Normal")
     later = observe(RUNNING, progress=[report(done=2, total=10)])
-    later.resource["status"] = told
-    assert tell(later) != told
-    assert events.transitions(later.resource, tell(later), NOW) == ()
+    later.resource["status"] = reported
+    assert status_of(later) != reported
+    assert events.transitions(later.resource, status_of(later), NOW) == ()
 
 
 def pins_of(observed):
@@ -266,7 +266,7 @@ def test_a_download_on_its_way_pins_nothing(observe):
 def test_a_commit_needs_no_pin(observe):
     uri = f"{TARGET}@{COMMIT}"
     assert plan(observe(fetched(COMMIT, uri), uri=uri), SETTINGS).writes == ()
-    (model,) = tell(observe(uri=uri))["models"]
+    (model,) = status_of(observe(uri=uri))["models"]
     assert model["revision"] == COMMIT
 
 
@@ -274,7 +274,7 @@ def test_a_pin_stays_whatever_pods_say_and_outlives_them(observe):
     observed = observe(fetched(OTHER), commit=COMMIT)
     assert pins_of(observed) == {TARGET: COMMIT}
     assert pins_of(observe(commit=COMMIT)) == {TARGET: COMMIT}
-    (model,) = tell(observe(commit=COMMIT))["models"]
+    (model,) = status_of(observe(commit=COMMIT))["models"]
     assert (model["state"], model["revision"]) == ("Pending", COMMIT)
 
 
@@ -301,8 +301,8 @@ def test_a_pin_that_is_none_is_ignored_and_put_right(text, observe):
     assert plan(observed, SETTINGS).writes == ()
 
 
-def test_pods_of_two_commits_are_told(observe):
-    (model,) = tell(observe(fetched(COMMIT), fetched(OTHER)))["models"]
+def test_pods_of_two_commits_are_reported(observe):
+    (model,) = status_of(observe(fetched(COMMIT), fetched(OTHER)))["models"]
     assert "pods serve 2 different commits: name one of them" in model["message"]
 
 

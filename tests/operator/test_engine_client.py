@@ -9,7 +9,7 @@ from specdecode_api.report import ModelReport, ModelRole, Progress
 from specdecode_engine.fetch.progress import answering
 from specdecode_operator.engine_client import MAX_REPORT_BYTES, open_engine_client
 
-TOLD = Progress(models=(ModelReport(role=ModelRole.TARGET, uri="hf://a/b", bytes_done=7),))
+REPORT = Progress(models=(ModelReport(role=ModelRole.TARGET, uri="hf://a/b", bytes_done=7),))
 
 
 def pod(name="chat-1", address="127.0.0.1", state=None):
@@ -19,9 +19,9 @@ def pod(name="chat-1", address="127.0.0.1", state=None):
 
 
 async def test_a_pod_that_fetches_is_asked():
-    with answering(0, lambda: TOLD) as port:
+    with answering(0, lambda: REPORT) as port:
         async with open_engine_client(port) as engines:
-            assert await engines.progress([pod()]) == {"chat-1": TOLD}
+            assert await engines.progress([pod()]) == {"chat-1": REPORT}
 
 
 async def test_pods_that_do_not_fetch_are_left_alone():
@@ -29,7 +29,7 @@ async def test_pods_that_do_not_fetch_are_left_alone():
 
     def progress():
         asked.append(1)
-        return TOLD
+        return REPORT
 
     others = [
         pod("done", state={"terminated": {"exitCode": 0}}),
@@ -43,12 +43,12 @@ async def test_pods_that_do_not_fetch_are_left_alone():
 
 
 async def test_one_that_does_not_answer_hides_no_other():
-    with answering(0, lambda: TOLD) as port:
+    with answering(0, lambda: REPORT) as port:
         async with open_engine_client(port) as engines:
             found = await engines.progress(
                 [pod("a", "127.0.0.1"), pod("b", "not an address"), pod("c", "::1")]
             )
-    assert found == {"a": TOLD}
+    assert found == {"a": REPORT}
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def other_server():
         (404, b"{}", {}),
         (200, b"no json", {}),
         (200, b'{"models": [{"role": "queen"}]}', {}),
-        (200, b" " * (MAX_REPORT_BYTES + 1) + TOLD.model_dump_json().encode(), {}),
+        (200, b" " * (MAX_REPORT_BYTES + 1) + REPORT.model_dump_json().encode(), {}),
         (302, b"", {"Location": "/progress"}),
     ],
 )

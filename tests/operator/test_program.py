@@ -180,7 +180,7 @@ def test_the_lease_lies_where_the_operator_runs(tmp_path):
     assert lease_namespace(Settings(engine_image="e", namespaces=("a", "b")), file) == "a"
     file.write_text("system\n")
     assert lease_namespace(alone, file) == "system"
-    assert lease_namespace(Settings(engine_image="e", lease_namespace="told"), file) == "told"
+    assert lease_namespace(Settings(engine_image="e", lease_namespace="given"), file) == "given"
 
 
 def test_a_pod_is_itself_after_a_restart_and_a_process_is_nobody_else():
@@ -188,7 +188,7 @@ def test_a_pod_is_itself_after_a_restart_and_a_process_is_nobody_else():
     in_pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     assert identity(settings, in_pod) == identity(settings, in_pod)
     assert identity(settings, {}) != identity(settings, {})
-    assert identity(Settings(engine_image="e", identity="told"), in_pod) == "told"
+    assert identity(Settings(engine_image="e", identity="given"), in_pod) == "given"
 
 
 def test_an_api_server_that_is_not_there_ends_the_program(tmp_path, capsys):

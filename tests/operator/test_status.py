@@ -45,16 +45,16 @@ def pod(state, config_hash):
     return {"metadata": {"name": "chat-1", "annotations": annotations}, "status": state}
 
 
-def tell(observed, outcome=Outcome(), now=NOW):  # noqa: B008
+def status_of(observed, outcome=Outcome(), now=NOW):  # noqa: B008
     return status(observed, plan(observed, SETTINGS), outcome, now)
 
 
-def conditions(told):
-    return {each["type"]: (each["status"], each["reason"]) for each in told["conditions"]}
+def conditions(shown):
+    return {each["type"]: (each["status"], each["reason"]) for each in shown["conditions"]}
 
 
-def message(told, kind):
-    return next(each["message"] for each in told["conditions"] if each["type"] == kind)
+def message(shown, kind):
+    return next(each["message"] for each in shown["conditions"] if each["type"] == kind)
 
 
 def replicas(count, **more):
@@ -88,8 +88,8 @@ def unscheduled(text):
 
 
 def test_a_serving_resource(world):
-    told = tell(world(deployment=replicas(1), pods=[SERVING]))
-    assert conditions(told) == {
+    shown = status_of(world(deployment=replicas(1), pods=[SERVING]))
+    assert conditions(shown) == {
         "Ready": ("True", "Serving"),
         "Available": ("True", "EnginesServe"),
         "Progressing": ("True", "NewReplicaSetAvailable"),
@@ -100,39 +100,41 @@ def test_a_serving_resource(world):
         "ModelReady": ("True", "Loaded"),
         "ConfigResolved": ("True", "Resolved"),
     }
-    assert all(each["message"] for each in told["conditions"])
-    assert told["address"] == {"url": "http://chat.default.svc"}
-    assert (told["replicas"], told["readyReplicas"], told["updatedReplicas"]) == (1, 1, 1)
-    assert told["observedGeneration"] == 1
-    assert told["configHash"].startswith("v1-")
-    assert "specdecode.io/deployment=chat" in told["selector"]
-    assert "specdecode.io/role=stable" in told["selector"], "an autoscaler counts no pod of a trial"
+    assert all(each["message"] for each in shown["conditions"])
+    assert shown["address"] == {"url": "http://chat.default.svc"}
+    assert (shown["replicas"], shown["readyReplicas"], shown["updatedReplicas"]) == (1, 1, 1)
+    assert shown["observedGeneration"] == 1
+    assert shown["configHash"].startswith("v1-")
+    assert "specdecode.io/deployment=chat" in shown["selector"]
+    assert "specdecode.io/role=stable" in shown["selector"], (
+        "an autoscaler counts no pod of a trial"
+    )
 
 
 def test_ready_pods_are_counted_before_the_deployments_controller_counts_them(world):
-    told = tell(world(deployment=replicas(2, readyReplicas=1), pods=[SERVING, SERVING]))
-    assert told["readyReplicas"] == 2
+    shown = status_of(world(deployment=replicas(2, readyReplicas=1), pods=[SERVING, SERVING]))
+    assert shown["readyReplicas"] == 2
 
 
 def test_reconciling_follows_the_pods_and_not_the_late_counts_of_the_deployment(world):
     killed = world(spec={"replicas": 2}, deployment=replicas(2), pods=[SERVING, {"conditions": []}])
-    assert conditions(tell(killed))["Reconciling"] == ("True", "PodsNotReady")
+    assert conditions(status_of(killed))["Reconciling"] == ("True", "PodsNotReady")
     back = world(
         spec={"replicas": 2}, deployment=replicas(2, readyReplicas=1), pods=[SERVING, SERVING]
     )
-    assert conditions(tell(back))["Reconciling"] == ("False", "AtRest")
+    assert conditions(status_of(back))["Reconciling"] == ("False", "AtRest")
 
 
 def test_an_engine_that_crashed_once_and_runs_again_is_not_stalled(world):
     container = crashed()["containerStatuses"][0] | {"state": {"running": {}}, "restartCount": 1}
     deployment = replicas(0, replicas=1, updatedReplicas=1)
     again = {"containerStatuses": [container]}
-    found = conditions(tell(world(deployment=deployment, pods=[again])))
+    found = conditions(status_of(world(deployment=deployment, pods=[again])))
     assert found["Degraded"] == ("True", "EngineCrashing")
     assert found["Reconciling"][0] == "True"
     assert found["Stalled"] == ("False", "AsExpected")
     container["restartCount"] = 2
-    found = conditions(tell(world(deployment=deployment, pods=[again])))
+    found = conditions(status_of(world(deployment=deployment, pods=[again])))
     assert found["Reconciling"] == ("False", "AtRest")
     assert found["Stalled"] == ("True", "EngineCrashing")
 
@@ -154,7 +156,7 @@ def test_routable_are_pods_with_a_ready_endpoint_and_each_counts_once(world):
         slice_of(name),
         slice_of(f"{name}-engines", *(endpoint(uid, ready=True) for uid in "def")),
     )
-    assert tell(world(pods=[SERVING], slices=slices))["routableReplicas"] == 2
+    assert status_of(world(pods=[SERVING], slices=slices))["routableReplicas"] == 2
 
 
 @pytest.mark.parametrize(
@@ -212,22 +214,22 @@ def test_routable_are_pods_with_a_ready_endpoint_and_each_counts_once(world):
         ),
     ],
 )
-def test_ready_tells_why_the_pods_do_not_serve(state, ready, is_degraded, text, world):
+def test_ready_reports_why_the_pods_do_not_serve(state, ready, is_degraded, text, world):
     deployment = {"replicas": 1, "updatedReplicas": 1, "unavailableReplicas": 1}
-    told = tell(world(deployment=deployment, pods=[state]))
-    found = conditions(told)
+    shown = status_of(world(deployment=deployment, pods=[state]))
+    found = conditions(shown)
     assert found["Ready"] == ("False", ready)
-    assert text in message(told, "Ready")
+    assert text in message(shown, "Ready")
     assert found["Available"] == ("False", "NoRoutableEndpoints")
     assert found["Degraded"] == (("True", ready) if is_degraded else ("False", "AsExpected"))
     is_about_data = ready in MODEL_TROUBLE
     assert found.get("ModelReady") == (("False", ready) if is_about_data else None)
 
 
-def test_an_update_that_fails_is_told_while_the_old_pods_serve(world):
+def test_an_update_that_fails_is_reported_while_the_old_pods_serve(world):
     deployment = replicas(1, replicas=2, updatedReplicas=1)
     observed = world(deployment=deployment, pods=[crashed(1, "out of memory at capture")])
-    found = conditions(tell(observed))
+    found = conditions(status_of(observed))
     assert found["Ready"] == ("False", "EngineCrashing")
     assert found["Available"] == ("True", "EnginesServe")
     assert found["Degraded"] == found["Stalled"] == ("True", "EngineCrashing")
@@ -236,16 +238,16 @@ def test_an_update_that_fails_is_told_while_the_old_pods_serve(world):
 
 def test_old_status_of_a_deployment_is_not_taken_for_the_new(world):
     deployment = replicas(1, observedGeneration=0)
-    found = conditions(tell(world(deployment=deployment, pods=[])))
+    found = conditions(status_of(world(deployment=deployment, pods=[])))
     assert found["Ready"] == ("True", "Updating")
     assert found["Progressing"][0] == found["Reconciling"][0] == "True"
 
 
-def test_an_update_tells_how_far_it_has_come(world):
+def test_an_update_reports_how_far_it_has_come(world):
     deployment = replicas(3, replicas=4, updatedReplicas=1)
-    told = tell(world(spec={"replicas": 3}, deployment=deployment))
-    assert conditions(told)["Ready"] == ("True", "Updating")
-    assert message(told, "Ready") == "1 of 3 engines are up to date; 3 of 3 engines serve"
+    shown = status_of(world(spec={"replicas": 3}, deployment=deployment))
+    assert conditions(shown)["Ready"] == ("True", "Updating")
+    assert message(shown, "Ready") == "1 of 3 engines are up to date; 3 of 3 engines serve"
 
 
 NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
@@ -266,13 +268,13 @@ NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 def test_a_healthy_rollout_is_ready_while_enough_engines_serve(strategy, available, ready, world):
     deployment = replicas(available, replicas=4, updatedReplicas=1)
     spec = {"replicas": 4, "updateStrategy": strategy}
-    told = tell(world(spec=spec, deployment=deployment, pods=[unscheduled(NO_ROOM)]))
-    found = conditions(told)
+    shown = status_of(world(spec=spec, deployment=deployment, pods=[unscheduled(NO_ROOM)]))
+    found = conditions(shown)
     assert found["Ready"] == ready
     assert found["Progressing"] == ("True", "InsufficientGPU")
     assert found["Reconciling"] == ("True", "InsufficientGPU")
     assert found["Stalled"] == ("False", "AsExpected")
-    assert "Insufficient nvidia.com/gpu" in message(told, "Ready")
+    assert "Insufficient nvidia.com/gpu" in message(shown, "Ready")
 
 
 @pytest.mark.parametrize(
@@ -314,12 +316,12 @@ def test_a_healthy_rollout_is_ready_while_enough_engines_serve(strategy, availab
 )
 def test_why_no_pod_can_be_made_reaches_the_user_with_the_remedy(text, reason, remedy, world):
     failure = {"type": "ReplicaFailure", "status": "True", "message": text}
-    told = tell(world(deployment={"conditions": [failure]}))
-    assert conditions(told)["Ready"] == ("False", reason)
-    assert conditions(told)["Degraded"] == ("True", reason)
-    assert message(told, "Ready").startswith(text)
-    assert remedy in message(told, "Ready")
-    assert conditions(told)["Stalled"] == ("True", reason)
+    shown = status_of(world(deployment={"conditions": [failure]}))
+    assert conditions(shown)["Ready"] == ("False", reason)
+    assert conditions(shown)["Degraded"] == ("True", reason)
+    assert message(shown, "Ready").startswith(text)
+    assert remedy in message(shown, "Ready")
+    assert conditions(shown)["Stalled"] == ("True", reason)
 
 
 def mounting(seconds, volumes=(), **more):
@@ -350,12 +352,12 @@ def test_a_pod_that_cannot_mount_says_so_after_a_minute(seconds, more, reason, w
     state, spec = mounting(seconds, VOLUMES, **more)
     seen = replace(world(deployment=replicas(0), pods=[state]), at=NOW)
     seen = replace(seen, pods=tuple({**each, "spec": spec} for each in seen.pods))
-    told = tell(seen)
-    assert conditions(told)["Ready"] == ("False", reason)
+    shown = status_of(seen)
+    assert conditions(shown)["Ready"] == ("False", reason)
     left_s = pods.patience_left_s(seen.pods, NOW)
     assert left_s == (1 if seconds == 59 else None)
     if reason == "VolumesNotMounted":
-        text = message(told, "Ready")
+        text = message(shown, "Ready")
         assert "Secret certificates, ConfigMap settings, PVC models exist" in text
         assert "keys" not in text
         assert "kubectl describe pod" in text
@@ -380,29 +382,29 @@ def test_a_pod_that_cannot_mount_says_so_after_a_minute(seconds, more, reason, w
 )
 def test_what_a_variable_names_and_nobody_made_is_named(text, reason, said, world):
     state = waiting("CreateContainerConfigError", text)
-    told = tell(world(deployment=replicas(0), pods=[state]))
-    assert conditions(told)["Ready"] == ("False", reason)
-    assert said in message(told, "Ready")
-    assert "template.spec" in message(told, "Ready")
+    shown = status_of(world(deployment=replicas(0), pods=[state]))
+    assert conditions(shown)["Ready"] == ("False", reason)
+    assert said in message(shown, "Ready")
+    assert "template.spec" in message(shown, "Ready")
 
 
 def test_missing_api_keys_are_named_with_the_remedy(world):
     text = "no API key in /etc/specdecode-keys; kubectl create secret generic NAME"
     state = crashed(1, words(TerminationReason.API_KEYS_MISSING, text))
-    told = tell(world(deployment=replicas(0), pods=[state]))
-    assert conditions(told)["Ready"] == ("False", "ApiKeysMissing")
-    assert "kubectl create secret generic" in message(told, "Ready")
+    shown = status_of(world(deployment=replicas(0), pods=[state]))
+    assert conditions(shown)["Ready"] == ("False", "ApiKeysMissing")
+    assert "kubectl create secret generic" in message(shown, "Ready")
 
 
 def test_a_missed_deadline_is_a_fault(world):
     late = {"type": "Progressing", "reason": "ProgressDeadlineExceeded", "message": "timed out"}
-    told = tell(world(deployment={"replicas": 1, "conditions": [late]}))
-    assert conditions(told)["Progressing"] == ("False", "ProgressDeadlineExceeded")
-    assert conditions(told)["Degraded"] == ("True", "ProgressDeadlineExceeded")
+    shown = status_of(world(deployment={"replicas": 1, "conditions": [late]}))
+    assert conditions(shown)["Progressing"] == ("False", "ProgressDeadlineExceeded")
+    assert conditions(shown)["Degraded"] == ("True", "ProgressDeadlineExceeded")
 
 
 def test_no_replicas_is_a_wish_and_not_a_fault(world):
-    found = conditions(tell(world(spec={"replicas": 0}, deployment=replicas(0))))
+    found = conditions(status_of(world(spec={"replicas": 0}, deployment=replicas(0))))
     assert found["Ready"] == ("True", "ScaledToZero")
     assert found["Available"] == ("True", "ScaledToZero")
 
@@ -411,93 +413,95 @@ def test_a_spec_that_cannot_be_carried_out(world):
     previous = {"configHash": "v1-last", "observedGeneration": 0}
     observed = world(deployment=replicas(1), pods=[], previous=previous)
     observed.resource["spec"]["template"] = {"spec": {"restartPolicy": "Never"}}
-    told = tell(observed)
-    found = conditions(told)
+    shown = status_of(observed)
+    found = conditions(shown)
     assert found["ConfigResolved"] == found["Ready"] == ("False", "Invalid")
     assert found["Available"] == ("True", "EnginesServe")
-    assert "cannot be patched; it is Always" in message(told, "ConfigResolved")
-    assert told["configHash"] == "v1-last"
+    assert "cannot be patched; it is Always" in message(shown, "ConfigResolved")
+    assert shown["configHash"] == "v1-last"
 
 
 @pytest.mark.parametrize("reason", list(BlockReason))
-def test_an_obstacle_is_told(reason, world):
+def test_an_obstacle_is_reported(reason, world):
     outcome = Outcome(blocked=Blocked(reason, "Service chat exists"))
-    told = tell(world(deployment=replicas(1), pods=[SERVING]), outcome)
-    assert conditions(told)["Ready"] == ("False", reason)
-    assert message(told, "Ready") == "Service chat exists"
+    shown = status_of(world(deployment=replicas(1), pods=[SERVING]), outcome)
+    assert conditions(shown)["Ready"] == ("False", reason)
+    assert message(shown, "Ready") == "Service chat exists"
     is_fault = reason is not BlockReason.WAITING_FOR_GARBAGE_COLLECTION
-    assert (conditions(told)["Degraded"][0] == "True") == is_fault
+    assert (conditions(shown)["Degraded"][0] == "True") == is_fault
 
 
 def test_transition_times_move_with_the_status_only(world):
-    first = tell(world(deployment={"replicas": 1}, pods=[waiting("ContainerCreating")]))
-    second = tell(world(deployment={"replicas": 1}, pods=[crashed()], previous=first), now=LATER)
-    third = tell(world(deployment=replicas(1), pods=[SERVING], previous=second), now=LATER)
+    first = status_of(world(deployment={"replicas": 1}, pods=[waiting("ContainerCreating")]))
+    second = status_of(
+        world(deployment={"replicas": 1}, pods=[crashed()], previous=first), now=LATER
+    )
+    third = status_of(world(deployment=replicas(1), pods=[SERVING], previous=second), now=LATER)
     times = [
-        {each["type"]: each["lastTransitionTime"] for each in told["conditions"]}
-        for told in (first, second, third)
+        {each["type"]: each["lastTransitionTime"] for each in shown["conditions"]}
+        for shown in (first, second, third)
     ]
     assert times[0]["Ready"] == times[1]["Ready"] == "2026-11-21T12:00:00Z"
     assert times[1]["Degraded"] == times[2]["Ready"] == "2026-11-21T12:05:00Z"
 
 
-def test_telling_twice_tells_the_same(world):
-    first = tell(world(deployment=replicas(1), pods=[SERVING]))
-    again = tell(world(deployment=replicas(1), pods=[SERVING], previous=first), now=LATER)
+def test_the_status_of_the_same_state_is_the_same(world):
+    first = status_of(world(deployment=replicas(1), pods=[SERVING]))
+    again = status_of(world(deployment=replicas(1), pods=[SERVING], previous=first), now=LATER)
     assert again == first
 
 
 def test_a_status_fits_the_contract(world):
-    told = tell(world(deployment={"replicas": 1}, pods=[crashed(1, "x" * 5000)]))
-    Status.from_resource(told)
-    assert len(message(told, "Ready")) <= 1000
+    shown = status_of(world(deployment={"replicas": 1}, pods=[crashed(1, "x" * 5000)]))
+    Status.from_resource(shown)
+    assert len(message(shown, "Ready")) <= 1000
 
 
 def test_one_event_per_transition_of_ready(world):
     observed = world(deployment={"replicas": 1}, pods=[waiting("ContainerCreating")])
-    first = tell(observed)
+    first = status_of(observed)
     (event,) = events.transitions(observed.resource, first, NOW)
     assert (event["reason"], event["type"]) == ("Starting", "Normal")
     assert event["involvedObject"]["uid"] == "uid-1"
 
     observed = world(deployment={"replicas": 1}, pods=[crashed(3, "gone")], previous=first)
-    second = tell(observed, now=LATER)
+    second = status_of(observed, now=LATER)
     (event,) = events.transitions(observed.resource, second, LATER)
     assert (event["reason"], event["type"]) == ("EngineCrashing", "Warning")
     assert "gone" in event["message"]
 
     observed = world(deployment={"replicas": 1}, pods=[crashed(3, "gone")], previous=second)
-    assert events.transitions(observed.resource, tell(observed), LATER) == ()
+    assert events.transitions(observed.resource, status_of(observed), LATER) == ()
 
 
-def test_a_refused_spec_is_told_once_and_its_repair_too(world):
+def test_a_refused_spec_is_reported_once_and_its_repair_too(world):
     observed = world(deployment=replicas(1), pods=[SERVING])
     observed.resource["spec"]["template"] = {"spec": {"restartPolicy": "Never"}}
-    refused = tell(observed)
+    refused = status_of(observed)
     reasons = [each["reason"] for each in events.transitions(observed.resource, refused, NOW)]
     assert reasons == ["Invalid"]
     repaired = world(deployment=replicas(1), pods=[SERVING], previous=refused)
     reasons = [
-        each["reason"] for each in events.transitions(repaired.resource, tell(repaired), NOW)
+        each["reason"] for each in events.transitions(repaired.resource, status_of(repaired), NOW)
     ]
     assert reasons == ["Resolved", "Serving"]
 
 
 def test_the_same_news_has_the_same_name(world):
     observed = world(deployment={"replicas": 1})
-    told = tell(observed)
-    posted = [events.transitions(observed.resource, told, when) for when in (NOW, LATER)]
+    shown = status_of(observed)
+    posted = [events.transitions(observed.resource, shown, when) for when in (NOW, LATER)]
     assert posted[0][0]["metadata"]["name"] == posted[1][0]["metadata"]["name"]
 
 
-def test_a_draft_that_does_not_fit_tells_no_story_of_a_crash(world):
+def test_a_draft_that_does_not_fit_is_not_described_as_a_crash(world):
     text = words(
         TerminationReason.DRAFT_MISMATCH, "vocabulary of 50 tokens, the target of 97; use another"
     )
-    told = tell(world(deployment={"replicas": 1}, pods=[crashed(1, text)]))
-    assert conditions(told)["ModelReady"] == ("False", "DraftMismatch")
+    shown = status_of(world(deployment={"replicas": 1}, pods=[crashed(1, text)]))
+    assert conditions(shown)["ModelReady"] == ("False", "DraftMismatch")
     for kind in ("Ready", "ModelReady", "Degraded"):
-        assert message(told, kind) == "vocabulary of 50 tokens, the target of 97; use another"
+        assert message(shown, kind) == "vocabulary of 50 tokens, the target of 97; use another"
 
 
 @pytest.mark.parametrize(
@@ -512,7 +516,7 @@ def test_a_draft_that_does_not_fit_tells_no_story_of_a_crash(world):
     ],
 )
 def test_a_failure_of_the_gpu_is_the_reason_of_ready_and_degraded(world, reason, text):
-    status = tell(world(deployment={"replicas": 1}, pods=[crashed(1, words(reason, text))]))
+    status = status_of(world(deployment={"replicas": 1}, pods=[crashed(1, words(reason, text))]))
     for kind in ("Ready", "Degraded"):
         assert conditions(status)[kind][1] == reason
         assert message(status, kind) == text
@@ -521,24 +525,26 @@ def test_a_failure_of_the_gpu_is_the_reason_of_ready_and_degraded(world, reason,
 def test_a_model_that_is_loaded_outlives_what_a_lost_pod_said(world):
     lost = {"phase": "Failed", "reason": "Evicted", "message": 'volume "model-cache" is too large'}
     pods = [SERVING, lost]
-    assert conditions(tell(world(deployment=replicas(1), pods=pods)))["ModelReady"][0] == "True"
-    found = conditions(tell(world(deployment={"replicas": 1}, pods=[lost])))
+    assert (
+        conditions(status_of(world(deployment=replicas(1), pods=pods)))["ModelReady"][0] == "True"
+    )
+    found = conditions(status_of(world(deployment={"replicas": 1}, pods=[lost])))
     assert found["ModelReady"] == found["Ready"] == ("False", "OutOfSpace")
 
 
-def test_a_definition_that_is_outdated_is_told_and_a_current_one_is_not(world):
+def test_a_definition_that_is_outdated_is_reported_and_a_current_one_is_not(world):
     observed = world()
     decided = plan(observed, SETTINGS)
     reported = status(observed, decided, Outcome(), NOW, ("spec.download",))
     assert conditions(reported)["DefinitionCurrent"] == ("False", "DefinitionOutdated")
     assert "drops or rejects spec.download; upgrade it" in message(reported, "DefinitionCurrent")
-    assert "DefinitionCurrent" not in conditions(tell(observed))
+    assert "DefinitionCurrent" not in conditions(status_of(observed))
 
 
-def test_an_engine_that_does_worse_than_told_is_degraded_and_ready(world):
+def test_an_engine_that_does_worse_than_configured_is_degraded_and_ready(world):
     worse = Degradation(reason="CudaGraphsMissed", message="over budget")
     seen = world(deployment=replicas(1), pods=[SERVING])
-    status = tell(replace(seen, degraded=(("chat-1", worse), ("chat-2", worse))))
+    status = status_of(replace(seen, degraded=(("chat-1", worse), ("chat-2", worse))))
     assert conditions(status)["Ready"] == ("True", "Serving")
     assert conditions(status)["Degraded"] == ("True", "CudaGraphsMissed")
     assert message(status, "Degraded") == "chat-1 (and 1 more): over budget"
@@ -549,9 +555,9 @@ def test_an_unfit_draft_is_a_condition_of_its_own(world):
     serving = world(deployment=replicas(1), pods=[SERVING])
     speculation = serving.resource["spec"]["speculation"]
     assert speculation["algorithm"] == "EAGLE3"
-    assert conditions(tell(serving))["DraftHealthy"] == ("True", "AsExpected")
+    assert conditions(status_of(serving))["DraftHealthy"] == ("True", "AsExpected")
     unfit = Degradation(reason="DraftUnfit", message="the draft does not fit the target: 1 of 200")
-    status = tell(replace(serving, degraded=(("chat-1", unfit),)))
+    status = status_of(replace(serving, degraded=(("chat-1", unfit),)))
     assert conditions(status)["DraftHealthy"] == ("False", "DraftUnfit")
     assert conditions(status)["Degraded"] == ("True", "DraftUnfit")
     assert message(status, "DraftHealthy") == f"chat-1: {unfit.message}"
@@ -562,16 +568,16 @@ def test_an_unfit_draft_is_a_condition_of_its_own(world):
 def test_without_a_draft_model_there_is_no_condition_for_it(world, algorithm):
     serving = world(deployment=replicas(1), pods=[SERVING])
     serving.resource["spec"]["speculation"] = {"algorithm": algorithm}
-    assert "DraftHealthy" not in conditions(tell(serving))
+    assert "DraftHealthy" not in conditions(status_of(serving))
 
 
 def test_a_capture_that_failed_is_a_condition_and_one_event(world):
     serving = world(deployment=replicas(1), pods=[SERVING])
-    calm = tell(serving)
+    calm = status_of(serving)
     text = "forwards run eagerly, slower than with CUDA graphs: capturing failed: RuntimeError: x"
     worse = (("chat-1", Degradation(reason="CudaGraphsMissed", message=text)),)
     seen = replace(world(deployment=replicas(1), pods=[SERVING], previous=calm), degraded=worse)
-    status = tell(seen)
+    status = status_of(seen)
     (condition,) = [each for each in status["conditions"] if each["type"] == "Degraded"]
     assert condition["status"] == "True"
     assert condition["reason"] == "CudaGraphsMissed"
@@ -580,9 +586,9 @@ def test_a_capture_that_failed_is_a_condition_and_one_event(world):
     assert (event["reason"], event["type"]) == ("CudaGraphsMissed", "Warning")
     assert event["message"] == f"chat-1: {text}"
     again = replace(world(deployment=replicas(1), pods=[SERVING], previous=status), degraded=worse)
-    assert events.transitions(again.resource, tell(again), LATER) == ()
+    assert events.transitions(again.resource, status_of(again), LATER) == ()
     well = world(deployment=replicas(1), pods=[SERVING], previous=status)
-    assert events.transitions(well.resource, tell(well), LATER) == ()
+    assert events.transitions(well.resource, status_of(well), LATER) == ()
 
 
 def test_fields_of_a_newer_definition_are_left_out_and_named(world):
@@ -596,16 +602,16 @@ def test_fields_of_a_newer_definition_are_left_out_and_named(world):
     assert [w.manifest for w in decided.writes] == [
         w.manifest for w in plan(before, SETTINGS).writes
     ]
-    told = tell(after)
-    assert conditions(told)["ConfigResolved"] == ("True", "FieldsIgnored")
-    assert "spec.tomorrow" in message(told, "ConfigResolved")
-    assert "spec.lifecycle.napSeconds" in message(told, "ConfigResolved")
+    shown = status_of(after)
+    assert conditions(shown)["ConfigResolved"] == ("True", "FieldsIgnored")
+    assert "spec.tomorrow" in message(shown, "ConfigResolved")
+    assert "spec.lifecycle.napSeconds" in message(shown, "ConfigResolved")
 
 
 def test_what_is_wrong_beside_a_newer_field_is_still_refused(world):
     observed = world()
     observed.resource["spec"] |= {"tomorrow": 1, "replicas": -1}
-    assert conditions(tell(observed))["ConfigResolved"] == ("False", "Invalid")
+    assert conditions(status_of(observed))["ConfigResolved"] == ("False", "Invalid")
 
 
 def test_activity_is_written_as_observed(example):

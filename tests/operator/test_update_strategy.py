@@ -204,10 +204,10 @@ def event(reason, ago_s, pod="new", **more):
 def test_the_wait_is_extended_while_a_node_is_coming(
     waited_s, events, is_in_place, look_again_s, decide
 ):
-    decided, told = decide([OLD, waiting(waited_s)], events=events)
+    decided, reported = decide([OLD, waiting(waited_s)], events=events)
     assert decided.strategy.is_in_place is is_in_place
     assert decided.strategy.look_again_s == look_again_s
-    ready = next(each for each in told["conditions"] if each["type"] == "Ready")
+    ready = next(each for each in reported["conditions"] if each["type"] == "Ready")
     assert ("waits longer than surgeTimeout" in ready["message"]) is not is_in_place
 
 
@@ -278,14 +278,14 @@ def test_the_switch_is_one_write_of_the_deployment_and_replaces_no_template(deci
     ],
 )
 def test_the_status_says_what_is_in_the_way_and_what_becomes_of_it(seconds, strategy, said, decide):
-    _, told = decide([OLD, waiting(seconds)], strategy)
-    found = {each["type"]: each for each in told["conditions"]}
+    _, reported = decide([OLD, waiting(seconds)], strategy)
+    found = {each["type"]: each for each in reported["conditions"]}
     assert (found["Ready"]["status"], found["Ready"]["reason"]) == ("True", "Updating")
     assert found["Progressing"]["reason"] == "InsufficientGPU"
     for kind in ("Ready", "Progressing"):
         assert "free an nvidia.com/gpu, or add a node" in found[kind]["message"]
         assert said in found[kind]["message"]
-    assert told["readyReplicas"] == 1
+    assert reported["readyReplicas"] == 1
 
 
 @pytest.mark.parametrize(("timeout", "is_in_place"), [("5s", True), ("11s", False)])

@@ -82,7 +82,7 @@ app.kubernetes.io/component: engine
 {{- define "specdecode.rules" -}}
 - apiGroups: [specdecode.io]
   resources: [specdecodedeployments]
-  verbs: [list, watch]
+  verbs: [create, list, watch]
 - apiGroups: [specdecode.io]
   resources: [specdecodedeployments/status, specdecodetrials/status]
   verbs: [patch]

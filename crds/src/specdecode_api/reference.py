@@ -114,7 +114,7 @@ def _default(row: FieldDescription) -> str:
         return "required"
     default = row.schema.get("default")
     # The default of an object consists of its fields' defaults.
-    if default is None or (isinstance(default, Mapping) and default):
+    if default is None or (default and "properties" in row.schema):
         return ""
     return f"`{json.dumps(default)}`"
 

@@ -35,6 +35,7 @@ class Rule(Generic[R]):
     field: str = ""
     reason: Reason = "FieldValueInvalid"
     shows: str = ""  # a field of type string whose value ends the message
+    absent: str = ""  # that value where the field is absent
 
     def refusal(self, value: R) -> str | None:
         """Return the message if `value` violates the rule, else None."""
@@ -49,8 +50,21 @@ class Rule(Generic[R]):
             validation["fieldPath"] = f".{self.field}"
         if self.shows:
             text = _quoted(f"{self.message}; {self.shows} is ")
-            validation["messageExpression"] = f"{text} + self.{self.shows}"
+            shown = or_default(self.shows, self.absent)
+            validation["messageExpression"] = f"{text} + {shown}"
         return validation
+
+
+def or_default(path: str, default: Any) -> str:
+    """Return the CEL value at a path of `self`; `default` where it, or a part around it, is absent.
+
+    The API server fills in no defaults, so that objects stay as users wrote them. Not by CEL's
+    `orValue`, for whose result the API server knows no bound.
+    """
+    parts = path.split(".")
+    places = [f"self.{'.'.join(parts[:count])}" for count in range(1, len(parts) + 1)]
+    is_given = " && ".join(f"has({place})" for place in places)
+    return f"({is_given} ? {places[-1]} : {json.dumps(default)})"
 
 
 def unchangeable(field: str, why: str) -> Rule[Any]:

@@ -1,5 +1,6 @@
 """The CRDs: schema, names, printer columns and subresources."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -73,12 +74,50 @@ def _schema(resource: type[ResourceRecord], kind: str) -> Schema:
     return schema
 
 
+STORED_DEFAULTS: Final = frozenset({"replicas"})
+"""Fields of a spec whose default the API server stores: the scale subresource reads this one."""
+
+
+def _as_written(schema: Schema) -> Schema:
+    """Leave the defaults of the spec to the operator, so that objects stay as users wrote them.
+
+    A stored default could not be distinguished from a value of the user, and a later release could
+    not change it. The description of a field contains its default.
+    """
+    spec = schema["properties"]["spec"]
+    kept = {
+        name: field if name in STORED_DEFAULTS else _described(field)
+        for name, field in spec["properties"].items()
+    }
+    properties = {**schema["properties"], "spec": {**spec, "properties": kept}}
+    return {**schema, "properties": properties}
+
+
+def _described(schema: Any) -> Any:
+    """Copy a schema, with the default of each value in its description instead."""
+    if not isinstance(schema, Mapping):
+        return schema
+    copied = {name: value for name, value in schema.items() if name != "default"}
+    default = schema.get("default")
+    # The default of an object consists of its fields' defaults; empty maps and lists need none.
+    if "properties" not in schema and default not in (None, {}, []):
+        shown = default if isinstance(default, str) else json.dumps(default)
+        copied["description"] = f"{schema['description']} Default: {shown}."
+    for name in ("items", "additionalProperties"):
+        if name in copied:
+            copied[name] = _described(copied[name])
+    if "properties" in copied:
+        children = copied["properties"].items()
+        copied["properties"] = {name: _described(child) for name, child in children}
+    return copied
+
+
 def _version() -> dict[str, Any]:
     return {
         "name": names.VERSION,
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": _without(CHANGE_KEY, resource_schema())},
+        "schema": {"openAPIV3Schema": _without(CHANGE_KEY, _as_written(resource_schema()))},
         "subresources": {
             "scale": {
                 "specReplicasPath": ".spec.replicas",
@@ -90,7 +129,7 @@ def _version() -> dict[str, Any]:
         "additionalPrinterColumns": [
             _column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
             _column("Replicas", ".status.readyReplicas", kind="integer"),
-            _column("Algorithm", ".spec.speculation.algorithm"),
+            _column("Algorithm", ".status.speculation.algorithm"),
             _column("Accept", ".status.measured.acceptLength"),
             _column("Tokens/s", ".status.measured.tokensPerSecond"),
             _column("Trial", ".status.activeTrial"),
@@ -99,7 +138,7 @@ def _version() -> dict[str, Any]:
             _wide_column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
             _wide_column("Model", ".spec.model.uri"),
             _wide_column("Draft", ".spec.speculation.draft.uri"),
-            _wide_column("Policy", ".spec.speculation.adaptive.policy"),
+            _wide_column("Policy", ".status.speculation.policy"),
             _wide_column("Config", ".status.configHash"),
             _wide_column("Mode", ".spec.rollout.mode"),
             _wide_column("Gain", ".status.recommendation.expectedGain"),
@@ -143,7 +182,7 @@ _COLUMN_DESCRIPTIONS: Final = {
     "Gain": "Relative gain in decode time per token.",
     "High": "Upper end of the gain's interval.",
     "Low": "Lower end of the gain's interval.",
-    "Mode": "What the operator does with recommendations.",
+    "Mode": "What the operator does with recommendations; empty is Recommend.",
     "Model": "Checkpoint of the target.",
     "On-Success": "What follows a trial that passes.",
     "Origin": "Who asked for the trial.",

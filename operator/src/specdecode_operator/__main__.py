@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from specdecode_api import names
 from specdecode_operator import logs, render
 from specdecode_operator.errors import StartError
 from specdecode_operator.settings import Settings, from_environment, version
@@ -34,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="specdecode-operator",
         description="Reconcile SpecDecodeDeployment custom resources to engine pods.",
         epilog="Settings of `run` can also be set by environment variables SPECDECODE_*; flags "
-        "override them: ENGINE_IMAGE, NAMESPACES, "
+        "override them: ENGINE_IMAGE, NAMESPACES, OPERATOR_CLASS, "
         "HEALTH_PORT, METRICS_PORT, WORKERS, RESYNC_SECONDS, START_TIMEOUT_SECONDS, "
         "LEADER_ELECTION, LEASE_NAMESPACE, LEASE_NAME, IDENTITY, LOG_LEVEL, LOG_FORMAT. Of "
         "engine pods: POD_SECURITY_CONTEXT and CONTAINER_SECURITY_CONTEXT (as JSON), "
@@ -65,6 +66,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     scope.add_argument(
         "-A", "--all-namespaces", action="store_true", help="watch all namespaces (default)"
+    )
+    parser.add_argument(
+        "--operator-class",
+        metavar="NAME",
+        help=f"reconcile the resources whose label {names.LABEL_OPERATOR_CLASS} is NAME, and no "
+        "others (those without the label)",
     )
     parser.add_argument(
         "--engine-image", metavar="IMAGE", help="engine image if spec.engine.image is not set"

@@ -144,8 +144,8 @@ def _work(window: Window) -> Work:
         emitted = now.emitted_tokens - before.emitted_tokens
         tokens += emitted
         tokens_per_s += emitted / (latest.at_s - first.at_s)
-        for (bucket, num_steps), cell in now.depths.items():
-            old = before.depths.get((bucket, num_steps))
+        for (bucket, num_steps), cell in now.step_totals.items():
+            old = before.step_totals.get((bucket, num_steps))
             grown = cell.steps - (old.steps if old else 0.0)
             request_steps += cell.request_steps - (old.request_steps if old else 0.0)
             steps[bucket] = steps.get(bucket, 0.0) + grown

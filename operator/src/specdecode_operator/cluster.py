@@ -230,9 +230,14 @@ class Cluster:
         return bool(answer["status"]["allowed"])
 
     async def try_create(self, manifest: Manifest) -> Manifest:
-        """Create a custom resource in a dry run."""
+        """Create a custom resource in a dry run.
+
+        A refusal is no failure of the operator: rules and policies of the cluster are tried out.
+        """
+        _check(RESOURCE.verbs, "create", RESOURCE)
         path = RESOURCE.path(manifest["metadata"]["namespace"])
-        return await self.api.request("POST", path, {"dryRun": "All"}, manifest)
+        usual = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
+        return await self.api.request("POST", path, {"dryRun": "All"}, manifest, usual=usual)
 
 
 def _check(verbs: tuple[str, ...], verb: str, kind: ResourceKind) -> None:

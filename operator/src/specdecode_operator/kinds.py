@@ -41,8 +41,9 @@ class ResourceKind:
 _KEEP_AND_PRUNE = ("create", "delete", "get", "list", "patch", "watch")
 
 RESOURCE = ResourceKind(
-    names.GROUP, names.VERSION, names.KIND, names.PLURAL, ("list", "watch"), ("patch",)
+    names.GROUP, names.VERSION, names.KIND, names.PLURAL, ("create", "list", "watch"), ("patch",)
 )
+"""Created in dry runs only, of candidates; never changed."""
 SERVICE_ACCOUNT = ResourceKind("", "v1", "ServiceAccount", "serviceaccounts", _KEEP_AND_PRUNE)
 CONFIG_MAP = ResourceKind("", "v1", "ConfigMap", "configmaps", _KEEP_AND_PRUNE)
 SERVICE = ResourceKind("", "v1", "Service", "services", _KEEP_AND_PRUNE)
@@ -110,9 +111,17 @@ def without_routers(kinds: tuple[ResourceKind, ...]) -> tuple[ResourceKind, ...]
     return tuple(kind for kind in kinds if kind not in _OF_ROUTERS)
 
 
-def selector_of(kind: ResourceKind) -> str | None:
-    """Label selector by which a kind is listed and watched; None for kinds that users create."""
-    return None if kind in (RESOURCE, TRIAL) else OWNED_SELECTOR
+def selector_of(kind: ResourceKind, operator_class: str = "") -> str | None:
+    """Label selector by which a kind is listed and watched; None for trials.
+
+    A SpecDecodeDeployment belongs to the operator of its class; one without, to that without.
+    """
+    if kind is TRIAL:
+        return None
+    if kind is not RESOURCE:
+        return OWNED_SELECTOR
+    label = names.LABEL_OPERATOR_CLASS
+    return f"{label}={operator_class}" if operator_class else f"!{label}"
 
 
 class ChildId(NamedTuple):

@@ -57,6 +57,8 @@ class Observed:
     """What engines answered about their drafts, by uid of the pod."""
     node_events: tuple[Manifest, ...] = ()
     """Events about pods that have waited for a node for longer than `surgeTimeout`."""
+    dry_runs: Mapping[str, str] = field(default_factory=dict)
+    """Why the API server refuses a candidate, by the key of its dry run; empty: it accepts it."""
     measured: Manifest | None = None
     """`status.measured` as it should be."""
 

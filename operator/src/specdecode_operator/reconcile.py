@@ -30,6 +30,7 @@ from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
 from specdecode_operator.stable_pods import running_image
 from specdecode_operator.status import status
+from specdecode_operator.trial.candidate import DryRun
 from specdecode_operator.trial.overdue import overdue_s
 from specdecode_operator.trial.snapshot import EngineSnapshot
 from specdecode_operator.trial.state import Trial
@@ -43,6 +44,9 @@ LOOK_AGAIN_S = 60.0
 
 LOOK_AFTER_CONFLICT_S = 1.0
 """Should the event of the change that refused a status be late."""
+
+QUOTA = "exceeded quota"
+"""In the message of the API server about an object that a ResourceQuota refuses."""
 
 LOOK_AT_PROGRESS_S = 10.0
 """While models are downloaded: progress is only available by polling."""
@@ -64,6 +68,8 @@ class Reconciler:
     """State of trials that was written last."""
     running: dict[Key, tuple[Trial, Spec]] = field(default_factory=dict)
     """Running trials, each with the spec of its resource."""
+    dry_runs: dict[Key, dict[str, str]] = field(default_factory=dict)
+    """The answer of the API server to the latest dry run of a candidate, by its key."""
     activities: ActivityLog = field(default_factory=ActivityLog)
     denials: Denials[Key] = field(init=False)
     writer: ObjectWriter = field(init=False)
@@ -106,9 +112,12 @@ class Reconciler:
         # What is not stored must not be tried: its tables are not sent.
         is_stored = outcome.is_state_stored and is_reported and not outcome.trial_error
         look_again_s = self._look(key, observed, decided) if is_stored else None
+        dry_run = decided.step.dry_run if decided.step else None
+        has_tried = dry_run is not None and await self._try(key, dry_run)
         is_fetching = any(map(pods.is_fetching, observed.pods))
         waits_s = (
             0.0 if _has_concurrent_changes(observed, (*outcome.written, *answers)) else None,
+            0.0 if has_tried else None,
             LOOK_AT_PROGRESS_S if is_fetching else None,
             LOOK_AGAIN_S if outcome.blocked or outcome.trial_error else None,
             LOOK_AGAIN_S if self.image_rollouts.is_waiting(key) else None,
@@ -141,7 +150,7 @@ class Reconciler:
         """Drop everything about a resource that is gone."""
         self.poller.forget(key)
         self.denials.clear(key)
-        for known in (self.memories, self.stored, self.running):
+        for known in (self.memories, self.stored, self.running, self.dry_runs):
             known.pop(key, None)
         self.activities.forget(key)
         self.image_rollouts.forget(key)
@@ -149,7 +158,12 @@ class Reconciler:
     async def _observe(self, key: Key, known: Observed) -> Observed:
         """What the cache has not: the time, reports of pods, events about coming nodes."""
         self.poller.follow(key, known.pods)
-        observed = replace(known, at=self.now(), degraded=self.poller.degraded(known.pods))
+        observed = replace(
+            known,
+            at=self.now(),
+            degraded=self.poller.degraded(known.pods),
+            dry_runs=self.dry_runs.get(key, {}),
+        )
         observed = presented(replace(observed, drafts=self.poller.drafts.answers(key)))
         if any(map(pods.is_fetching, observed.pods)):
             observed = replace(observed, progress=await self.poller.progress(observed.pods))
@@ -273,6 +287,20 @@ class Reconciler:
             return None
         wanted = decided.exchange.wanted
         return self.poller.drafts.ask(key, observed.uid, asked_pods(observed, wanted), wanted)
+
+    async def _try(self, key: Key, wanted: DryRun) -> bool:
+        """Have the API server validate a candidate; returns whether it has answered."""
+        try:
+            await self.cluster.try_create(wanted.manifest)
+            answer = ""
+        except KubeApiError as error:
+            if error.is_transient:
+                log.warning("dry run of a candidate failed", extra={"why": str(error)})
+                return False
+            # A quota on custom resources is not about the candidate, which is never created.
+            answer = "" if QUOTA in str(error) else str(error).partition(": ")[2]
+        self.dry_runs[key] = {wanted.key: answer}
+        return True
 
     def _now_s(self) -> float:
         return self.now().timestamp()

@@ -43,6 +43,7 @@ class Resync:
     metrics: Metrics
     clock: Callable[[], float]
     kinds: tuple[ResourceKind, ...] = WATCHED
+    operator_class: str = ""
     last_success: float | None = None
     _is_wanted: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -96,7 +97,8 @@ class Resync:
     async def _compare(self, kind: ResourceKind, namespace: str | None) -> set[Key]:
         listed: set[Identity] = set()
         version = 0
-        async for page in self.cluster.pages(kind, namespace, selector_of(kind)):
+        selector = selector_of(kind, self.operator_class)
+        async for page in self.cluster.pages(kind, namespace, selector):
             version = int(page.resource_version)
             for place, manifest in enumerate(page.items):
                 if place % AT_ONCE == 0:

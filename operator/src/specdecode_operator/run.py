@@ -137,6 +137,7 @@ def _build(
         metrics,
         time.monotonic,
         _kinds(settings, WATCHED),
+        settings.operator_class,
     )
     metrics.watch_queue(queue.depth, queue.oldest_s)
     metrics.watch_resources(cache.resources)

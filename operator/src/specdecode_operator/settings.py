@@ -1,6 +1,7 @@
 """Settings of the operator: environment variables, overridden by flags."""
 
 import os
+import re
 import socket
 import uuid
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from specdecode_operator.pod_defaults import NO_DEFAULTS, PodDefaults, pod_defau
 ENVIRONMENT_PREFIX = "SPECDECODE_"
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 LEASE_NAME = "specdecode-operator"
+LABEL_VALUE = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 
 
 def version() -> str:
@@ -39,6 +41,9 @@ class Settings:
     router_image: str = field(default_factory=lambda: default_router_image())
     namespaces: tuple[str, ...] = ()
     """Namespaces to watch; empty means all."""
+    operator_class: str = ""
+    """Class of this operator: it reconciles the custom resources with this class in their label;
+    empty means those without the label."""
     kubeconfig: str | None = None
     health_port: int = 8080
     metrics_port: int = 9090
@@ -68,6 +73,13 @@ class Settings:
     """What is set in the pods of all engines."""
     log_level: str = "INFO"
     log_format: str = "json"
+
+    def __post_init__(self) -> None:
+        if self.operator_class and not re.fullmatch(LABEL_VALUE, self.operator_class):
+            raise ValueError(
+                f"the operator class is {self.operator_class!r}; use the value of a label: at most "
+                "63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+            )
 
 
 def lease_namespace(settings: Settings, file: Path = NAMESPACE_FILE) -> str:
@@ -101,6 +113,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         engine_image=_read(environment, "ENGINE_IMAGE") or default_engine_image(),
         router_image=_read(environment, "ROUTER_IMAGE") or default_router_image(),
         namespaces=tuple(_read(environment, "NAMESPACES").split()),
+        operator_class=_read(environment, "OPERATOR_CLASS"),
         kubeconfig=environment.get("KUBECONFIG") or None,
         health_port=int(_number(environment, "HEALTH_PORT", 8080)),
         metrics_port=int(_number(environment, "METRICS_PORT", 9090)),

@@ -69,6 +69,7 @@ def status(
                 "router": _router(seen, plan),
                 "address": {"url": url(metadata["name"], metadata["namespace"])},
                 "configHash": config_hash,
+                "speculation": _speculation(plan, previous),
                 "models": _models(plan, previous),
                 "draftExchange": draft_exchange_view.exchange_status(
                     plan.exchange, observed.resource, config_hash
@@ -98,6 +99,20 @@ def _trials(plan: Plan, outcome: Outcome, previous: Manifest) -> Manifest:
         "exploration": plan.view.exploration,
         "activeTrial": plan.view.active_trial,
         "lastTrial": plan.view.last_trial,
+    }
+
+
+def _speculation(plan: Plan, previous: Manifest) -> Manifest | None:
+    """How the engines draft; unchanged for a rejected spec."""
+    if plan.step is None:
+        return previous.get("speculation")
+    found = plan.step.now.built.boot.speculation
+    return {
+        "algorithm": found.algorithm,
+        "policy": found.policy.value.capitalize(),
+        "topk": found.topk,
+        "numSteps": found.usual_steps,
+        "table": learning.steps_of(plan.step.now.table) or None,
     }
 
 

@@ -16,13 +16,7 @@ from kubernetes.aio.client import Configuration
 
 from specdecode_operator.cache import Cache
 from specdecode_operator.health import Vitals, problems
-from specdecode_operator.kinds import (
-    OWNED_SELECTOR,
-    WATCHED,
-    Manifest,
-    ResourceKind,
-    selector_of,
-)
+from specdecode_operator.kinds import WATCHED, Manifest, ResourceKind, selector_of
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key
 from specdecode_operator.settings import Settings
@@ -140,7 +134,7 @@ async def watch(registry: kopf.OperatorRegistry, settings: Settings, stop: async
     ours = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=registry,
-        settings=kopf_settings(),
+        settings=kopf_settings(settings.operator_class),
         standalone=True,
         clusterwide=not settings.namespaces,
         namespaces=settings.namespaces,
@@ -153,7 +147,7 @@ async def watch(registry: kopf.OperatorRegistry, settings: Settings, stop: async
     await kopf.run_tasks(tasks, ignored=ours)
 
 
-def kopf_settings() -> kopf.OperatorSettings:
+def kopf_settings(operator_class: str = "") -> kopf.OperatorSettings:
     """No scanning, no peering, no posting; bounded waits; filters on the server's side."""
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True
@@ -161,8 +155,9 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout = 300
     settings.watching.reconnect_backoff = 1.0
     settings.watching.chunk_size = 500
-    selected = {kind.plural for kind in WATCHED if selector_of(kind)}
-    settings.watching.label_selectors[lambda resource: resource.plural in selected] = OWNED_SELECTOR
+    for kind in WATCHED:
+        if selector := selector_of(kind, operator_class):
+            settings.watching.label_selectors[_of_kind(kind)] = selector
     settings.persistence.diffbase_storage = NoEssence()
     # At the end Kopf waits for its workers, which linger this long after an object's last event.
     settings.queueing.idle_timeout = 1.0
@@ -171,6 +166,10 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.networking.error_backoffs = ERROR_BACKOFFS_S
     settings.process.ultimate_exiting_timeout = 25
     return settings
+
+
+def _of_kind(kind: ResourceKind) -> Callable[[kopf.Resource], bool]:
+    return lambda resource: resource.plural == kind.plural
 
 
 class NoEssence(kopf.DiffBaseStorage):

@@ -234,6 +234,16 @@ def test_a_deployment_runs_under_the_account_of_its_resource_only(
     assert create(account, DEPLOYMENT, manifest).status_code == 201
 
 
+def test_a_custom_resource_is_created_in_a_dry_run_only(account, api, namespace, example):
+    """Candidates of trials are validated so; the name of the test's resource is free."""
+    manifest = example()
+    manifest["metadata"] = {"name": "candidate", "namespace": namespace}
+    tried = account.post(RESOURCE.path(namespace), params={"dryRun": "All"}, json=manifest)
+    assert tried.status_code == 201, tried.text
+    assert_refused(create(account, RESOURCE, manifest), "in a dry run only")
+    assert api.get(RESOURCE, namespace, "candidate") is None
+
+
 def test_other_accounts_are_not_confined(api, account, namespace):
     created = api.create(CONFIG_MAP, an_object(CONFIG_MAP, "free", namespace))
     assert created["metadata"]["name"] == "free"

@@ -79,9 +79,9 @@ def test_it_says_so_writes_nothing_that_is_dropped_and_hears_of_the_upgrade(
             conditions = status()["conditions"]
             return next((e for e in conditions if e["type"] == "DefinitionCurrent"), None)
 
-        told = until(current)
-        assert (told["status"], told["reason"]) == ("False", "DefinitionOutdated")
-        assert "drops or rejects status.selector, status.address; upgrade it" in told["message"]
+        reported = until(current)
+        assert (reported["status"], reported["reason"]) == ("False", "DefinitionOutdated")
+        assert "drops or rejects status.selector, status.address; upgrade it" in reported["message"]
         assert operator.metric("definition_lacking_fields") == 2
         assert "the CRD is outdated" in log.read_text()
         assert status().keys().isdisjoint({"address", "selector"})

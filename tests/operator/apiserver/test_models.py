@@ -72,7 +72,7 @@ def kubelet(api, namespace):
 
 
 @pytest.fixture
-def told(api, namespace):
+def reported(api, namespace):
     """Read the model from the resource's status, and status and reason of `ModelReady`."""
 
     def read():
@@ -85,7 +85,7 @@ def told(api, namespace):
 
 
 async def test_a_download_from_its_first_byte_to_the_pin(
-    parts, chat, kubelet, told, namespace, api
+    parts, chat, kubelet, reported, namespace, api
 ):
     chat(**HUB)
     key = Key(namespace, "chat")
@@ -94,7 +94,7 @@ async def test_a_download_from_its_first_byte_to_the_pin(
         async with parts(engine_port=port) as wired:
             await wired.resync.once()
             await wired.reconcile(key)
-            assert told() == (
+            assert reported() == (
                 {"role": "target", "uri": TARGET, "state": "Pending"}
                 | {"message": "no pod has started the download"},
                 (None, None),
@@ -102,7 +102,7 @@ async def test_a_download_from_its_first_byte_to_the_pin(
             kubelet({"running": {}})
             await wired.resync.once()
             assert await wired.reconcile(key) == LOOK_AT_PROGRESS_S
-            model, condition = told()
+            model, condition = reported()
             assert (model["bytesDone"], model["bytesTotal"]) == (50, 100)
             assert condition == ("False", "Downloading")
 
@@ -110,15 +110,15 @@ async def test_a_download_from_its_first_byte_to_the_pin(
             kubelet({"terminated": {"exitCode": 0, "message": done}}, ready=True)
             await wired.resync.once()
             assert await wired.reconcile(key) is None
-            model, condition = told()
+            model, condition = reported()
             assert (model["state"], model["revision"]) == ("Ready", COMMIT)
             assert condition == ("True", "Downloaded")
     (config_map,) = api.items(CONFIG_MAP, namespace, OWNED_SELECTOR)
     assert json.loads(config_map["data"][names.PINS_FILE_NAME]) == {TARGET: COMMIT}
 
 
-async def test_a_fault_is_told_and_a_second_look_writes_nothing(
-    parts, chat, kubelet, told, namespace
+async def test_a_fault_is_reported_and_a_second_look_writes_nothing(
+    parts, chat, kubelet, reported, namespace
 ):
     chat(**HUB)
     key = Key(namespace, "chat")
@@ -134,7 +134,7 @@ async def test_a_fault_is_told_and_a_second_look_writes_nothing(
         kubelet({"waiting": {"reason": "CrashLoopBackOff"}}, last=crash)
         await wired.resync.once()
         await wired.reconcile(key)
-        assert told()[1] == ("False", "OutOfSpace")
+        assert reported()[1] == ("False", "OutOfSpace")
         wired.requests.methods.clear()
         await wired.reconcile(key)
         assert wired.requests.methods == []

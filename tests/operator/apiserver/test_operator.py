@@ -259,7 +259,7 @@ def test_a_spec_that_cannot_be_carried_out_changes_nothing(
     until(lambda: events() == ["Invalid", "Resolved", "Starting", "Starting"])
 
 
-def test_a_child_that_the_api_server_refuses_is_told_and_hurts_nobody_else(
+def test_a_child_that_the_api_server_refuses_is_reported_and_hurts_nobody_else(
     chat, api, namespace, until, condition, settled
 ):
     chat("poison", resources={"limits": {"not-a-resource": "1"}})
@@ -298,7 +298,9 @@ def test_a_resource_made_again_under_its_name_gets_children_of_its_own(
     settled()
 
 
-def test_what_happens_to_the_pods_is_told(chat, settled, api, namespace, until, condition, events):
+def test_what_happens_to_the_pods_is_reported(
+    chat, settled, api, namespace, until, condition, events
+):
     chat()
     config_hash = settled()["status"]["configHash"]
     template = api.get(DEPLOYMENT, namespace, "chat")["spec"]["template"]
@@ -382,7 +384,7 @@ def test_a_killed_operator_goes_on_without_a_single_write(
     chat(replicas=2)
     settled()
     again()
-    before, told = versions(), events()
+    before, shown = versions(), events()
     operator.kill()
     operator.start(until)
     again()
@@ -391,7 +393,7 @@ def test_a_killed_operator_goes_on_without_a_single_write(
         k: v for k, v in before.items() if k[0] != names.KIND
     }
     assert operator.metric("apply_total") == operator.metric("status_write_total") == 0
-    assert events() == told
+    assert events() == shown
 
 
 def test_what_happened_while_no_operator_ran_is_made_up_for(

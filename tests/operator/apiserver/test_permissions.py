@@ -218,12 +218,13 @@ async def _live(file, namespace, life, api):
     return None
 
 
-# Reconciles of this life create no trial; `test_trial_objects` has these requests.
+# Reconciles of this life create no trial; `test_trial_objects` has these requests, and
+# `test_candidates` the dry run.
 OF_TRIALS = {
     (kind, verb)
     for kind in (kinds.TRIAL, kinds.CONTROLLER_REVISION)
     for verb in ("create", "delete", "patch")
-}
+} | {(kinds.RESOURCE, "create")}
 
 
 @pytest.mark.parametrize(

@@ -167,8 +167,8 @@ def test_the_story_of_a_resource(chat, api, namespace, pod, plugin):
     assert "Config v1-new, run by 2 of 2 pods" in lines
     assert any(line.startswith("chat-a Ready 0 v1-new") for line in lines)
     assert any(line.startswith("chat-b Pending 0 v1-new") for line in lines)
-    told = [line for line in lines if "/" in line and line.endswith(" m")]
-    assert [line.split()[1] for line in told] == ["One", "Two"]
+    reported = [line for line in lines if "/" in line and line.endswith(" m")]
+    assert [line.split()[1] for line in reported] == ["One", "Two"]
     assert resource["metadata"]["uid"]
 
 
@@ -240,7 +240,7 @@ def test_what_is_not_there_is_said(chat, namespace, plugin):
     assert "chat has no pods; `kubectl specdecode status chat" in err
 
 
-def test_who_may_not_is_told_what_to_ask_for(plane, chat, namespace, plugin):
+def test_a_user_without_permission_gets_the_missing_one_named(plane, chat, namespace, plugin):
     chat()
     reader = plane.plane.kubeconfig_for("reader", "reader")
     code, _, err = plugin("status", "chat", "-n", namespace, file=reader)

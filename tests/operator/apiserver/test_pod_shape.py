@@ -14,7 +14,7 @@ from specdecode_operator.settings import from_environment
 pytestmark = pytest.mark.apiserver
 
 SECRET = ResourceKind("", "v1", "Secret", "secrets", ())
-KEY = "sk-5f1d-never-told"
+KEY = "sk-5f1d-never-shown"
 EVERYTHING = {
     "nodeSelector": {"pool": "gpu"},
     "tolerations": [
@@ -112,7 +112,7 @@ async def test_everything_that_a_pod_may_be_given_is_stored_and_not_written_twic
         ({"activeDeadlineSeconds": 5}, "activeDeadlineSeconds"),
     ],
 )
-async def test_what_the_api_server_refuses_of_a_patch_is_told_and_not_tried_for_ever(
+async def test_what_the_api_server_refuses_of_a_patch_is_reported_and_not_tried_for_ever(
     patch, said, carried_out
 ):
     status, deployment, _ = await carried_out(template={"spec": patch}, router={})
@@ -125,7 +125,7 @@ async def test_what_the_api_server_refuses_of_a_patch_is_told_and_not_tried_for_
     assert found["Stalled"]["status"] == "True"
 
 
-async def test_no_key_of_the_api_is_told_and_none_can_be_read(
+async def test_no_key_of_the_api_is_reported_and_none_can_be_read(
     carried_out, api, namespace, template, caplog
 ):
     value = base64.b64encode(KEY.encode()).decode()
@@ -139,9 +139,9 @@ async def test_no_key_of_the_api_is_told_and_none_can_be_read(
     assert {"secretName": "clients", "optional": True}.items() <= next(
         each for each in volumes if each["name"] == "api-keys"
     )["secret"].items()
-    told = [status, api.items(EVENT, namespace), caplog.text]
-    told += [api.items(kind, namespace) for kind in (RESOURCE, *CHILDREN)]
-    text = json.dumps(told)
+    reported = [status, api.items(EVENT, namespace), caplog.text]
+    reported += [api.items(kind, namespace) for kind in (RESOURCE, *CHILDREN)]
+    text = json.dumps(reported)
     assert "clients" in text
     assert KEY not in text
     assert value not in text

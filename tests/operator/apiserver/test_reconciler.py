@@ -52,9 +52,9 @@ async def test_an_edit_between_the_look_and_the_status_is_acted_on(parts, chat, 
         await wired.resync.once()
         apply_status = wired.cluster.apply_status
 
-        async def edited_meanwhile(resource, told):
+        async def edited_meanwhile(resource, reported):
             edits.append(api.merge(RESOURCE, namespace, "chat", {"spec": {"replicas": 3}}))
-            return await apply_status(resource, told)
+            return await apply_status(resource, reported)
 
         edits: list[Manifest] = []
         wired.cluster.apply_status = edited_meanwhile
@@ -120,7 +120,7 @@ async def test_a_crash_after_any_request_is_made_up_for(parts, chat, namespace, 
         assert api.get(RESOURCE, namespace, name)["status"]["configHash"]
 
 
-async def test_a_deletion_that_no_watch_told_is_found_by_a_resync(parts, chat, namespace, api):
+async def test_a_deletion_that_no_watch_reported_is_found_by_a_resync(parts, chat, namespace, api):
     chat("one")
     chat("two")
     async with parts() as wired:
@@ -238,8 +238,8 @@ async def test_an_orphan_in_the_way_is_waited_for(parts, chat, namespace, api):
     async with parts() as wired:
         await wired.resync.once()
         await wired.reconcile(Key(namespace, "chat"))
-        told = api.get(RESOURCE, namespace, "chat")["status"]["conditions"]
-        by_type = {each["type"]: each for each in told}
+        reported = api.get(RESOURCE, namespace, "chat")["status"]["conditions"]
+        by_type = {each["type"]: each for each in reported}
         assert by_type["Ready"]["reason"] == "WaitingForGarbageCollection"
         assert by_type["Degraded"]["status"] == "False"
         api.merge(SERVICE, namespace, "chat", {"metadata": {"finalizers": None}})
@@ -255,7 +255,7 @@ async def test_an_orphan_in_the_way_is_waited_for(parts, chat, namespace, api):
         assert api.get(DEPLOYMENT, namespace, "chat")
 
 
-async def test_an_event_is_posted_once_however_often_it_is_told(parts, chat, namespace, api):
+async def test_an_event_is_posted_once_however_often_it_is_reported(parts, chat, namespace, api):
     resource = chat()
     async with parts() as wired:
         await wired.resync.once()

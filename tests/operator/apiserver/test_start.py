@@ -3,10 +3,11 @@
 import httpx
 import pytest
 
+from specdecode_api import names
 from specdecode_operator import kinds
 from specdecode_operator.check import check
 from specdecode_operator.errors import StartError
-from specdecode_operator.kinds import DEPLOYMENT, SERVICE
+from specdecode_operator.kinds import DEPLOYMENT, RESOURCE, SERVICE
 from specdecode_operator.run import run
 from specdecode_operator.settings import Settings
 
@@ -21,8 +22,8 @@ async def test_missing_rights_end_the_start_with_a_remedy(grant, template, kubec
     )
     with pytest.raises(StartError) as caught:
         await run(settings)
-    assert "this account may not list specdecodedeployments.specdecode.io, " in str(caught.value)
-    assert "; nor create serviceaccounts, " in str(caught.value)
+    assert "this account may not create specdecodedeployments.specdecode.io, " in str(caught.value)
+    assert "; nor list specdecodedeployments.specdecode.io, " in str(caught.value)
     assert "grant the operator's service account this verb" in str(caught.value)
 
 
@@ -83,8 +84,13 @@ async def test_the_installation_check_finds_what_is_there(plane, kubeconfig):
     assert [finding.problem for finding in findings] == [None, None, None, None]
 
 
-async def test_the_installation_check_tells_what_is_not(kubeconfig):
-    findings = await check(str(kubeconfig), "default", "http://127.0.0.1:9/healthz")
+async def test_the_installation_check_reports_what_is_not(grant, template, kubeconfig):
+    flags = "crds.install=false,rbac.aggregate=false,fullnameOverride=without-create"
+    manifests = template("--set", flags)
+    for rule in (rule for each in manifests for rule in each.get("rules", ())):
+        if rule["resources"] == [names.PLURAL]:
+            rule["verbs"] = [verb for verb in rule["verbs"] if verb != "create"]
+    findings = await check(str(grant(manifests)), "default", "http://127.0.0.1:9/healthz")
     definition, schema, good, bad, health = findings
     assert definition.is_good
     assert schema.is_good
@@ -92,3 +98,43 @@ async def test_the_installation_check_tells_what_is_not(kubeconfig):
     assert "cannot create resource" in str(bad.problem)
     assert "Cannot connect to host 127.0.0.1:9" in str(health.problem)
     assert str(health).startswith("FAIL the operator responds")
+
+
+def test_operators_of_different_classes_share_a_cluster(
+    api, grant, template, kubeconfig, make_operator, tmp_path, namespace, chat, until
+):
+    """A resource belongs to the operator of its label; it may change hands at any time."""
+    manifests = template("--set", "crds.install=false,rbac.aggregate=false,fullnameOverride=blue")
+    arguments = ("--namespace", namespace, "--operator-class", "blue")
+    blue = make_operator(grant(manifests), tmp_path / "log", arguments, "blue")
+
+    def label(name, value):
+        labels = {names.LABEL_OPERATOR_CLASS: value}
+        api.merge(RESOURCE, namespace, name, {"metadata": {"labels": labels}})
+
+    def has_deployments(*wanted):
+        found = {each["metadata"]["name"] for each in api.items(DEPLOYMENT, namespace)}
+        return found == set(wanted)
+
+    chat("plain")
+    chat("ours")
+    label("ours", "blue")
+    blue.start(until)
+    try:
+        until(lambda: has_deployments("ours"))
+        assert blue.metric("resources") == 1
+        label("plain", "blue")
+        until(lambda: has_deployments("ours", "plain"))
+        label("plain", None)
+        until(lambda: blue.metric("resources") == 1)
+        api.merge(RESOURCE, namespace, "plain", {"spec": {"replicas": 3}})
+        api.merge(RESOURCE, namespace, "ours", {"spec": {"replicas": 3}})
+        until(lambda: api.get(DEPLOYMENT, namespace, "ours")["spec"]["replicas"] == 3)
+        assert api.get(DEPLOYMENT, namespace, "plain")["spec"]["replicas"] == 1
+    finally:
+        blue.stop()
+
+
+def test_a_class_that_is_no_label_is_refused():
+    with pytest.raises(ValueError, match="the operator class is 'a/b'; use the value of a label"):
+        Settings(engine_image="-", operator_class="a/b")

@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from specdecode_api import names
+from specdecode_api.boot import EngineBoot
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, TRIAL
 from specdecode_operator.observed import Key
 from trials.foreign import write_foreign_draft
@@ -130,7 +131,8 @@ class Kubelet:
 
     def _boot(self, name, address):
         data = self._api.get(CONFIG_MAP, self._namespace, name)["data"]
-        boot = json.loads(data[names.BOOT_FILE_NAME])
+        read = EngineBoot.model_validate_json(data[names.BOOT_FILE_NAME])
+        boot = read.model_dump(mode="json")
         boot["model"] |= {"path": str(MODELS / "target"), "context_length": 256}
         draft = boot["speculation"]["draft_path"].rpartition("/")[2]
         own = self._folder / draft

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 
-from specdecode_operator.fleet.reading import DepthTotals, PositionTotals, Reading
+from specdecode_operator.fleet.reading import PositionTotals, Reading, StepTotals
 from specdecode_operator.judge.evidence import (
     ArmEvidence,
     ArmKey,
@@ -42,9 +42,9 @@ class Pod:
         if len(self.strata) > 4:
             del self.strata[next(each for each in self.strata if each != table)]
 
-    def serve(self, tokens, rounds=1, seconds=0.5, band=1):
+    def serve(self, tokens, rounds=1, seconds=0.5, bucket=1):
         one = sums_of(tokens, rounds, seconds)
-        stratum = Stratum(band, "greedy", "free", "short")
+        stratum = Stratum(bucket, "greedy", "free", "short")
         self.strata[self.table][stratum] += one
         self.answered[self.table] += 1
         self.tokens_seen[self.table] += tokens
@@ -68,7 +68,7 @@ class Pod:
             self.start_s,
             self.key,
             arms,
-            {(1, 3): DepthTotals(1.0, 1.0, 0.1)},
+            {(1, 3): StepTotals(1.0, 1.0, 0.1)},
             {(1, 1): PositionTotals(1.0, 1.0)},
         )
 

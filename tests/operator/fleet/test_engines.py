@@ -156,9 +156,9 @@ def total(evidence):
 async def test_sums_are_what_clients_saw(engines, read):
     before = await read()
     ledger = Ledger.begin(before[0].start_s + 1e6).take(before)
-    told = {}
+    reported = {}
     for engine in engines:
-        told[engine.address] = [engine.ask(tokens) for tokens in (2, 9, 24, 40)]
+        reported[engine.address] = [engine.ask(tokens) for tokens in (2, 9, 24, 40)]
     engines[0].ask(12, label="code", temperature=0.9)
     engines[0].ask(12, label="made up")
     readings = await read()
@@ -168,7 +168,7 @@ async def test_sums_are_what_clients_saw(engines, read):
         assert reading.facts["algorithm"] == "STANDALONE"
         assert reading.facts["device"].endswith("1 threads")
     found = total(ledger.arm(readings[1].key))
-    tokens, rounds = zip(*told[engines[1].address], strict=True)
+    tokens, rounds = zip(*reported[engines[1].address], strict=True)
     assert (found.requests, found.tokens, found.steps) == (4, sum(tokens), sum(rounds))
     assert found.seconds > 0
     labels = {(s.sampling, s.label) for s in ledger.arm(readings[0].key).strata}
@@ -244,7 +244,9 @@ async def test_a_killed_engine_counts_anew_and_once(engines, read, eventually):
     assert evidence.restarts == 1
 
 
-async def test_a_fleet_that_ran_two_depths_is_told_the_better_one(engines, read):
+async def test_a_fleet_that_ran_two_numbers_of_draft_steps_gets_the_better_one_recommended(
+    engines, read
+):
     before = await read()
     with ThreadPoolExecutor(len(engines)) as pool:
         list(pool.map(lambda engine: [engine.ask(200) for _ in range(4)], engines))
@@ -257,8 +259,8 @@ async def test_a_fleet_that_ran_two_depths_is_told_the_better_one(engines, read)
         current = Current(Policy.STATIC, {"1": TableEntry(candidate_steps=(start,))}, start)
         found = recommend(pooled, current, Bounds(frozenset({0, 1, 2, 3}), least_gain=0.0))
         assert isinstance(found, Recommendation | NotYet)
-        band = next(each for each in found.bands if each.band == 1)
-        rates |= band.rates
+        bucket = next(each for each in found.buckets if each.bucket == 1)
+        rates |= bucket.rates
         if isinstance(found, Recommendation):
             assert found.entries["1"].candidate_steps == (
                 max(rates, key=lambda steps: rates[steps]),

@@ -167,4 +167,4 @@ def test_a_busy_engine_is_parsed_as_by_the_reference():
     found = exposition.read(text, READ)
     expected = reference(parse_openmetrics(text))
     assert plain(found) == {name: each for name, each in expected.items() if name in READ}
-    assert reading_of("p", found).depths
+    assert reading_of("p", found).step_totals

@@ -32,7 +32,7 @@ def test_a_pod_that_comes_later_counts_from_its_start(pod, total):
     assert total(ledger.arm(A)).tokens == 5
 
 
-def test_a_restart_counts_all_of_the_new_process_and_is_told(pod, total):
+def test_a_restart_counts_all_of_the_new_process_and_is_reported(pod, total):
     one = pod("1", start_s=10)
     ledger = Ledger.begin(100).take([one.read()])
     one.serve(5)
@@ -133,8 +133,8 @@ def test_pods_and_strata_are_bounded(pod, total):
     ledger = ledger.take([forgotten.read()])
     assert total(ledger.arm(A)).requests == MAX_PODS + 10, "it is not counted twice"
     wide = pod("wide", start_s=500)
-    for band in range(MAX_STRATA + 10):
-        wide.serve(1, band=band)
+    for bucket in range(MAX_STRATA + 10):
+        wide.serve(1, bucket=bucket)
     assert len(ledger.take([wide.read()]).arm(A).strata) == MAX_STRATA
 
 
@@ -191,7 +191,7 @@ def test_sums_are_the_truth_but_for_what_was_lost(steps, pod, total):
         place = here[which % len(here)]
         one = truth.pods[place]
         if what == "serve":
-            sums = one.serve(amount, rounds=amount, seconds=amount / 4, band=1 + which)
+            sums = one.serve(amount, rounds=amount, seconds=amount / 4, bucket=1 + which)
             truth.pending[place].append((one.key, sums))
         elif what == "use":
             one.use("abc"[amount % 3])

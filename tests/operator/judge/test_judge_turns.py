@@ -25,9 +25,9 @@ GUARD = Guard()
 
 
 def counts(
-    old_time=1.0, new_time=1.0, accept=(3.0, 3.0), bands=(1.0, 1.0), first=1.0, load=1.0, **rows
+    old_time=1.0, new_time=1.0, accept=(3.0, 3.0), buckets=(1.0, 1.0), first=1.0, load=1.0, **rows
 ):
-    """One pair: 200 requests of 1000 tokens in each role; `bands`: share in the lower band.
+    """One pair: 200 requests of 1000 tokens in each role; `buckets`: share in the lower bucket.
 
     `load`: requests of the candidate for each of the baseline.
     """
@@ -41,7 +41,7 @@ def counts(
     for index in range(2):
         for role in ROLES:
             at = ROLES.index(role)
-            share = bands[at] if index == 0 else 1.0 - bands[at]
+            share = buckets[at] if index == 0 else 1.0 - buckets[at]
             time = (old_time, new_time)[at] * (1.0 if index == 0 else 1.3)
             requests = 200 * share * (1.0, load)[at]
             tokens = 1000 * requests
@@ -93,7 +93,7 @@ def test_one_pair_decides_nothing_that_load_explains(time):
 
 def test_load_that_fills_larger_batches_in_one_turn_is_no_loss():
     """The reproduction of the review: load ×3 in the candidate's turn, equal arms."""
-    pair = counts(bands=(1.0, 0.05))
+    pair = counts(buckets=(1.0, 0.05))
     assert verdict([pair], elapsed_s=300.0)[0] is Verdict.CONTINUE
 
 
@@ -141,7 +141,7 @@ def test_content_that_changes_within_a_pair_is_no_draft_that_does_not_fit():
 
 
 def test_a_broken_draft_is_found_although_its_waiting_requests_fill_the_next_batch_bucket():
-    broken = counts(new_time=1.8, accept=(3.0, 1.1), bands=(1.0, 0.0))
+    broken = counts(new_time=1.8, accept=(3.0, 1.1), buckets=(1.0, 0.0))
     found = judge_turns(trial([broken], open=broken), GUARD, 25.0)
     assert (found.verdict, found.reason) == (Verdict.ROLL_BACK, "AcceptLengthFell")
     assert "at equal load" in found.message
@@ -149,9 +149,9 @@ def test_a_broken_draft_is_found_although_its_waiting_requests_fill_the_next_bat
 
 def test_a_table_that_drafts_less_in_larger_batches_is_no_broken_draft_under_more_load():
     """Equal arms; three times the load in the candidate's turn, where the table does not draft."""
-    pair = counts(new_time=1.8, accept=(3.0, 1.1), bands=(1.0, 0.0), load=3.0)
+    pair = counts(new_time=1.8, accept=(3.0, 1.1), buckets=(1.0, 0.0), load=3.0)
     assert verdict([pair], elapsed_s=300.0)[0] is Verdict.CONTINUE
-    cheaper = counts(new_time=1.1, accept=(3.0, 1.1), bands=(1.0, 0.0))  # at the same load
+    cheaper = counts(new_time=1.1, accept=(3.0, 1.1), buckets=(1.0, 0.0))  # at the same load
     assert verdict([cheaper], elapsed_s=300.0)[0] is Verdict.CONTINUE
 
 
@@ -192,7 +192,7 @@ def test_a_slow_tail_is_shown_by_pairs_only():
 def test_what_is_kept_of_earlier_looks_changes_no_judgement():
     """Every look at a trial, in order, and each of them again with nothing kept."""
     pairs = noisy(0.97, 40, 0.05, first=1.02, inter_tokens_slow=12_000)
-    pairs[7] = counts(bands=(1.0, 0.2))
+    pairs[7] = counts(buckets=(1.0, 0.2))
     pairs[9] = ()
 
     def judged(count):
@@ -207,7 +207,7 @@ def test_what_is_kept_of_earlier_looks_changes_no_judgement():
 
 
 def test_the_part_that_load_explains_comes_from_earlier_pairs():
-    found = decode_effects(trial([counts(bands=(1.0, share)) for share in (0.9, 0.5, 0.7, 0.2)]))
+    found = decode_effects(trial([counts(buckets=(1.0, share)) for share in (0.9, 0.5, 0.7, 0.2)]))
     for count in range(1, 5):
         fewer = PairEffects(found.pairs[:count], found.slope)
         assert fewer.shifted(0.01) == found.shifted(0.01)[:count]

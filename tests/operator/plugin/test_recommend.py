@@ -7,7 +7,7 @@ from rich.console import Console
 from specdecode_operator.plugin.diagnosis import diagnose
 from specdecode_operator.plugin.recommend_view import bar, draw_recommendation
 
-TOLD = {
+REPORT = {
     "table": [{"from": 1, "candidateSteps": [0, 3]}, {"from": 4, "candidateSteps": [1]}],
     "tableHash": "abc",
     "expectedGain": "+12.0%",
@@ -17,7 +17,7 @@ TOLD = {
     "validityKey": "key",
     "madeAt": "2026-11-21T10:00:00Z",
     "patchHint": "kubectl patch sdd chat -n default --type merge -p '{}'",
-    "bands": [
+    "batchBuckets": [
         {"batchSize": 4, "decodeSteps": 2000, "best": 1, "rates": {"1": "50.00", "3": "25.00"}}
     ],
 }
@@ -30,7 +30,7 @@ def drawn(resource):
 
 
 def test_table_plot_and_patch_are_shown(example):
-    text = drawn(example() | {"status": {"recommendation": TOLD}})
+    text = drawn(example() | {"status": {"recommendation": REPORT}})
     assert "+12.0% tokens per second (+8.0% to +15.0%)" in text
     assert "kubectl patch sdd chat" in text
     deepest = next(line for line in text.splitlines() if " 3 draft steps" in line)
@@ -53,7 +53,7 @@ def test_a_bar_has_halves():
     assert bar(2.0, 2) == "██"
 
 
-def test_the_story_tells_of_trials(example):
+def test_the_description_contains_trials(example):
     from datetime import UTC, datetime
 
     status = {

@@ -117,7 +117,7 @@ def test_sums_are_made_before_dividing():
     assert rates.engine_rates([busy, calm]).accept_length == 461 / 300
 
 
-def test_an_engine_that_started_anew_is_told_from_one_that_went_on():
+def test_an_engine_that_started_again_is_distinguished_from_one_that_continued():
     first, later = sample(BEFORE, 0.0), sample(AFTER, 1.0)
     assert rates.is_same_run(first, later)
     assert not rates.is_same_run(later, replace(first, at_s=2.0))

@@ -6,7 +6,7 @@ import pytest
 
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry, candidates
-from specdecode_operator.fleet import DepthTotals, PositionTotals, Reading
+from specdecode_operator.fleet import PositionTotals, Reading, StepTotals
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.recommend import (
     Bounds,
@@ -34,18 +34,18 @@ def seconds(size, steps, draft_share=0.1, free_rows=32):
 
 def figures(ran, rate=0.8, decode_steps=2000, cost=seconds, scale=1.0):
     """Figures of a pod that ran these draft steps in these buckets, at 1.5 times their bound."""
-    depths: dict[tuple[int, int], DepthTotals] = {}
+    depths: dict[tuple[int, int], StepTotals] = {}
     positions: dict[tuple[int, int], PositionTotals] = {}
-    for band, steps_run in ran.items():
-        size = 1 if band == 1 else 1.5 * band
+    for bucket, steps_run in ran.items():
+        size = 1 if bucket == 1 else 1.5 * bucket
         for steps in steps_run:
             time = decode_steps * cost(size, steps) * scale
-            depths[band, steps] = DepthTotals(decode_steps, decode_steps * size, time)
+            depths[bucket, steps] = StepTotals(decode_steps, decode_steps * size, time)
             reached = decode_steps * size
             for place in range(1, steps + 1):
-                cell = positions.get((band, place), PositionTotals())
+                cell = positions.get((bucket, place), PositionTotals())
                 kept = reached * rate
-                positions[band, place] = PositionTotals(
+                positions[bucket, place] = PositionTotals(
                     cell.reached + reached, cell.accepted + kept
                 )
                 reached = kept
@@ -72,17 +72,17 @@ def test_the_depth_of_each_band_is_the_one_with_most_tokens_per_second():
     found = recommend(pool(figures(ran)), static(), BOUNDS)
     assert isinstance(found, Recommendation)
     chosen = {int(bound): entry.candidate_steps for bound, entry in found.entries.items()}
-    for band in ran:
-        size = 1 if band == 1 else 1.5 * band
+    for bucket in ran:
+        size = 1 if bucket == 1 else 1.5 * bucket
         wanted = best(size, 0.8)
-        now = max(bound for bound in chosen if bound <= band)
+        now = max(bound for bound in chosen if bound <= bucket)
         assert chosen[now] == (wanted,)
     assert best(1, 0.8) > best(96, 0.8), "the simulated hardware needs different draft steps"
     assert found.gain_low <= found.gain <= found.gain_high
     assert found.gain_low > 0
     assert found.num_steps in candidates(found.entries)
     assert found.decode_steps == 4 * 6 * 2000
-    assert sum(each.share_of_time for each in found.bands) == pytest.approx(1)
+    assert sum(each.share_of_time for each in found.buckets) == pytest.approx(1)
 
 
 def test_the_expected_gain_is_that_of_changing_over():
@@ -97,7 +97,7 @@ def test_the_expected_gain_is_that_of_changing_over():
     def rate(steps):
         return sum(0.3**place for place in range(steps + 1)) / seconds(size, steps)
 
-    assert found.bands[0].best == wanted
+    assert found.buckets[0].best == wanted
     assert found.gain == pytest.approx(rate(wanted) / rate(3) - 1, rel=0.02)
 
 
@@ -124,12 +124,12 @@ def test_a_depth_that_was_never_tried_is_recommended_only_if_its_cost_is_known()
         pool(figures({1: [1, 7]}, rate=0.9)), static(1), Bounds(frozenset({1, 5, 7}))
     )
     assert isinstance(between, Recommendation)
-    assert set(between.bands[0].rates) == {1, 5, 7}, "5 lies between two that were measured"
+    assert set(between.buckets[0].rates) == {1, 5, 7}, "5 lies between two that were measured"
     deeper = recommend(
         pool(figures({1: [0, 1]}, rate=0.99)), static(0), Bounds(frozenset({0, 1, 7}))
     )
     assert isinstance(deeper, Recommendation)
-    assert set(deeper.bands[0].rates) == {0, 1}
+    assert set(deeper.buckets[0].rates) == {0, 1}
     assert candidates(deeper.entries) == (0, 1), "0 stays where nothing was seen"
 
 
@@ -212,7 +212,7 @@ def test_a_lone_pod_has_an_interval_too():
 def reading(uid, start_s, figures, **facts):
     known = {name: getattr(KEY, name) for name in ValidityKey.__dataclass_fields__}
     return Reading(
-        uid, start_s, ArmKey("c", "t"), {}, figures.depths, figures.positions, known | facts
+        uid, start_s, ArmKey("c", "t"), {}, figures.step_totals, figures.positions, known | facts
     )
 
 
@@ -222,7 +222,7 @@ def test_the_pool_is_what_came_since():
         [reading("a", 5, new), reading("b", 9, new)], [reading("a", 5, old), reading("b", 5, new)]
     )
     assert found is not None
-    assert [pod.depths[1, 1].steps for pod in found.pods] == [200, 300]
+    assert [pod.step_totals[1, 1].steps for pod in found.pods] == [200, 300]
     assert found.pods[0].positions[1, 1].reached == 200
     assert pool_of([]) is None
     loading = reading("c", 9, PodFigures({}, {}), device="")
@@ -248,16 +248,16 @@ def test_rates_follow_the_evidence_and_are_extrapolated():
     other = rates(figures({1: [2]}, rate=0.8, decode_steps=100_000).positions, 2).expected_tokens(
         64
     )
-    assert other == pytest.approx((1, 1.8, 2.44), rel=1e-3), "a band without drafts leans on all"
+    assert other == pytest.approx((1, 1.8, 2.44), rel=1e-3), "a bucket without drafts leans on all"
 
 
 def test_costs_are_compared_at_one_batch_size():
-    """Depth 5 ran at the upper end of its band and depth 0 at the lower; lines carry them over."""
+    """5 draft steps ran at the upper end of the bucket, 0 at the lower; lines carry them over."""
     costs = Costs({
-        (8, 5): DepthTotals(100, 1500, 100 * seconds(15, 5)),
-        (4, 5): DepthTotals(100, 500, 100 * seconds(5, 5)),
-        (8, 0): DepthTotals(100, 1000, 100 * seconds(10, 0)),
-        (16, 3): DepthTotals(5, 100, 1),
+        (8, 5): StepTotals(100, 1500, 100 * seconds(15, 5)),
+        (4, 5): StepTotals(100, 500, 100 * seconds(5, 5)),
+        (8, 0): StepTotals(100, 1000, 100 * seconds(10, 0)),
+        (16, 3): StepTotals(5, 100, 1),
     })  # fmt: skip
     assert costs.seconds(10, 5) == pytest.approx(seconds(10, 5))
     assert costs.seconds(10, 2) == pytest.approx(seconds(10, 2), rel=0.05)

@@ -20,7 +20,7 @@ from specdecode_api.table import TableEntry
 from specdecode_api.v1alpha1 import SpecDecodeTrial, SpecDecodeTrialStatus
 from specdecode_operator import trial
 from specdecode_operator.draft_exchange import asked_pods, presented
-from specdecode_operator.fleet import DepthTotals, PositionTotals, Reading
+from specdecode_operator.fleet import PositionTotals, Reading, StepTotals
 from specdecode_operator.fleet.sums import add
 from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, RequestSums, Stratum
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, Manifest, child_id
@@ -129,6 +129,8 @@ class World:
         self.trials = {}
         self.revisions = {}
         self.settings = SETTINGS
+        self.dry_runs: dict[str, str] = {}
+        self.invalid = ""  # why the API server refuses candidates
         self.memory = None
         self._latest_s = -math.inf
         self._numbers = iter(range(1, 10**6))
@@ -154,6 +156,7 @@ class World:
             trials=trials,
             revisions=revisions,
             drafts=answers,
+            dry_runs=self.dry_runs,
         )
         return presented(found)
 
@@ -171,6 +174,8 @@ class World:
         decided = plan(observed, self.settings, self.now_s, snapshot, self.memory)
         assert decided.refused is None, decided.refused
         self.memory = decided.memory
+        if decided.step is not None and (wanted := decided.step.dry_run) is not None:
+            self.dry_runs = {wanted.key: self.invalid}
         if self.is_read_only:
             return decided
         for write in decided.writes:
@@ -184,9 +189,9 @@ class World:
         now = datetime.fromtimestamp(self.now_s, UTC)
         answers = tuple(self.children[child_id(each.manifest)] for each in decided.writes)
         outcome = Outcome(answers, is_state_stored=not self.refuses_trials)
-        told = json.loads(json.dumps(status(observed, decided, outcome, now)))
-        self.resource = {**self.resource, "status": told}
-        self.statuses.append(told)
+        reported = json.loads(json.dumps(status(observed, decided, outcome, now)))
+        self.resource = {**self.resource, "status": reported}
+        self.statuses.append(reported)
         self._run_controllers()
         self._exchange_drafts(observed, decided.exchange)
         return decided
@@ -206,9 +211,12 @@ class World:
             self.create_trial(manifest)
         for manifest, owned in objects.adoptions:
             self.trials[manifest["metadata"]["name"]]["metadata"] |= owned
-        for manifest, told in objects.statuses:
-            SpecDecodeTrialStatus.from_resource(told)
-            stored = {"status": json.loads(json.dumps(told))}
+        adopted = [manifest for manifest, _ in objects.adoptions]
+        for manifest, reported in objects.statuses:
+            if manifest in adopted:
+                continue
+            SpecDecodeTrialStatus.from_resource(reported)
+            stored = {"status": json.loads(json.dumps(reported))}
             name = manifest["metadata"]["name"]
             self.trials[name] = {**self.trials[name], **stored}
         for manifest in objects.deletes:
@@ -220,7 +228,7 @@ class World:
         name = manifest["metadata"]["name"]
         assert name not in self.trials
         live = copy.deepcopy(manifest)
-        live["metadata"]["generation"] = 1
+        live["metadata"] |= {"generation": 1, "uid": f"uid-of-{name}"}
         read = SpecDecodeTrial.from_resource(live).spec
         live["spec"] = read.model_dump(by_alias=True, exclude_none=True, mode="json")
         live["spec"]["candidate"] = copy.deepcopy(manifest["spec"]["candidate"])
@@ -235,6 +243,7 @@ class World:
     def end_operator(self):
         """The next step is one of a new process."""
         self.memory = None
+        self.dry_runs = {}
         self._latest_s = -math.inf
 
     def _look(self, observed):
@@ -283,7 +292,7 @@ class World:
             return {}, {}
         prepared = {1, 3, 5}
         rounds = {
-            (4, depth): DepthTotals(2000.0, 10_000.0, 2000.0 * self.seconds_by_num_steps[depth])
+            (4, depth): StepTotals(2000.0, 10_000.0, 2000.0 * self.seconds_by_num_steps[depth])
             for depth in prepared
         }
         positions = {(4, place): PositionTotals(20_000.0, 16_000.0) for place in range(1, 6)}

@@ -21,9 +21,9 @@ def look(made, since_s=1.0):
 def test_looks_fall_on_the_borders_of_a_turn_once_a_pair_is_complete(world, speculate):
     made = world()
     in_turns(made, speculate)
-    assert made.run(60, step_s=1, until=lambda w: w.record.trial.turn.counted_s)
+    assert made.run(60, step_s=1, until=lambda w: w.record.trial.period.counted_s)
     trial = made.record.trial
-    border_s = trial.turn.counted_s + 20 * turn_stretch(trial.seed, trial.turn.pair)
+    border_s = trial.period.counted_s + 20 * turn_stretch(trial.seed, trial.period.pair)
     assert look(made).due_s == border_s - made.now_s
     assert look(made, since_s=100.0).due_s == border_s - made.now_s
 
@@ -64,11 +64,11 @@ def test_a_paused_trial_runs_the_table_in_force_everywhere(world, speculate):
 def test_a_new_process_repeats_the_open_pair_and_keeps_the_complete_ones(world, speculate):
     made = world()
     before = in_turns(made, speculate)
-    assert made.run(60, step_s=1, until=lambda w: w.record.trial.turn.number % 2)
+    assert made.run(60, step_s=1, until=lambda w: w.record.trial.period.number % 2)
     made.end_operator()
     after = made.record.trial
     assert after.evidence.pairs == before.evidence.pairs
-    assert after.turn.number == 2 * made.record.trial.turn.pair
+    assert after.period.number == 2 * made.record.trial.period.pair
     ended = made.run_to_end()
     assert ended.verdict in ("Promoted", "Inconclusive")
 

@@ -36,7 +36,7 @@ def test_recommend_writes_the_status_and_nothing_else(world):
     assert made.record.is_empty
 
 
-def test_a_recommendation_that_stays_is_not_told_anew(world):
+def test_a_recommendation_that_stays_is_not_written_again(world):
     made = world(mode="Recommend", guarded=False)
     made.seconds_by_num_steps = FASTER_AT_1
     made.run(60)

@@ -63,8 +63,8 @@ def test_a_trial_does_not_begin_before_its_object_exists(world, speculate):
     created = dict(made.trials)
     made.trials.clear()
     made._write_objects = lambda objects: None  # a quota refuses to create it
-    assert not made.run(300, until=lambda w: w.record.trial.turn.number > 0)
-    assert "waits for the creation of SpecDecodeTrial" in made.record.trial.hold
+    assert not made.run(300, until=lambda w: w.record.trial.period.number > 0)
+    assert "waits for the creation of SpecDecodeTrial" in made.record.trial.blocked_by
     assert depths(made) == {5}
     del made._write_objects
     made.trials |= created
@@ -263,6 +263,7 @@ def test_an_orphan_of_the_operator_ends(world, try_out):
     made = world()
     try_out(made, origin="Edit")
     made.reconcile()
+    made.reconcile()
     status = status_of(made)
     assert (status["verdict"], status["reason"]) == ("Superseded", "StateLost")
     assert made.trials["mine"]["metadata"]["labels"] == {names.LABEL_DEPLOYMENT: "chat-standalone"}
@@ -344,3 +345,27 @@ def test_a_running_trial_is_counted_in_the_metrics(world, try_out):
     try_out(made)
     made.run(60)
     assert running() == 1
+
+
+def test_a_trial_begins_only_after_the_api_server_has_accepted_its_candidate(world, try_out):
+    made = world(guarded=False)
+    made.invalid = 'admission webhook "images.example" denied the request: no such image'
+    try_out(made)
+    decided = made.reconcile()
+    wanted = decided.step.dry_run
+    assert made.record.trial is None
+    assert "verdict" not in made.trials["mine"].get("status", {})
+    assert wanted.manifest["kind"] == names.KIND
+    assert wanted.manifest["metadata"]["name"] != "chat-standalone"
+    assert wanted.manifest["spec"]["speculation"]["adaptive"]["batchSizes"][0] == {
+        "from": 1,
+        "candidateSteps": [3],
+    }
+    made.reconcile()
+    status = made.trials["mine"]["status"]
+    assert (status["verdict"], status["reason"]) == ("Aborted", "InvalidCandidate")
+    assert "images.example" in status["message"]
+    made.invalid = ""
+    try_out(made, name="again")
+    made.run(20)
+    assert made.status["activeTrial"] == "again"

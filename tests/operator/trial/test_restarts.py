@@ -58,7 +58,7 @@ def hashes(made):
 
 def in_candidate_block(made):
     trial = made.record.trial
-    return trial is not None and trial.turn.placed_s is not None and hashes(made) == {made.new}
+    return trial is not None and trial.period.placed_s is not None and hashes(made) == {made.new}
 
 
 def conditions(made):
@@ -141,9 +141,13 @@ def test_every_block_has_new_pods_and_pairs_have_both_configurations(restarting)
         made.pass_time(5)
         made.reconcile()
         trial = made.record.trial
-        if trial and trial.turn.counted_s and (not blocks or blocks[-1][0] != trial.turn.number):
+        if (
+            trial
+            and trial.period.counted_s
+            and (not blocks or blocks[-1][0] != trial.period.number)
+        ):
             uids = {e.pod["metadata"]["uid"] for e in made.engines.values()}
-            blocks.append((trial.turn.number, role_now(trial), hashes(made), uids))
+            blocks.append((trial.period.number, role_now(trial), hashes(made), uids))
     assert [number for number, *_ in blocks] == list(range(8))
     for _, role, found, _ in blocks:
         assert found == {made.new if role == "candidate" else made.old}
@@ -157,10 +161,10 @@ def test_a_block_lasts_at_least_ten_measured_starts(restarting):
     made = restarting(start_s=20.0, guard={"maxDuration": "6h"})
     trial = made.record.trial
     assert trial.restarts.startup == (20.0, 2 * 20.0)  # two pods, one after the other
-    assert made.run(900, until=lambda w: w.record.trial.turn.counted_s)
-    counted_s = made.record.trial.turn.counted_s
-    number = made.record.trial.turn.number
-    assert made.run(2000, until=lambda w: w.record.trial.turn.number != number)
+    assert made.run(900, until=lambda w: w.record.trial.period.counted_s)
+    counted_s = made.record.trial.period.counted_s
+    number = made.record.trial.period.number
+    assert made.run(2000, until=lambda w: w.record.trial.period.number != number)
     assert made.now_s - counted_s >= 10 * 20.0
 
 
@@ -286,13 +290,13 @@ def test_a_block_waits_for_a_nominated_node_for_half_an_hour_beyond_the_surge_ti
         return w.record.trial is not None and w.record.trial.restarts.is_in_place
 
     assert not made.run(1800, step_s=10, until=is_in_place)
-    assert "block 1: 0 of 2 pods serve" in made.record.trial.hold
+    assert "block 1: 0 of 2 pods serve" in made.record.trial.blocked_by
     assert made.run(200, step_s=10, until=is_in_place)
 
 
 def unready(made, begun):
     """Reasons for which condition Ready was not true since the status number `begun`."""
-    ready = [each for told in made.statuses[begun:] for each in told["conditions"]]
+    ready = [each for reported in made.statuses[begun:] for each in reported["conditions"]]
     found = [each for each in ready if each["type"] == "Ready" and each["status"] != "True"]
     return [(each["reason"], each["message"]) for each in found]
 
@@ -302,7 +306,7 @@ def test_ready_stays_true_while_pods_restart(restarting):
     begun = len(made.statuses)
     made.run(1100, step_s=10)
     assert made.record.trial is not None
-    assert made.record.trial.turn.number >= 3
+    assert made.record.trial.period.number >= 3
     assert unready(made, begun) == []
 
 
@@ -358,7 +362,7 @@ def test_a_broken_draft_stops_before_its_block_counts(restarting):
         answered = sum(each.answered_requests for arm, each in arms if arm.config_hash == seen.new)
         most = max(most, answered)
         trial = seen.record.trial
-        assert trial is None or role_now(trial) is Role.BASELINE or trial.turn.counted_s is None
+        assert trial is None or role_now(trial) is Role.BASELINE or trial.period.counted_s is None
         return trial is None
 
     assert made.run(3000, 5.0, until=is_over)
@@ -437,7 +441,7 @@ def test_a_new_process_continues_with_the_stored_pairs_and_the_same_order(restar
     trial = made.record.trial
     assert trial.seed == before.seed
     assert trial.evidence.pairs == before.evidence.pairs
-    assert trial.turn.number == 2 * before.turn.pair
+    assert trial.period.number == 2 * before.period.pair
     made.run(60)
     assert hashes(made) == {made.new if role_now(made.record.trial) == "candidate" else made.old}
 
@@ -490,10 +494,10 @@ def test_the_status_names_the_block_and_its_end(restarting):
     made = restarting()
     name = made.record.trial.name
     assert made.run(2000, until=in_candidate_block)
-    assert made.run(200, until=lambda w: w.record.trial.turn.counted_s)
+    assert made.run(200, until=lambda w: w.record.trial.period.counted_s)
     made.reconcile()
     block = made.trials[name]["status"]["block"]
-    assert (block["pair"], block["arm"]) == (made.record.trial.turn.pair, "Candidate")
+    assert (block["pair"], block["arm"]) == (made.record.trial.period.pair, "Candidate")
     assert block["since"] < block["countedSince"] < block["nextChange"]
     made.command(made.record.trial.name, state="Aborted")
     made.run(60)

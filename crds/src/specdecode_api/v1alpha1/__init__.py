@@ -9,7 +9,7 @@ from specdecode_api.v1alpha1.lifecycle import LifecycleSpec
 from specdecode_api.v1alpha1.resources import Resources
 from specdecode_api.v1alpha1.rollout import RolloutSpec
 from specdecode_api.v1alpha1.rollout_status import (
-    BandRates,
+    BucketRates,
     Effective,
     ExplorationStatus,
     RecommendationStatus,
@@ -38,8 +38,8 @@ from specdecode_api.v1alpha1.update_strategy import UpdateStrategySpec
 
 __all__ = [
     "Adaptive",
-    "BandRates",
     "BatchSizeEntry",
+    "BucketRates",
     "Candidate",
     "DraftExchangeStatus",
     "Effective",

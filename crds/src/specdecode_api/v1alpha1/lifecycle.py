@@ -6,7 +6,7 @@ from pydantic import Field
 
 from specdecode_api.base import ResourceRecord
 from specdecode_api.duration import DURATION_PATTERN, duration_s
-from specdecode_api.rules import Rule
+from specdecode_api.rules import Rule, or_default
 from specdecode_api.v1alpha1.scalars import Duration, within
 
 SPARE_SECONDS: Final = 10
@@ -15,9 +15,11 @@ SPARE_SECONDS: Final = 10
 USUAL_GRACE_SECONDS: Final = 90
 """A shorter one would bring no pod to its end sooner."""
 
+_PRE_STOP: Final = or_default("preStop", "5s")
+_DRAIN_TIMEOUT: Final = or_default("drainTimeout", "60s")
 _ARE_DURATIONS: Final = " && ".join(
-    f"self.{field}.matches('^{DURATION_PATTERN}$')"
-    for field in ("preStop", "drainTimeout", "terminationGracePeriod")
+    f"{value}.matches('^{DURATION_PATTERN}$')"
+    for value in (_PRE_STOP, _DRAIN_TIMEOUT, "self.terminationGracePeriod")
 )
 
 
@@ -49,7 +51,7 @@ class LifecycleSpec(ResourceRecord):
     rules: ClassVar[tuple["Rule[LifecycleSpec]", ...]] = (
         Rule(
             cel=f"!has(self.terminationGracePeriod) || !({_ARE_DURATIONS}) || "
-            f"duration(self.preStop) + duration(self.drainTimeout) + duration('{SPARE_SECONDS}s') "
+            f"duration({_PRE_STOP}) + duration({_DRAIN_TIMEOUT}) + duration('{SPARE_SECONDS}s') "
             "<= duration(self.terminationGracePeriod)",
             holds=lambda life: life.least_grace_seconds <= life.grace_seconds,
             message=f"preStop + drainTimeout + {SPARE_SECONDS}s must fit into "

@@ -5,7 +5,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field
 
 from specdecode_api.base import ResourceRecord
-from specdecode_api.rules import Rule
+from specdecode_api.rules import Rule, or_default
 from specdecode_api.speculation import (
     DEFAULT_NGRAM_CAPACITY,
     DEFAULT_NGRAM_DEPTH,
@@ -18,6 +18,7 @@ from specdecode_api.v1alpha1.scalars import Float, Int
 
 _DEEP: Final = DEFAULT_NGRAM_DEPTH[NgramSource.SUFFIX]
 _SHALLOW: Final = DEFAULT_NGRAM_DEPTH[NgramSource.TRIE]
+_SOURCE: Final = or_default("source", "Suffix")
 
 
 class NgramSpec(ResourceRecord):
@@ -85,20 +86,20 @@ class NgramSpec(ResourceRecord):
 
     rules: ClassVar[tuple["Rule[NgramSpec]", ...]] = (
         Rule(
-            cel="self.minBreadth <= self.maxBreadth",
+            cel=f"{or_default('minBreadth', 1)} <= {or_default('maxBreadth', 10)}",
             holds=lambda it: it.min_breadth <= it.max_breadth,
             message="minBreadth must not exceed maxBreadth: lower it or raise maxBreadth",
             field="minBreadth",
         ),
         Rule(
             cel="!has(self.minMatch) || self.minMatch <= (has(self.maxDepth) ? self.maxDepth : "
-            f"self.source == 'Suffix' ? {_DEEP} : {_SHALLOW})",
+            f"{_SOURCE} == 'Suffix' ? {_DEEP} : {_SHALLOW})",
             holds=lambda it: it.min_match is None or it.min_match <= it.depth,
             message="minMatch must not exceed maxDepth: lower it or raise maxDepth",
             field="minMatch",
         ),
         Rule(
-            cel="self.source != 'Prompt' || self.scope == 'Request'",
+            cel=f"{_SOURCE} != 'Prompt' || {or_default('scope', 'Request')} == 'Request'",
             holds=lambda it: it.source != "Prompt" or it.scope == "Request",
             message="source Prompt has no memory of other requests: use scope Request, or source "
             "Suffix",

@@ -1,6 +1,7 @@
 """Compute resources of an engine's container, in the words of Kubernetes."""
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Final
 
 from pydantic import BeforeValidator, Field
@@ -32,9 +33,59 @@ Quantities = Annotated[dict[str, Quantity], Checked(_NAMES_RULE), BeforeValidato
 ACCELERATOR_DOMAIN: Final = "nvidia.com/"
 _IS_ACCELERATOR: Final = f"k.startsWith('{ACCELERATOR_DOMAIN}')"
 
+_HAS_LIMITS: Final = "has(self.limits)"
 _EXCEEDS: Final = (
     "(k in self.limits && quantity(string(self.requests[k]))"
     ".compareTo(quantity(string(self.limits[k]))) > 0)"
+)
+
+
+def _compared(
+    field: str, other: str, comparison: str, defaults: Mapping[str, str]
+) -> Iterator[str]:
+    """CEL that compares the quantities of a field with the defaults of the other, absent one."""
+    for name, value in defaults.items():
+        quantity = f"quantity(string(self.{field}['{name}']))"
+        yield (
+            f"(!has(self.{field}) || has(self.{other}) || !('{name}' in self.{field}) || "
+            f"{quantity}.compareTo(quantity('{value}')) {comparison} 0)"
+        )
+
+
+def requests_within_limits(
+    limits: Mapping[str, str], requests: Mapping[str, str]
+) -> "Rule[Resources]":
+    """Compare each request with its limit; `limits` and `requests` count where these are absent."""
+    clauses = (
+        f"(!has(self.requests) || !{_HAS_LIMITS} || !self.requests.exists(k, {_EXCEEDS}))",
+        *_compared("requests", "limits", "<=", limits),
+        *_compared("limits", "requests", ">=", requests),
+    )
+    return Rule(
+        cel=" && ".join(clauses),
+        holds=lambda resources: not resources.requests_above_limits(),
+        message="a request must not exceed the limit of the same name: "
+        "lower the request or raise the limit",
+        field="requests",
+    )
+
+
+ACCELERATOR_RULES: Final[tuple["Rule[Resources]", ...]] = (
+    Rule(
+        cel=f"!{_HAS_LIMITS} || self.limits.filter(k, {_IS_ACCELERATOR}).size() <= 1",
+        holds=lambda resources: len(resources.accelerators()) <= 1,
+        message="an engine computes on one accelerator: keep one of the limits under "
+        f"{ACCELERATOR_DOMAIN}, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb",
+        field="limits",
+    ),
+    Rule(
+        cel=f"!{_HAS_LIMITS} || self.limits.all(k, !{_IS_ACCELERATOR} || "
+        "quantity(string(self.limits[k])).compareTo(quantity('1')) <= 0)",
+        holds=lambda it: all(amount(it.limits[name]) <= 1 for name in it.accelerators()),
+        message="an engine computes on one accelerator and would leave the others idle: "
+        "write 1, and raise replicas for more engines",
+        field="limits",
+    ),
 )
 
 
@@ -53,28 +104,8 @@ class Resources(ResourceRecord):
     )
 
     rules: ClassVar[tuple["Rule[Resources]", ...]] = (
-        Rule(
-            cel=f"!self.requests.exists(k, {_EXCEEDS})",
-            holds=lambda resources: not resources.requests_above_limits(),
-            message="a request must not exceed the limit of the same name: "
-            "lower the request or raise the limit",
-            field="requests",
-        ),
-        Rule(
-            cel=f"self.limits.filter(k, {_IS_ACCELERATOR}).size() <= 1",
-            holds=lambda resources: len(resources.accelerators()) <= 1,
-            message="an engine computes on one accelerator: keep one of the limits under "
-            f"{ACCELERATOR_DOMAIN}, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb",
-            field="limits",
-        ),
-        Rule(
-            cel=f"self.limits.all(k, !{_IS_ACCELERATOR} || "
-            "quantity(string(self.limits[k])).compareTo(quantity('1')) <= 0)",
-            holds=lambda it: all(amount(it.limits[name]) <= 1 for name in it.accelerators()),
-            message="an engine computes on one accelerator and would leave the others idle: "
-            "write 1, and raise replicas for more engines",
-            field="limits",
-        ),
+        requests_within_limits({}, {}),
+        *ACCELERATOR_RULES,
     )
 
     def accelerators(self) -> tuple[str, ...]:

@@ -6,17 +6,21 @@ from pydantic import Field
 
 from specdecode_api.base import HotRecord
 from specdecode_api.duration import DURATION_PATTERN, duration_s
-from specdecode_api.rules import Rule
+from specdecode_api.rules import Rule, or_default
 from specdecode_api.v1alpha1.scalars import Duration, Int, Percent, within
 
 
-def _are_durations(*fields: str) -> str:
-    return " && ".join(f"self.{field}.matches('^{DURATION_PATTERN}$')" for field in fields)
+def _are_durations(*values: str) -> str:
+    return " && ".join(f"{value}.matches('^{DURATION_PATTERN}$')" for value in values)
 
 
-_TRIAL_BOUNDS: Final = _are_durations("minDuration", "maxDuration")
-_PERIODS: Final = _are_durations("washout", "block")
-_PAIRS_LAST: Final = _are_durations("switchback.block", "guard.maxDuration")
+_MIN_DURATION: Final = or_default("minDuration", "10m")
+_MAX_DURATION: Final = or_default("maxDuration", "2h")
+_BLOCK: Final = or_default("block", "1m")
+_WASHOUT: Final = or_default("washout", "10s")
+_OWN_BLOCK: Final = or_default("switchback.block", "1m")
+_OWN_PAIRS: Final = or_default("switchback.minPairs", 6)
+_OWN_MAX_DURATION: Final = or_default("guard.maxDuration", "2h")
 
 FEWEST_PAIRS: Final = 11
 """Pairs of periods before which no comparison decides, at the error rates of the judge."""
@@ -64,7 +68,8 @@ class GuardSpec(HotRecord):
 
     rules: ClassVar[tuple["Rule[GuardSpec]", ...]] = (
         Rule(
-            cel=f"!({_TRIAL_BOUNDS}) || duration(self.minDuration) < duration(self.maxDuration)",
+            cel=f"!({_are_durations(_MIN_DURATION, _MAX_DURATION)}) || "
+            f"duration({_MIN_DURATION}) < duration({_MAX_DURATION})",
             holds=lambda it: duration_s(it.min_duration) < duration_s(it.max_duration),
             message="a trial must be allowed to last longer than it has to: raise maxDuration or "
             "lower minDuration",
@@ -116,7 +121,8 @@ class Switchback(HotRecord):
 
     rules: ClassVar[tuple["Rule[Switchback]", ...]] = (
         Rule(
-            cel=f"!({_PERIODS}) || duration(self.washout) < duration(self.block)",
+            cel=f"!({_are_durations(_WASHOUT, _BLOCK)}) || "
+            f"duration({_WASHOUT}) < duration({_BLOCK})",
             holds=lambda it: duration_s(it.washout) < duration_s(it.block),
             message="no part of a period would be counted: lower washout or raise block",
             field="washout",
@@ -174,16 +180,18 @@ class RolloutSpec(HotRecord):
 
     rules: ClassVar[tuple["Rule[RolloutSpec]", ...]] = (
         Rule(
-            cel=f"!(self.strategy in ['Hot', 'Switchback']) || !({_PAIRS_LAST}) || "
-            "2 * duration(self.switchback.block).getSeconds() * "
-            f"(self.switchback.minPairs > {FEWEST_PAIRS} ? self.switchback.minPairs : "
-            f"{FEWEST_PAIRS}) <= duration(self.guard.maxDuration).getSeconds()",
+            cel="!has(self.strategy) || !(self.strategy in ['Hot', 'Switchback']) || "
+            f"!({_are_durations(_OWN_BLOCK, _OWN_MAX_DURATION)}) || "
+            f"2 * duration({_OWN_BLOCK}).getSeconds() * "
+            f"({_OWN_PAIRS} > {FEWEST_PAIRS} ? {_OWN_PAIRS} : {FEWEST_PAIRS}) "
+            f"<= duration({_OWN_MAX_DURATION}).getSeconds()",
             holds=lambda it: it.strategy not in ("Hot", "Switchback") or it.has_time_for_pairs,
             message=f"{FEWEST_PAIRS} pairs of periods, or minPairs if that is more, do not fit: "
             "raise guard.maxDuration to 2 × switchback.block × pairs or more, lower "
             "switchback.block, or set strategy to Auto or Canary",
             field="guard.maxDuration",
             shows="strategy",
+            absent="Auto",
         ),
     )
 

@@ -13,6 +13,7 @@ from specdecode_api.speculation import (
     MAX_CANDIDATES,
     MAX_STEPS,
     MAX_TABLE_ENTRIES,
+    Algorithm,
 )
 from specdecode_api.v1alpha1.scalars import Int
 
@@ -29,7 +30,7 @@ Number = Annotated[str, StringConstraints(max_length=24)]
 Sentence = Annotated[str, StringConstraints(max_length=1024)]
 TrialName = Annotated[str, StringConstraints(max_length=253)]
 Count = Annotated[Int, Field(ge=0, le=2**53)]
-Depth = Annotated[Int, Field(ge=0, le=MAX_STEPS)]
+NumSteps = Annotated[Int, Field(ge=0, le=MAX_STEPS)]
 
 TrialKind = Literal["Hot", "Canary", "Switchback"]
 TrialOrigin = Literal["User", "Edit", "Recommendation"]
@@ -41,8 +42,8 @@ class TableSteps(ResourceRecord):
     from_: Int = Field(
         alias="from", ge=1, le=MAX_BATCH_SIZE, description="Lower bound of the range."
     )
-    candidate_steps: list[Depth] = Field(
-        max_length=MAX_CANDIDATES, description="Depths to choose from."
+    candidate_steps: list[NumSteps] = Field(
+        max_length=MAX_CANDIDATES, description="Draft steps to choose from."
     )
 
 
@@ -51,17 +52,32 @@ TableShown = Annotated[
 ]
 
 
-class BandRates(ResourceRecord):
-    """What depths would bring at similar batch sizes."""
+class SpeculationStatus(ResourceRecord):
+    """How the engines draft, every default resolved."""
 
-    batch_size: Count = Field(description="Smallest batch of the band.")
+    algorithm: Algorithm = Field(description="Source of draft tokens.")
+    policy: Literal["Static", "Ema", "Goodput"] = Field(
+        description="Policy that chooses draft steps."
+    )
+    topk: Count = Field(description="Children of a node of the draft tree.")
+    num_steps: NumSteps = Field(description="Draft steps at start, where the draft proposes none.")
+    table: TableShown | None = Field(
+        default=None, description="Draft steps by range of batch sizes; absent without a table."
+    )
+
+
+class BucketRates(ResourceRecord):
+    """What numbers of draft steps would bring in a batch bucket."""
+
+    batch_size: Count = Field(description="Smallest batch of the bucket.")
     decode_steps: Count = Field(description="Decode steps that were measured.")
-    best: Depth | None = Field(
-        default=None, description="Depth to change to; absent where what is done now should stay."
+    best: NumSteps | None = Field(
+        default=None,
+        description="Draft steps to change to; absent where what is done now should stay.",
     )
     rates: dict[str, Number] = Field(
         max_length=MAX_CANDIDATES,
-        description="Depth to tokens per second of a request, as expected.",
+        description="Draft steps to tokens per second of a request, as expected.",
     )
 
 
@@ -80,8 +96,8 @@ class RecommendationStatus(ResourceRecord):
         description="Stands for what it was learned on: model, draft, device, engine, page size."
     )
     made_at: Time = Field(description="When it was made or last changed.")
-    bands: list[BandRates] | None = Field(
-        default=None, max_length=16, description="What it rests on, by band of batch sizes."
+    batch_buckets: list[BucketRates] | None = Field(
+        default=None, max_length=16, description="What it rests on, by batch bucket."
     )
     patch_hint: Annotated[str, StringConstraints(max_length=4096)] = Field(
         description="Command that puts it into the spec."
@@ -171,7 +187,7 @@ class Effective(ResourceRecord):
         default=None, description="ControllerRevision with the configuration in force."
     )
     config_hash: Hash = Field(description="Configuration of the serving pods.")
-    table_hash: Hash = Field(default="", description="Table by which they choose depths.")
+    table_hash: Hash = Field(default="", description="Table by which they choose draft steps.")
     table: TableShown | None = Field(
         default=None, description="The table, where it is not the spec's."
     )

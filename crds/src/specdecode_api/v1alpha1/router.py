@@ -1,29 +1,43 @@
 """The router in front of a deployment's engines: how many, and how often it resumes."""
 
-from typing import Final
+from typing import ClassVar, Final
 
 from pydantic import Field
 
 from specdecode_api.base import HotRecord
-from specdecode_api.v1alpha1.resources import MAX_NAMES, Quantities, Resources
+from specdecode_api.rules import Rule
+from specdecode_api.v1alpha1.resources import (
+    ACCELERATOR_RULES,
+    MAX_NAMES,
+    Quantities,
+    Resources,
+    requests_within_limits,
+)
 from specdecode_api.v1alpha1.scalars import Int
 
 DEFAULT_REPLICAS: Final = 2
 DEFAULT_RETRIES: Final = 2
+DEFAULT_LIMITS: Final = {"memory": "1Gi"}
+DEFAULT_REQUESTS: Final = {"cpu": "200m", "memory": "160Mi"}
 
 
 class RouterResources(Resources, HotRecord):
     """Compute resources of a router's container."""
 
     limits: Quantities = Field(
-        default={"memory": "1Gi"},
+        default=DEFAULT_LIMITS,
         max_length=MAX_NAMES,
         description="Hard limits; a router holds the bodies of the requests that it carries.",
     )
     requests: Quantities = Field(
-        default={"cpu": "200m", "memory": "160Mi"},
+        default=DEFAULT_REQUESTS,
         max_length=MAX_NAMES,
         description="What the scheduler reserves; the limit where absent.",
+    )
+
+    rules: ClassVar[tuple["Rule[Resources]", ...]] = (
+        requests_within_limits(DEFAULT_LIMITS, DEFAULT_REQUESTS),
+        *ACCELERATOR_RULES,
     )
 
 

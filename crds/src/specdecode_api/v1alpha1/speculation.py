@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field, WithJsonSchema
 
 from specdecode_api.base import RESTART, ResourceRecord
-from specdecode_api.rules import Rule
+from specdecode_api.rules import Rule, or_default
 from specdecode_api.speculation import (
     DEFAULT_STEPS,
     MAX_DRAFT_TOKENS,
@@ -22,8 +22,13 @@ from specdecode_api.v1alpha1.ngram import NgramSpec
 from specdecode_api.v1alpha1.scalars import Int
 from specdecode_api.v1alpha1.table import Adaptive
 
-_TABLE: Final = "self.adaptive.batchSizes"
-_NO_TABLE: Final = f"size({_TABLE}) == 0"
+_ALGORITHM: Final = or_default("algorithm", "NONE")
+_TOPK: Final = or_default("topk", 1)
+_POLICY: Final = (
+    "(has(self.adaptive) ? (has(self.adaptive.policy) ? self.adaptive.policy : 'Goodput') : "
+    "'Static')"
+)
+_NO_TABLE: Final = f"size({or_default('adaptive.batchSizes', [])}) == 0"
 _STEPS: Final = f"(has(self.numSteps) ? self.numSteps : {DEFAULT_STEPS})"
 _HAS_WIDTH: Final = (
     f"has(self.numDraftTokens) && {_STEPS} > 0 && (has(self.numSteps) || {_NO_TABLE})"
@@ -36,7 +41,7 @@ AlgorithmName = Annotated[
 
 def _is_one_of(algorithms: Iterable[Algorithm]) -> str:
     """Return the CEL condition that the algorithm is one of these."""
-    return f"self.algorithm in {list(map(str, algorithms))}"
+    return f"{_ALGORITHM} in {list(map(str, algorithms))}"
 
 
 def _unused_by_none(
@@ -44,7 +49,7 @@ def _unused_by_none(
 ) -> "Rule[Speculation]":
     """Refuse what plain decoding has no use for."""
     return Rule(
-        cel=f"self.algorithm != 'NONE' || {cel}",
+        cel=f"{_ALGORITHM} != 'NONE' || {cel}",
         holds=lambda speculation: speculation.algorithm is not Algorithm.NONE or holds(speculation),
         message=f"algorithm NONE does not draft: remove {field}, or choose an algorithm",
         field=field,
@@ -58,20 +63,20 @@ def _in_default_table(policy: Policy, most_steps: int) -> "Rule[Speculation]":
     Args:
         most_steps: the rule is for algorithms whose default tables have so many.
     """
-    depths = list(candidates(default_table(policy, most_steps)))
+    candidate_steps = list(candidates(default_table(policy, most_steps)))
     name = policy.value.capitalize()
-    shown = ", ".join(map(str, depths))
+    shown = ", ".join(map(str, candidate_steps))
     drafting = [one for one in Algorithm if one is not Algorithm.NONE]
     algorithms = [one for one in drafting if one.most_default_steps == most_steps]
     return Rule(
         cel=f"!({_is_one_of(algorithms)}) || !has(self.numSteps) || !({_NO_TABLE}) || "
-        f"self.adaptive.policy != '{name}' || self.numSteps in {depths}",
+        f"{_POLICY} != '{name}' || self.numSteps in {candidate_steps}",
         holds=lambda it: (
             it.algorithm not in algorithms
             or it.num_steps is None
             or bool(it.adaptive.batch_sizes)
             or it.adaptive.policy != name
-            or it.num_steps in depths
+            or it.num_steps in candidate_steps
         ),
         message=f"policy {name} without adaptive.batchSizes has a default table of the draft "
         f"steps {shown}: use one of them, leave numSteps out or write adaptive.batchSizes",
@@ -130,7 +135,7 @@ class Speculation(ResourceRecord):
     )
     adaptive: Adaptive = Field(
         default=Adaptive(policy="Static"),
-        description="Draft steps by batch size and acceptance.",
+        description="Draft steps by batch size and acceptance; policy Static where absent.",
     )
 
     rules: ClassVar[tuple["Rule[Speculation]", ...]] = (
@@ -139,6 +144,7 @@ class Speculation(ResourceRecord):
             holds=lambda it: not it.algorithm.needs_draft or it.draft is not None,
             message="this algorithm drafts with a checkpoint of its own: add draft.uri",
             shows="algorithm",
+            absent="NONE",
             field="draft",
             reason="FieldValueRequired",
         ),
@@ -148,14 +154,16 @@ class Speculation(ResourceRecord):
             message="this algorithm drafts without a checkpoint: remove draft, "
             "or choose an algorithm that uses one",
             shows="algorithm",
+            absent="NONE",
             field="draft",
             reason="FieldValueForbidden",
         ),
         Rule(
-            cel="!has(self.ngram) || self.algorithm == 'NGRAM'",
+            cel=f"!has(self.ngram) || {_ALGORITHM} == 'NGRAM'",
             holds=lambda it: it.ngram is None or it.algorithm is Algorithm.NGRAM,
             message="this algorithm does not read ngram: remove it, or use NGRAM",
             shows="algorithm",
+            absent="NONE",
             field="ngram",
             reason="FieldValueForbidden",
         ),
@@ -164,13 +172,14 @@ class Speculation(ResourceRecord):
             "!has(self.numSteps) || self.numSteps == 0",
             lambda it: not it.num_steps,
         ),
-        _unused_by_none("topk", "self.topk == 1", lambda it: it.topk == 1),
+        _unused_by_none("topk", f"{_TOPK} == 1", lambda it: it.topk == 1),
         Rule(
-            cel=f"self.topk == 1 || {_is_one_of(one for one in Algorithm if one.drafts_trees)}",
+            cel=f"{_TOPK} == 1 || {_is_one_of(one for one in Algorithm if one.drafts_trees)}",
             holds=lambda it: it.topk == 1 or it.algorithm.drafts_trees,
             message="this algorithm drafts chains alone: set topk to 1, "
             "or choose an algorithm that drafts trees",
             shows="algorithm",
+            absent="NONE",
             field="topk",
         ),
         _unused_by_none(
@@ -178,8 +187,8 @@ class Speculation(ResourceRecord):
         ),
         _unused_by_none("adaptive.batchSizes", _NO_TABLE, lambda it: not it.adaptive.batch_sizes),
         Rule(
-            cel=f"!has(self.numSteps) || {_NO_TABLE} || {_TABLE}.exists(e, self.numSteps in "
-            "e.candidateSteps)",
+            cel=f"!has(self.numSteps) || {_NO_TABLE} || "
+            "self.adaptive.batchSizes.exists(e, self.numSteps in e.candidateSteps)",
             holds=lambda it: (
                 it.num_steps is None
                 or not it.adaptive.batch_sizes
@@ -214,15 +223,15 @@ class Speculation(ResourceRecord):
             reason="FieldValueRequired",
         ),
         Rule(
-            cel=f"!({_HAS_WIDTH}) || self.topk != 1 || self.numDraftTokens == {_STEPS} + 1",
+            cel=f"!({_HAS_WIDTH}) || {_TOPK} != 1 || self.numDraftTokens == {_STEPS} + 1",
             holds=lambda it: it.topk != 1 or _width_fits(it),
             message="topk 1 drafts a chain, so numDraftTokens must be numSteps + 1: "
             f"remove it (numSteps is {DEFAULT_STEPS} where absent)",
             field="numDraftTokens",
         ),
         Rule(
-            cel=f"!({_HAS_WIDTH}) || self.topk == 1 || self.numDraftTokens "
-            f"<= 1 + self.topk + ({_STEPS} - 1) * self.topk * self.topk",
+            cel=f"!({_HAS_WIDTH}) || {_TOPK} == 1 || self.numDraftTokens "
+            f"<= 1 + {_TOPK} + ({_STEPS} - 1) * {_TOPK} * {_TOPK}",
             holds=lambda it: it.topk == 1 or _width_fits(it),
             message="numDraftTokens must not exceed the nodes of the tree, "
             "1 + topk + (numSteps - 1) * topk * topk: lower it or remove it "

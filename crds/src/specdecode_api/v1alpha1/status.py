@@ -13,6 +13,7 @@ from specdecode_api.v1alpha1.rollout_status import (
     LastTrial,
     Number,
     RecommendationStatus,
+    SpeculationStatus,
     Time,
     TrialName,
 )
@@ -149,6 +150,9 @@ class Status(ResourceRecord):
     address: Address | None = Field(default=None, description="Where requests are sent.")
     config_hash: Annotated[str, StringConstraints(max_length=64)] | None = Field(
         default=None, description="Stands for the configuration that the pods should run."
+    )
+    speculation: SpeculationStatus | None = Field(
+        default=None, description="How the engines draft, every default resolved."
     )
     models: list[ModelStatus] | None = Field(
         default=None,

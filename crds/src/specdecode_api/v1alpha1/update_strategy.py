@@ -5,10 +5,11 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field
 
 from specdecode_api.base import HotRecord
-from specdecode_api.rules import Rule
+from specdecode_api.rules import Rule, or_default
 from specdecode_api.v1alpha1.scalars import CountOrPercent, Duration, within
 
 _NONE: Final = (0, "0%")
+_TYPE: Final = or_default("type", "Auto")
 
 
 class UpdateStrategySpec(HotRecord):
@@ -38,7 +39,7 @@ class UpdateStrategySpec(HotRecord):
 
     rules: ClassVar[tuple["Rule[UpdateStrategySpec]", ...]] = (
         Rule(
-            cel="self.type != 'InPlace' || !has(self.maxSurge) || string(self.maxSurge) in "
+            cel=f"{_TYPE} != 'InPlace' || !has(self.maxSurge) || string(self.maxSurge) in "
             "['0', '0%']",
             holds=lambda it: it.type != "InPlace" or it.max_surge in (None, *_NONE),
             message="type InPlace stops an engine before it starts another: remove maxSurge, or "
@@ -46,7 +47,7 @@ class UpdateStrategySpec(HotRecord):
             field="maxSurge",
         ),
         Rule(
-            cel="self.type != 'InPlace' || !has(self.maxUnavailable) || "
+            cel=f"{_TYPE} != 'InPlace' || !has(self.maxUnavailable) || "
             "!(string(self.maxUnavailable) in ['0', '0%'])",
             holds=lambda it: it.type != "InPlace" or it.max_unavailable not in _NONE,
             message="type InPlace needs an engine that may be missing: remove maxUnavailable, or "
@@ -54,7 +55,7 @@ class UpdateStrategySpec(HotRecord):
             field="maxUnavailable",
         ),
         Rule(
-            cel="self.type == 'InPlace' || !has(self.maxSurge) || "
+            cel=f"{_TYPE} == 'InPlace' || !has(self.maxSurge) || "
             "!(string(self.maxSurge) in ['0', '0%']) || has(self.maxUnavailable) && "
             "!(string(self.maxUnavailable) in ['0', '0%'])",
             holds=lambda it: (

@@ -63,7 +63,7 @@ class Built:
         return self.boot.speculation.tuned or self.boot.speculation.entries
 
     @property
-    def depths(self) -> frozenset[int]:
+    def prepared_steps(self) -> frozenset[int]:
         """Draft steps that the pods prepare at start and a replaced table may use."""
         speculation = self.boot.speculation
         return frozenset((speculation.usual_steps, *candidates(speculation.entries)))

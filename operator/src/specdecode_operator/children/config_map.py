@@ -22,9 +22,11 @@ def config_map_name(name: str, config_hash: str) -> str:
 def boot_text(boot: EngineBoot) -> str:
     """The boot file as text: indented, keys in the order of the contract.
 
-    Nulls are left out, so that an engine of an older release does not reject an unused new field.
+    Defaults are left out, so that an engine of an older release, which a resource may be pinned to,
+    does not reject an unused new field.
     """
-    return boot.model_dump_json(indent=2, exclude_none=True) + "\n"
+    fields = boot.model_dump(mode="json", exclude_defaults=True)
+    return json.dumps({"version": boot.version} | fields, indent=2) + "\n"
 
 
 def config_map(name: str, config_hash: str, boot: EngineBoot, pins: Mapping[str, str]) -> Manifest:

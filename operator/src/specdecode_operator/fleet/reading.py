@@ -37,7 +37,7 @@ READ |= {f"{each.family}_sum" for each in LATENCIES}
 """Names of the samples that a reading is made of."""
 
 
-class DepthTotals(NamedTuple):
+class StepTotals(NamedTuple):
     """Decode steps with one number of draft steps in one batch bucket."""
 
     steps: float = 0.0
@@ -57,7 +57,7 @@ class Reading:
     """The complete metrics of one pod; an incomplete response gives no reading.
 
     `key` is what the pod runs now; `arms` contains what it counted since `start_s` under every
-    table that it still exports. The keys of `depths` are (batch bucket, draft steps), those of
+    table that it still exports. The keys of `step_totals` are (batch bucket, draft steps), those of
     `positions` (batch bucket, position); `facts` are the labels of `metrics.INFO`.
     """
 
@@ -65,7 +65,7 @@ class Reading:
     start_s: float  # since 1970
     key: ArmKey
     arms: Mapping[ArmKey, ArmEvidence]
-    depths: Mapping[tuple[int, int], DepthTotals] = field(
+    step_totals: Mapping[tuple[int, int], StepTotals] = field(
         default_factory=lambda: MappingProxyType({})
     )
     positions: Mapping[tuple[int, int], PositionTotals] = field(
@@ -106,7 +106,7 @@ def _reading(pod_uid: str, found: Samples) -> Reading:
         start_s=_only(found, metrics.PROCESS_START).value,
         key=key,
         arms={key: ArmEvidence()} | arms,
-        depths={at: DepthTotals(*row) for at, row in _cells(found, DECODE_STEPS).items()},
+        step_totals={at: StepTotals(*row) for at, row in _cells(found, DECODE_STEPS).items()},
         positions={at: PositionTotals(*row) for at, row in _cells(found, POSITIONS).items()},
         facts=dict(facts),
         emitted_tokens=_amount(core.EMITTED_TOKENS, _only(found, core.EMITTED_TOKENS)),
@@ -148,14 +148,14 @@ def _is_failure(status: str) -> bool:
 def _strata(found: Samples) -> dict[str, dict[Stratum, RequestSums]]:
     labels = (metrics.TABLE, *metrics.STRATUM)
     arms: dict[str, dict[Stratum, RequestSums]] = defaultdict(dict)
-    for (table, band, *words), row in _rows(found, metrics.REQUEST_SUMS, labels).items():
-        arms[table][Stratum(int(band), *words)] = RequestSums(*row)
+    for (table, bucket, *words), row in _rows(found, metrics.REQUEST_SUMS, labels).items():
+        arms[table][Stratum(int(bucket), *words)] = RequestSums(*row)
     return arms
 
 
 def _cells(found: Samples, wanted: Sequence[MetricSpec]) -> dict[tuple[int, int], list[float]]:
     rows = _rows(found, wanted, wanted[0].labels)
-    return {(int(band), int(place)): row for (band, place), row in rows.items()}
+    return {(int(bucket), int(place)): row for (bucket, place), row in rows.items()}
 
 
 def _rows(

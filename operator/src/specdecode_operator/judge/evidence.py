@@ -16,7 +16,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArmKey:
-    """What a pod ran: the hash of its configuration and that of the table it chose depths by."""
+    """What a pod ran: the hashes of its configuration and of the table that chose draft steps."""
 
     config_hash: str
     table_hash: str
@@ -25,8 +25,8 @@ class ArmKey:
 class Stratum(NamedTuple):
     """Requests that are comparable with each other.
 
-    `batch_size` is the lower bound of a band of the contract, not of a table: two arms have two
-    tables, and the same bands.
+    `batch_size` is the lower bound of a batch bucket of the contract, not of a range of a table: two
+    arms have two tables, and the same buckets.
     """
 
     batch_size: int

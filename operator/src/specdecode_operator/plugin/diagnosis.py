@@ -107,11 +107,12 @@ def speculation_text(spec: Manifest) -> str:
     topk, steps = wanted.get("topk", 1), wanted.get("numSteps")
     shape = "chain" if topk == 1 else f"tree of topk {topk}"
     if table:
-        depths = ", ".join(
+        steps_by_size = ", ".join(
             f"{entry['from']}: {'/'.join(map(str, entry.get('candidateSteps') or ()))}"
             for entry in sorted(table, key=itemgetter("from"))
         )
-        return f"{algorithm}, {shape}, steps by batch size ({adaptive.get('policy')}) {depths}"
+        policy = adaptive.get("policy", "Goodput")
+        return f"{algorithm}, {shape}, steps by batch size ({policy}) {steps_by_size}"
     return f"{algorithm}, {shape}, {DEFAULT_STEPS if steps is None else steps} steps"
 
 

@@ -23,8 +23,8 @@ def draw_recommendation(resource: Manifest) -> RenderableType:
     if not advice:
         return Group(title, Text(f"no recommendation: {why_none(resource)}"))
     parts: list[RenderableType] = [title, _headline(advice), Text(""), _table(resource, advice)]
-    for band in advice.get("bands") or ():
-        parts += [Text(""), *_plot(band)]
+    for bucket in advice.get("batchBuckets") or ():
+        parts += [Text(""), *_plot(bucket)]
     parts += [Text(""), Text("To apply it manually:", "bold"), Text(advice["patchHint"])]
     return Group(*parts)
 
@@ -74,15 +74,17 @@ def _shown(entry: Mapping[str, Any]) -> str:
     return ", ".join(map(str, entry["candidateSteps"]))
 
 
-def _plot(band: Mapping[str, Any]) -> list[RenderableType]:
+def _plot(bucket: Mapping[str, Any]) -> list[RenderableType]:
     """Tokens per second by draft steps in one batch bucket, the best marked."""
-    rates = {int(depth): float(rate) for depth, rate in band["rates"].items()}
-    title = f"Batch size from {band['batchSize']} ({band['decodeSteps']} steps), tokens per second"
+    rates = {int(num_steps): float(rate) for num_steps, rate in bucket["rates"].items()}
+    title = (
+        f"Batch size from {bucket['batchSize']} ({bucket['decodeSteps']} steps), tokens per second"
+    )
     lines: list[RenderableType] = [Text(title, "bold")]
     most = max(rates.values(), default=0.0) or 1.0
-    for depth, rate in sorted(rates.items()):
-        is_best = depth == band.get("best")
-        line = Text(f"  {depth:>2} draft steps  {rate:>9.1f}  ")
+    for num_steps, rate in sorted(rates.items()):
+        is_best = num_steps == bucket.get("best")
+        line = Text(f"  {num_steps:>2} draft steps  {rate:>9.1f}  ")
         line.append(bar(rate / most), GOOD if is_best else "")
         lines.append(line.append("  best" if is_best else ""))
     if not rates:

@@ -5,13 +5,13 @@ decode step by its draft steps, `gain` compares with the present table, `table` 
 `advice` decides.
 """
 
-from specdecode_operator.recommend.advice import BandAdvice, NotYet, Recommendation, recommend
+from specdecode_operator.recommend.advice import BucketAdvice, NotYet, Recommendation, recommend
 from specdecode_operator.recommend.pool import Pool, ValidityKey, pool_of
 from specdecode_operator.recommend.table import Bounds, Current
 
 __all__ = [
-    "BandAdvice",
     "Bounds",
+    "BucketAdvice",
     "Current",
     "NotYet",
     "Pool",

@@ -15,10 +15,10 @@ MIN_STEPS = 500.0
 
 
 @dataclass(frozen=True, slots=True)
-class BandAdvice:
+class BucketAdvice:
     """The measurements of one batch bucket, for the status."""
 
-    band: int  # lower bound of the batch bucket
+    bucket: int  # lower bound of the batch bucket
     decode_steps: float
     share_of_time: float
     rates: Mapping[int, float]  # tokens per second and request, by draft steps
@@ -44,7 +44,7 @@ class Recommendation:
     gain_high: float
     decode_steps: float
     pods: int
-    bands: tuple[BandAdvice, ...]
+    buckets: tuple[BucketAdvice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class NotYet:
 
     reason: str
     message: str
-    bands: tuple[BandAdvice, ...] = ()
+    buckets: tuple[BucketAdvice, ...] = ()
 
 
 def recommend(pool: Pool | None, current: Current, bounds: Bounds) -> Recommendation | NotYet:
@@ -64,25 +64,25 @@ def recommend(pool: Pool | None, current: Current, bounds: Bounds) -> Recommenda
     """
     if pool is None or not pool.decode_steps:
         return NotYet("NoDecodeSteps", "no engine has decoded anything yet; wait for traffic")
-    depths = sorted(bounds.depths)
-    view = estimate(pool.depths, pool.positions, depths)
+    num_steps = sorted(bounds.prepared_steps)
+    view = estimate(pool.step_totals, pool.positions, num_steps)
     measured = _decode_steps(pool)
-    enough = [band for band in view.seconds if measured[band] >= MIN_STEPS]
+    enough = [bucket for bucket in view.seconds if measured[bucket] >= MIN_STEPS]
     if not enough:
         return NotYet(
             "TooFewDecodeSteps",
             f"at most {max(measured.values()):.0f} decode steps were measured at similar batch "
             f"sizes; {MIN_STEPS:.0f} are needed",
-            _bands(view, measured, {}),
+            _buckets(view, measured, {}),
         )
-    best = {band: top for band in enough if (top := _best(view, band, bounds)) is not None}
-    bands = _bands(view, measured, best)
-    if all(len(view.rates[band]) < 2 for band in enough):
+    best = {bucket: top for bucket in enough if (top := _best(view, bucket, bounds)) is not None}
+    buckets = _buckets(view, measured, best)
+    if all(len(view.rates[bucket]) < 2 for bucket in enough):
         return NotYet(
             "CostsUnknown",
             f"only numSteps {_shown(view, enough)} was run at these batch sizes, so the cost of "
             "others is unknown; let policy Goodput measure it, or try other numSteps",
-            bands,
+            buckets,
         )
     entries = entries_of(current, view.rates, best, bounds)
     name = table_hash(current.policy, entries)
@@ -90,7 +90,7 @@ def recommend(pool: Pool | None, current: Current, bounds: Bounds) -> Recommenda
         return NotYet(
             "NoGain",
             f"no numSteps is better than the present ones by {bounds.least_gain:.0%} or more",
-            bands,
+            buckets,
         )
     expected = gain(view, best)
     low, high = interval(pool, best, expected)
@@ -105,47 +105,53 @@ def recommend(pool: Pool | None, current: Current, bounds: Bounds) -> Recommenda
         gain_high=high,
         decode_steps=pool.decode_steps,
         pods=len(pool.pods),
-        bands=bands,
+        buckets=buckets,
     )
 
 
 def _decode_steps(pool: Pool) -> dict[int, float]:
     found: dict[int, float] = {}
-    for (band, _), cell in pool.depths.items():
-        found[band] = found.get(band, 0.0) + cell.steps
+    for (bucket, _), cell in pool.step_totals.items():
+        found[bucket] = found.get(bucket, 0.0) + cell.steps
     return found
 
 
-def _best(view: RateEstimates, band: int, bounds: Bounds) -> int | None:
+def _best(view: RateEstimates, bucket: int, bounds: Bounds) -> int | None:
     """The draft steps to change to, compared with the present mean of the batch bucket."""
-    rates = view.rates[band]
+    rates = view.rates[bucket]
     if not rates:
         return None
     top = max(rates, key=lambda steps: rates[steps])
-    now = view.tokens[band] / view.batch_size[band] / view.seconds[band]
+    now = view.tokens[bucket] / view.batch_size[bucket] / view.seconds[bucket]
     return top if rates[top] >= now * (1.0 + bounds.least_gain) else None
 
 
-def _bands(
+def _buckets(
     view: RateEstimates, measured: Mapping[int, float], best: Mapping[int, int]
-) -> tuple[BandAdvice, ...]:
+) -> tuple[BucketAdvice, ...]:
     seconds = sum(view.seconds.values())
     return tuple(
-        BandAdvice(
-            band, measured[band], view.seconds[band] / seconds, view.rates[band], best.get(band)
+        BucketAdvice(
+            bucket,
+            measured[bucket],
+            view.seconds[bucket] / seconds,
+            view.rates[bucket],
+            best.get(bucket),
         )
-        for band in sorted(view.seconds)
+        for bucket in sorted(view.seconds)
     )
 
 
-def _shown(view: RateEstimates, bands: list[int]) -> str:
-    return ", ".join(map(str, sorted({steps for band in bands for steps in view.rates[band]})))
+def _shown(view: RateEstimates, buckets: list[int]) -> str:
+    return ", ".join(
+        map(str, sorted({steps for bucket in buckets for steps in view.rates[bucket]}))
+    )
 
 
 def _start(
     current: Current, view: RateEstimates, best: Mapping[int, int], allowed: tuple[int, ...]
 ) -> int:
     """Draft steps at start: those of the bucket that takes most time, or the nearest allowed."""
-    busiest = max(view.seconds, key=lambda band: view.seconds[band])
+    busiest = max(view.seconds, key=lambda bucket: view.seconds[bucket])
     wanted = best.get(busiest, current.num_steps)
     return min(allowed, key=lambda steps: (abs(steps - wanted), steps))

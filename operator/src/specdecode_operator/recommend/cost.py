@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from specdecode_operator.fleet.reading import DepthTotals
+from specdecode_operator.fleet.reading import StepTotals
 
 MIN_STEPS = 20.0
 """Decode steps that a mean needs."""
@@ -22,9 +22,9 @@ Point = tuple[float, float]
 class Costs:
     """Seconds of a decode step, from the totals by (batch bucket, draft steps)."""
 
-    def __init__(self, depths: Mapping[tuple[int, int], DepthTotals]) -> None:
+    def __init__(self, step_totals: Mapping[tuple[int, int], StepTotals]) -> None:
         points: dict[int, list[Point]] = defaultdict(list)
-        for (_, num_steps), cell in sorted(depths.items()):
+        for (_, num_steps), cell in sorted(step_totals.items()):
             if cell.steps >= MIN_STEPS:
                 at = cell.request_steps / cell.steps
                 points[num_steps].append((at, cell.busy_seconds / cell.steps))

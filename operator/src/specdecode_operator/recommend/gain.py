@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from specdecode_operator.fleet.reading import DepthTotals, PositionTotals
+from specdecode_operator.fleet.reading import PositionTotals, StepTotals
 from specdecode_operator.recommend.cost import Costs
 from specdecode_operator.recommend.pool import (
-    Depths,
+    AllSteps,
     Pool,
     Positions,
-    summed_depths,
     summed_positions,
+    summed_steps,
 )
 from specdecode_operator.recommend.survival import rates
 
@@ -35,7 +35,7 @@ STEPS_PER_REQUEST = 16.0
 TIME_SPREAD = 0.3
 """Standard deviation of a decode step's time, relative to its mean."""
 
-LogGain = Callable[[Depths, Positions], float]
+LogGain = Callable[[AllSteps, Positions], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +48,25 @@ class RateEstimates:
     rates: Mapping[int, Mapping[int, float]]  # where the cost is known
 
 
-Cell = TypeVar("Cell", DepthTotals, PositionTotals)
+Cell = TypeVar("Cell", StepTotals, PositionTotals)
 
 
-def estimate(totals: Depths, positions: Positions, num_steps: Sequence[int]) -> RateEstimates:
+def estimate(totals: AllSteps, positions: Positions, num_steps: Sequence[int]) -> RateEstimates:
     """Estimate the rates of numbers of draft steps, and the work at those that ran."""
     deepest = max([*num_steps, *(steps for _, steps in totals)], default=0)
     acceptance, costs = rates(positions, deepest), Costs(totals)
     batch_size, tokens, seconds, found = {}, {}, {}, {}
-    for band, cells in _by_bucket(totals).items():
+    for bucket, cells in _by_bucket(totals).items():
         total = sum(cell.steps for _, cell in cells)
         if total <= 0:
             continue
-        expected = acceptance.expected_tokens(band)
+        expected = acceptance.expected_tokens(bucket)
         size = sum(cell.request_steps for _, cell in cells) / total
-        batch_size[band] = size
-        tokens[band] = sum(cell.request_steps * expected[steps] for steps, cell in cells)
-        seconds[band] = sum(cell.busy_seconds for _, cell in cells)
+        batch_size[bucket] = size
+        tokens[bucket] = sum(cell.request_steps * expected[steps] for steps, cell in cells)
+        seconds[bucket] = sum(cell.busy_seconds for _, cell in cells)
         taken = {steps: costs.seconds(size, steps) for steps in num_steps}
-        found[band] = {
+        found[bucket] = {
             steps: expected[steps] / each for steps, each in taken.items() if each is not None
         }
     return RateEstimates(batch_size, tokens, seconds, found)
@@ -75,10 +75,10 @@ def estimate(totals: Depths, positions: Positions, num_steps: Sequence[int]) -> 
 def gain(view: RateEstimates, best: Mapping[int, int]) -> float:
     """Relative increase of tokens per second if the buckets in `best` used its draft steps."""
     now = then = 0.0
-    for band, seconds in view.seconds.items():
+    for bucket, seconds in view.seconds.items():
         now += seconds
-        rate = view.rates[band].get(best[band]) if band in best else None
-        then += seconds if rate is None else view.tokens[band] / (rate * view.batch_size[band])
+        rate = view.rates[bucket].get(best[bucket]) if bucket in best else None
+        then += seconds if rate is None else view.tokens[bucket] / (rate * view.batch_size[bucket])
     return now / then - 1.0 if then else 0.0
 
 
@@ -86,8 +86,8 @@ def interval(pool: Pool, best: Mapping[int, int], expected: float) -> tuple[floa
     """The `LEVEL` interval of the `expected` gain; the same for the same pool."""
     num_steps = sorted(set(best.values()))
 
-    def log_gain(depths: Depths, positions: Positions) -> float:
-        return math.log1p(gain(estimate(depths, positions, num_steps), best))
+    def log_gain(steps: AllSteps, positions: Positions) -> float:
+        return math.log1p(gain(estimate(steps, positions, num_steps), best))
 
     spread = _over_pods if len(pool.pods) >= ENOUGH_PODS else _over_cells
     deviation = spread(pool, log_gain)
@@ -96,10 +96,10 @@ def interval(pool: Pool, best: Mapping[int, int], expected: float) -> tuple[floa
     return min(expected, ratio / factor - 1.0), max(expected, ratio * factor - 1.0)
 
 
-def _by_bucket(totals: Depths) -> dict[int, list[tuple[int, DepthTotals]]]:
-    found: dict[int, list[tuple[int, DepthTotals]]] = {}
-    for (band, steps), cell in sorted(totals.items()):
-        found.setdefault(band, []).append((steps, cell))
+def _by_bucket(totals: AllSteps) -> dict[int, list[tuple[int, StepTotals]]]:
+    found: dict[int, list[tuple[int, StepTotals]]] = {}
+    for (bucket, steps), cell in sorted(totals.items()):
+        found.setdefault(bucket, []).append((steps, cell))
     return found
 
 
@@ -107,12 +107,12 @@ def _over_pods(pool: Pool, log_gain: LogGain) -> float:
     """Standard deviation of the logarithm over pods."""
     count = min(len(pool.pods), MAX_GROUPS)
     logs = []
-    all_depths, all_positions = pool.depths, pool.positions
+    all_steps, all_positions = pool.step_totals, pool.positions
     for group in range(count):
         left_out = pool.pods[group::count]
-        depths = _without(all_depths, summed_depths(left_out), DepthTotals)
+        steps = _without(all_steps, summed_steps(left_out), StepTotals)
         positions = _without(all_positions, summed_positions(left_out), PositionTotals)
-        logs.append(log_gain(depths, positions))
+        logs.append(log_gain(steps, positions))
     return (count - 1) * statistics.stdev(logs) / math.sqrt(count)
 
 
@@ -134,10 +134,10 @@ def _less(total: float, part: float) -> float:
 
 def _over_cells(pool: Pool, log_gain: LogGain) -> float:
     """Standard deviation of the logarithm, with times and acceptances around their means."""
-    depths, positions, chance = pool.depths, pool.positions, random.Random(len(pool.pods))
+    steps, positions, chance = pool.step_totals, pool.positions, random.Random(len(pool.pods))
     logs = [
         log_gain(
-            {at: _retimed(cell, chance) for at, cell in depths.items()},
+            {at: _retimed(cell, chance) for at, cell in steps.items()},
             {at: _redrawn(cell, chance) for at, cell in positions.items()},
         )
         for _ in range(DRAWS)
@@ -145,9 +145,9 @@ def _over_cells(pool: Pool, log_gain: LogGain) -> float:
     return statistics.stdev(logs)
 
 
-def _retimed(cell: DepthTotals, chance: random.Random) -> DepthTotals:
+def _retimed(cell: StepTotals, chance: random.Random) -> StepTotals:
     factor = max(chance.gauss(1.0, TIME_SPREAD / max(cell.steps, 1.0) ** 0.5), 0.1)
-    return DepthTotals(cell.steps, cell.request_steps, cell.busy_seconds * factor)
+    return StepTotals(cell.steps, cell.request_steps, cell.busy_seconds * factor)
 
 
 def _redrawn(cell: PositionTotals, chance: random.Random) -> PositionTotals:

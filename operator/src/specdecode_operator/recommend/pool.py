@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
-from specdecode_operator.fleet.reading import DepthTotals, PositionTotals, Reading
+from specdecode_operator.fleet.reading import PositionTotals, Reading, StepTotals
 
-Depths = Mapping[tuple[int, int], DepthTotals]
+AllSteps = Mapping[tuple[int, int], StepTotals]
 Positions = Mapping[tuple[int, int], PositionTotals]
 
 
@@ -32,7 +32,7 @@ class ValidityKey:
 class PodFigures:
     """Decode steps by (batch bucket, draft steps), draft tokens by (batch bucket, position)."""
 
-    depths: Depths
+    step_totals: AllSteps
     positions: Positions
 
 
@@ -44,9 +44,9 @@ class Pool:
     pods: tuple[PodFigures, ...]
 
     @property
-    def depths(self) -> Depths:
+    def step_totals(self) -> AllSteps:
         """Decode steps of all pods, by batch bucket and draft steps."""
-        return summed_depths(self.pods)
+        return summed_steps(self.pods)
 
     @property
     def positions(self) -> Positions:
@@ -56,7 +56,7 @@ class Pool:
     @property
     def decode_steps(self) -> float:
         """Number of decode steps of all pods."""
-        return sum(cell.steps for cell in self.depths.values())
+        return sum(cell.steps for cell in self.step_totals.values())
 
 
 def pool_of(readings: Iterable[Reading], earlier: Iterable[Reading] = ()) -> Pool | None:
@@ -67,7 +67,7 @@ def pool_of(readings: Iterable[Reading], earlier: Iterable[Reading] = ()) -> Poo
     before = {reading.pod_uid: reading for reading in earlier}
     by_key: dict[ValidityKey, list[PodFigures]] = defaultdict(list)
     for reading in readings:
-        if not reading.depths:
+        if not reading.step_totals:
             continue  # it has decoded nothing; an engine that loads does not know its device yet
         by_key[key_of(reading)].append(_figures(before.get(reading.pod_uid), reading))
     if not by_key:
@@ -83,13 +83,13 @@ def key_of(reading: Reading) -> ValidityKey:
     )
 
 
-def summed_depths(pods: Iterable[PodFigures]) -> Depths:
+def summed_steps(pods: Iterable[PodFigures]) -> AllSteps:
     """Add up decode steps over pods."""
-    found: dict[tuple[int, int], DepthTotals] = {}
+    found: dict[tuple[int, int], StepTotals] = {}
     for pod in pods:
-        for at, cell in pod.depths.items():
-            own = found.get(at, DepthTotals())
-            found[at] = DepthTotals(
+        for at, cell in pod.step_totals.items():
+            own = found.get(at, StepTotals())
+            found[at] = StepTotals(
                 own.steps + cell.steps,
                 own.request_steps + cell.request_steps,
                 own.busy_seconds + cell.busy_seconds,
@@ -109,18 +109,20 @@ def summed_positions(pods: Iterable[PodFigures]) -> Positions:
 
 def _figures(before: Reading | None, now: Reading) -> PodFigures:
     if before is None or before.start_s != now.start_s:
-        return PodFigures(now.depths, now.positions)
-    depths = {at: _less(cell, before.depths.get(at)) for at, cell in now.depths.items()}
+        return PodFigures(now.step_totals, now.positions)
+    step_totals = {
+        at: _less(cell, before.step_totals.get(at)) for at, cell in now.step_totals.items()
+    }
     positions = {
         at: _less_place(cell, before.positions.get(at)) for at, cell in now.positions.items()
     }
-    return PodFigures(depths, positions)
+    return PodFigures(step_totals, positions)
 
 
-def _less(now: DepthTotals, before: DepthTotals | None) -> DepthTotals:
+def _less(now: StepTotals, before: StepTotals | None) -> StepTotals:
     if before is None:
         return now
-    return DepthTotals(
+    return StepTotals(
         now.steps - before.steps,
         now.request_steps - before.request_steps,
         now.busy_seconds - before.busy_seconds,

@@ -36,12 +36,12 @@ class Rates:
         self._positions = positions
         self._overall = overall
 
-    def expected_tokens(self, band: int) -> tuple[float, ...]:
+    def expected_tokens(self, bucket: int) -> tuple[float, ...]:
         """Tokens of a decode step with 0, 1, … draft steps: 1, plus each survival probability."""
         tokens = survival = 1.0
         expected = [tokens]
         for place, rate in enumerate(self._overall, start=1):
-            cell = self._positions.get((band, place), PositionTotals())
+            cell = self._positions.get((bucket, place), PositionTotals())
             own = (cell.accepted + LEAN_BAND * rate) / (cell.reached + LEAN_BAND)
             survival *= own
             tokens += survival

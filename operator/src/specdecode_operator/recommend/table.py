@@ -37,10 +37,10 @@ class Current:
 class Bounds:
     """Limits of a recommendation.
 
-    `depths` are the draft steps that engines can run: their memory was checked before.
+    `prepared_steps` are the draft steps that engines can run: their memory was checked before.
     """
 
-    depths: frozenset[int]
+    prepared_steps: frozenset[int]
     least_gain: float = 0.03  # with less, a batch bucket stays as it is
     largest_batch: int = field(default=BATCH_BUCKETS[-1])
 
@@ -59,15 +59,15 @@ def entries_of(
     """
     entries: dict[str, TableEntry] = {}
     latest: TableEntry | None = None
-    for band in _starts(current, bounds):
-        within = max(each for each in BATCH_BUCKETS if each <= band)
-        entry = current.entry(band) or TableEntry(candidate_steps=(current.num_steps,))
+    for bucket in _starts(current, bounds):
+        within = max(each for each in BATCH_BUCKETS if each <= bucket)
+        entry = current.entry(bucket) or TableEntry(candidate_steps=(current.num_steps,))
         if within in best:
             steps = _candidates(current.policy, rates[within], best[within], bounds)
             entry = entry.model_copy(update={"candidate_steps": steps})
         entry = entry.model_copy(update={"candidate_steps": tuple(sorted(entry.candidate_steps))})
         if entry != latest:
-            entries[str(band)] = latest = entry
+            entries[str(bucket)] = latest = entry
     return entries
 
 
@@ -84,8 +84,8 @@ def _candidates(
     if policy is Policy.STATIC:
         return (best,)
     if policy is Policy.EMA:
-        below = sorted(steps for steps in bounds.depths if steps < best)
+        below = sorted(steps for steps in bounds.prepared_steps if steps < best)
         return (*below[-MOST_BELOW:], best)
     near = {steps for steps, rate in rates.items() if rate >= GOOD_ENOUGH * rates[best]}
     # 0 stays a candidate if it was one, in case the draft becomes useless.
-    return tuple(sorted({best, *near, *({0} & bounds.depths)}))
+    return tuple(sorted({best, *near, *({0} & bounds.prepared_steps)}))

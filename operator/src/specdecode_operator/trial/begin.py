@@ -3,7 +3,12 @@
 from dataclasses import dataclass, replace
 
 from specdecode_operator import pods
-from specdecode_operator.trial.candidate import beyond_candidates
+from specdecode_operator.trial.candidate import (
+    DryRun,
+    beyond_candidates,
+    dry_run,
+    spec_in_force,
+)
 from specdecode_operator.trial.configuration import InForce, table_target
 from specdecode_operator.trial.exploration import why_over_budget, why_too_many
 from specdecode_operator.trial.finish import promoted
@@ -23,7 +28,7 @@ from specdecode_operator.trial.start import (
     worst_case,
 )
 from specdecode_operator.trial.state import Origin, Target
-from specdecode_operator.trial.users import begin_user, user_trial
+from specdecode_operator.trial.users import begin_user, refused, user_trial
 
 NOT_TRIED = (
     "the edit of {fields} is in force without a trial: a trial can change speculation, pageSize "
@@ -44,6 +49,8 @@ class Begun:
     """Why an edit of a guarded spec was put in force without a trial."""
     is_in_force: bool = False
     """Whether the whole edit was put in force."""
+    dry_run: DryRun | None = None
+    """What the API server has to accept before the trial of a user begins."""
 
 
 def begin(
@@ -51,7 +58,7 @@ def begin(
 ) -> Begun:
     """Begin a trial of a user, else of an edit, else of a recommended table."""
     if begun := _begun_by_user(record, now, situation):
-        found = Begun(begun, held="a trial of a user goes first")
+        found = replace(begun, held="a trial of a user goes first")
     elif target is not None:
         found = _begin_edit(record, target, now, situation)
     else:
@@ -59,14 +66,22 @@ def begin(
     return replace(found, record=named(found.record, situation.observed.resource))
 
 
-def _begun_by_user(record: Record, now: InForce, situation: Situation) -> Record | None:
-    """Begin, promote or refuse the next trial of a user, if one waits."""
+def _begun_by_user(record: Record, now: InForce, situation: Situation) -> Begun | None:
+    """Begin, promote or refuse the next trial of a user, if one waits; after a dry run."""
     waiting = waiting_trials(situation.observed.trials, record)
     if not waiting or not situation.has_trials or situation.resource.spec.replicas == 0:
         return None
     observed, image = situation.observed, situation.image
     found = user_trial(waiting[0], observed.resource, now, record, image)
-    return begin_user(record, now, found, situation.rollout, observed, image, situation.now_s)
+    if found.target is not None:
+        spec = spec_in_force(observed.resource["spec"], record.accepted)
+        wanted = dry_run({**observed.resource, "spec": spec}, waiting[0])
+        answer = observed.dry_runs.get(wanted.key)
+        if answer is None:
+            return Begun(record, dry_run=wanted)
+        found = refused(found, answer) if answer else found
+    rollout, now_s = situation.rollout, situation.now_s
+    return Begun(begin_user(record, now, found, rollout, observed, image, now_s))
 
 
 def _begin_proposal(

@@ -11,12 +11,12 @@ from specdecode_operator.trial.state import Phase, Restarts, Trial
 
 def role_now(trial: Trial) -> Role:
     """Whose block it is."""
-    return role_in_turn(trial.seed, trial.turn.pair, trial.turn.number % 2, 0)
+    return role_in_turn(trial.seed, trial.period.pair, trial.period.number % 2, 0)
 
 
 def stamp_of(trial: Trial) -> str:
     """Value of the annotation of the pods of the present block."""
-    return f"{trial.target.id}-{int(trial.started_s)}-{trial.turn.number}"
+    return f"{trial.target.id}-{int(trial.started_s)}-{trial.period.number}"
 
 
 def in_block(trial: Trial) -> bool:

@@ -99,15 +99,15 @@ def why_too_long(
     """Why the pairs that are missing do not fit into the time that is left; empty if they do."""
     pairs = pairs_needed(guard) - complete
     least_s = least_block_s(startup, timing.block_s)
-    turn_s = startup.all_s + timing.warm_up_s + least_s
-    needed_s = 2 * pairs * turn_s
+    period_s = startup.all_s + timing.warm_up_s + least_s
+    needed_s = 2 * pairs * period_s
     if pairs <= 0 or needed_s <= timing.max_duration_s - elapsed_s:
         return ""
     total_s = math.ceil((elapsed_s + needed_s) / 60.0) * 60
     parts = f"{startup.all_s:.0f}s restart, {timing.warm_up_s:.0f}s warmUp, {least_s:.0f}s block"
     after = f" after {_written(elapsed_s)}" if elapsed_s else ""
     return (
-        f"Switchback needs at least {pairs} pairs × 2 × {_written(turn_s)} ({parts}) = "
+        f"Switchback needs at least {pairs} pairs × 2 × {_written(period_s)} ({parts}) = "
         f"{_written(needed_s)}{after}, and guard.maxDuration is {_written(timing.max_duration_s)}; "
         f"raise it to {_written(total_s)} or more, or let a Canary of 5 or more pods decide "
         "(canary.replicas)"

@@ -80,16 +80,16 @@ def _prepare(trial: Trial, context: TrialContext) -> Trial:
     if missing > 0:
         trouble = candidate_trouble(trial, context, context.pods(names.ROLE_CANARY))
         why = trouble.message if trouble else "it starts"
-        hold = f"{missing} of {context.canary_replicas} canary pods do not serve yet: {why}"
+        why = f"{missing} of {context.canary_replicas} canary pods do not serve yet: {why}"
         if late or is_over(trial, context):
             end = End.ROLLED_BACK if trouble and trouble.is_error else End.INCONCLUSIVE
-            return replace(trial, outcome=TrialOutcome(end, "CanaryNotReady", hold))
-        return replace(trial, hold=hold)
+            return replace(trial, outcome=TrialOutcome(end, "CanaryNotReady", why))
+        return replace(trial, blocked_by=why)
     if trial.has_fresh_baseline and not _has_fresh(trial, context):
         if not late and not _lacks_room(context):
-            return replace(trial, hold="fresh pods of the old configuration do not serve yet")
+            return replace(trial, blocked_by="fresh pods of the old configuration do not serve yet")
         trial = replace(trial, has_fresh_baseline=False)
-    return replace(trial, phase=Phase.WARMING_UP, since_s=context.now_s, hold="")
+    return replace(trial, phase=Phase.WARMING_UP, since_s=context.now_s, blocked_by="")
 
 
 def _has_fresh(trial: Trial, context: TrialContext) -> bool:
@@ -115,7 +115,7 @@ def _warm_up(trial: Trial, context: TrialContext) -> Trial:
         since_s=context.now_s,
         window_s=context.now_s,
         evidence=PodEvidence(),
-        hold="",
+        blocked_by="",
     )
 
 
@@ -134,7 +134,7 @@ def _measure(trial: Trial, context: TrialContext) -> Trial:
         and not is_over(trial, context)
         and (end is None or end.end is not End.ROLLED_BACK)
     ):
-        return replace(trial, hold=_silence(context))
+        return replace(trial, blocked_by=_silence(context))
     closed = replace(
         cut(trial),
         evidence=seen,
@@ -142,8 +142,8 @@ def _measure(trial: Trial, context: TrialContext) -> Trial:
         window_s=context.now_s,
         measured_s=trial.measured_s + context.now_s - trial.window_s,
     )
-    hold = _silence(context) if judgement.verdict is Verdict.NO_DATA else ""
-    return replace(closed, judgement=judgement, hold=hold, outcome=end)
+    why = _silence(context) if judgement.verdict is Verdict.NO_DATA else ""
+    return replace(closed, judgement=judgement, blocked_by=why, outcome=end)
 
 
 def _without_window(seen: PodEvidence, number: int) -> PodEvidence:

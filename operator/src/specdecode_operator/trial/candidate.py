@@ -1,11 +1,14 @@
 """Candidates: merge patches of the configuration in force, read and written."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
 from specdecode_api.table import TableEntry
+from specdecode_api.v1alpha1 import Spec
+from specdecode_operator.children.hashes import digest
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.merge_patch import difference, merge_patch
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
@@ -13,6 +16,8 @@ from specdecode_operator.trial.state import Target
 
 NOT_GUARDED = ("replicas", "rollout")
 """Parts of the spec that count at once, whatever is tried."""
+
+DEFAULT_PAGE_SIZE: Final = Spec.model_fields["page_size"].default
 
 TRIED = ("speculation", "pageSize", "engine")
 """Parts of the spec that a candidate may change."""
@@ -44,6 +49,38 @@ def patched(in_force: Manifest, candidate: Mapping[str, Any]) -> Resource:
     return after
 
 
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """A candidate as a custom resource that the API server has to accept before it is tried."""
+
+    key: str
+    manifest: Manifest
+
+
+def dry_run(in_force: Manifest, trial: Manifest) -> DryRun:
+    """Have the API server validate a candidate, with the admission policies of the cluster.
+
+    As another resource in the same namespace, with the same labels and annotations: the operator
+    may create custom resources, which it does in dry runs only, and may not change them.
+
+    Each trial has a dry run of its own, because policies change.
+
+    Args:
+        in_force: the custom resource with the spec in force.
+        trial: SpecDecodeTrial, whose candidate is a merge patch of that spec.
+    """
+    spec = merge_patch(in_force["spec"], trial["spec"]["candidate"])
+    metadata = in_force["metadata"]
+    key = digest([trial["metadata"]["uid"], spec])
+    copied = {name: metadata[name] for name in ("labels", "annotations") if name in metadata}
+    manifest = {
+        **{name: in_force[name] for name in ("apiVersion", "kind")},
+        "metadata": {"name": f"trial-{key}", "namespace": metadata["namespace"], **copied},
+        "spec": spec,
+    }
+    return DryRun(key, manifest)
+
+
 def spec_in_force(spec: Mapping[str, Any], accepted: Mapping[str, Any] | None) -> dict[str, Any]:
     """The spec with the accepted part that is in force in place of its own."""
     return {**spec, **(accepted or {})}
@@ -59,9 +96,9 @@ def candidate_of(in_force: Mapping[str, Any], target: Target) -> dict[str, Any]:
         # A part that is removed is written as nulls of its fields: it cannot be null itself.
         if changed := difference(in_force.get(name, {}), wanted.get(name, {})):
             found[name] = changed
-    if "pageSize" in wanted and wanted["pageSize"] != in_force.get("pageSize"):
-        found["pageSize"] = wanted["pageSize"]
-    return found
+    before, after = (each.get("pageSize", DEFAULT_PAGE_SIZE) for each in (in_force, wanted))
+    # Where it is removed, its default is written: the API server drops a null.
+    return found | ({"pageSize": after} if after != before else {})
 
 
 def beyond_candidates(in_force: Resource, manifest: Manifest, target: Target) -> list[str]:

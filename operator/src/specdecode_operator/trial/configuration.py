@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from specdecode_api.table import candidates
 from specdecode_api.v1alpha1 import Spec
 from specdecode_operator import children
 from specdecode_operator.judge.evidence import ArmKey
@@ -38,7 +39,7 @@ class InForce:
 
     @property
     def table(self) -> Table:
-        """The table by which its pods choose depths."""
+        """The table by which its pods choose draft steps."""
         return self.built.entries
 
     @property
@@ -110,4 +111,4 @@ def _with_table_of(wanted: Resource, spec: Spec) -> Resource | None:
 
 def _fits(table: Table, built: children.Built) -> bool:
     """Whether engines of a configuration can take up a table while they run."""
-    return {depth for entry in table.values() for depth in entry.candidate_steps} <= built.depths
+    return set(candidates(table)) <= built.prepared_steps

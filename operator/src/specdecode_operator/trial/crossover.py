@@ -36,10 +36,10 @@ from specdecode_operator.trial.state import (
     End,
     HalfPair,
     Kind,
+    Period,
     Phase,
     Trial,
     TrialOutcome,
-    Turn,
 )
 
 MAX_PODS = 8
@@ -52,8 +52,8 @@ def role_in(trial: Trial, uid: str) -> Role | None:
     """Role of a pod in the present turn; None for one that takes no turns."""
     if uid not in trial.pods:
         return None
-    turn = trial.turn
-    return role_in_turn(trial.seed, turn.pair, turn.number % 2, trial.pods.index(uid))
+    period = trial.period
+    return role_in_turn(trial.seed, period.pair, period.number % 2, trial.pods.index(uid))
 
 
 def arm_of(trial: Trial, uid: str) -> ArmKey:
@@ -69,12 +69,12 @@ def arm_of(trial: Trial, uid: str) -> ArmKey:
 
 def block_s(trial: Trial, configured_s: float) -> float:
     """Length of the turns of the present pair without their washout."""
-    return configured_s * turn_stretch(trial.seed, trial.turn.pair)
+    return configured_s * turn_stretch(trial.seed, trial.period.pair)
 
 
 def washout_s(trial: Trial, configured_s: float) -> float:
     """Time at the start of the turns of the present pair that is not counted."""
-    return configured_s * washout_stretch(trial.turn.pair)
+    return configured_s * washout_stretch(trial.period.pair)
 
 
 def step(trial: Trial, context: TrialContext) -> Trial:
@@ -138,11 +138,13 @@ def _prepare(trial: Trial, context: TrialContext) -> Trial:
     needed = 1 if trial.kind is Kind.SWITCHBACK else 2
     if serving >= needed:
         taking = _participants(trial, context)
-        return replace(trial, phase=Phase.MEASURING, since_s=context.now_s, pods=taking, hold="")
-    hold = f"{serving} of the {needed} pods that are needed serve"
+        return replace(
+            trial, phase=Phase.MEASURING, since_s=context.now_s, pods=taking, blocked_by=""
+        )
+    why = f"{serving} of the {needed} pods that are needed serve"
     if is_over(trial, context):
-        return replace(trial, outcome=TrialOutcome(End.INCONCLUSIVE, "NoPods", hold))
-    return replace(trial, hold=hold)
+        return replace(trial, outcome=TrialOutcome(End.INCONCLUSIVE, "NoPods", why))
+    return replace(trial, blocked_by=why)
 
 
 def _participants(trial: Trial, context: TrialContext) -> tuple[str, ...]:
@@ -152,7 +154,7 @@ def _participants(trial: Trial, context: TrialContext) -> tuple[str, ...]:
         return tuple(found[:1])
     kept = [uid for uid in trial.pods if uid in found]
     taking = [*kept, *(uid for uid in found if uid not in kept)]
-    return tuple(taking[: pods_in_pair(trial.turn.pair, min(len(taking), MAX_PODS))])
+    return tuple(taking[: pods_in_pair(trial.period.pair, min(len(taking), MAX_PODS))])
 
 
 def _measure(trial: Trial, context: TrialContext) -> Trial:
@@ -162,15 +164,15 @@ def _measure(trial: Trial, context: TrialContext) -> Trial:
     taking = _taking(trial, context)
     if len(taking) < len(trial.pods) or not taking:
         return _judged(_next_pair(_abandoned(trial), context), context)
-    turn = trial.turn
-    if turn.placed_s is None:
+    period = trial.period
+    if period.placed_s is None:
         return _judged(_placed(trial, context, taking), context)
     trial = counted(trial, context, taking)
-    if turn.counted_s is None:
-        if snapshot.at_s - turn.placed_s < washout_s(trial, context.timing.washout_s):
+    if period.counted_s is None:
+        if snapshot.at_s - period.placed_s < washout_s(trial, context.timing.washout_s):
             return trial
-        return cut(replace(trial, turn=replace(turn, counted_s=snapshot.at_s)))
-    if snapshot.at_s - turn.counted_s < block_s(trial, context.timing.block_s):
+        return cut(replace(trial, period=replace(period, counted_s=snapshot.at_s)))
+    if snapshot.at_s - period.counted_s < block_s(trial, context.timing.block_s):
         return _judged(replace(trial, open=_half(trial)), context)
     return _judged(_closed(trial, context, snapshot.at_s), context)
 
@@ -183,20 +185,20 @@ def _taking(trial: Trial, context: TrialContext) -> tuple[Manifest, ...]:
 def _placed(trial: Trial, context: TrialContext, taking: tuple[Manifest, ...]) -> Trial:
     waiting = [name_of(pod) for pod in taking if not context.runs(pod, arm_of(trial, uid_of(pod)))]
     if waiting:
-        return replace(trial, hold=f"waiting for the table of {', '.join(waiting)}")
-    turn = replace(trial.turn, placed_s=context.now_s)
-    return counted(replace(trial, turn=turn, hold=""), context, taking)
+        return replace(trial, blocked_by=f"waiting for the table of {', '.join(waiting)}")
+    period = replace(trial.period, placed_s=context.now_s)
+    return counted(replace(trial, period=period, blocked_by=""), context, taking)
 
 
 def _closed(trial: Trial, context: TrialContext, at_s: float) -> Trial:
     """End a turn; a pair counts when both of its turns are complete."""
-    turn, half = trial.turn, _half(trial)
-    turn_s = turn.first_half_s + at_s - (turn.counted_s or at_s)
-    if turn.number % 2 == 0:
-        after = Turn(turn.number + 1, first_half_s=turn_s)
-        return replace(cut(trial), open=half, first_half=half, turn=after)
+    period, half = trial.period, _half(trial)
+    period_s = period.first_half_s + at_s - (period.counted_s or at_s)
+    if period.number % 2 == 0:
+        after = Period(period.number + 1, first_half_s=period_s)
+        return replace(cut(trial), open=half, first_half=half, period=after)
     evidence = close_pair(_in_turns(trial), half.baseline, half.candidate)
-    closed = replace(trial, evidence=evidence, measured_s=trial.measured_s + turn_s)
+    closed = replace(trial, evidence=evidence, measured_s=trial.measured_s + period_s)
     return _next_pair(closed, context)
 
 
@@ -206,7 +208,7 @@ def _half(trial: Trial) -> HalfPair:
         Role.BASELINE: [trial.first_half.baseline],
         Role.CANDIDATE: [trial.first_half.candidate],
     }
-    if trial.turn.counted_s is not None:
+    if trial.period.counted_s is not None:
         for uid, ledger in trial.ledgers.items():
             role = role_in(trial, uid)
             if role is not None:
@@ -233,13 +235,15 @@ def _abandoned(trial: Trial) -> Trial:
 
 def _next_pair(trial: Trial, context: TrialContext) -> Trial:
     """Continue with the next pair; pods may join."""
-    after = replace(trial, turn=Turn(2 * (trial.turn.pair + 1)), first_half=NO_HALF, open=NO_HALF)
+    after = replace(
+        trial, period=Period(2 * (trial.period.pair + 1)), first_half=NO_HALF, open=NO_HALF
+    )
     taking = _participants(after, context)
     return replace(
         after,
         pods=taking or after.pods,
         ledgers={},
-        hold="" if taking else "no pod of the old configuration serves",
+        blocked_by="" if taking else "no pod of the old configuration serves",
     )
 
 

@@ -70,12 +70,12 @@ def noted(
 
 def watched(trial: Trial, context: TrialContext) -> Trial:
     """Count what pods of the candidate answer before their block counts; an outcome at an alarm."""
-    if role_now(trial) is Role.BASELINE or trial.turn.counted_s is not None:
+    if role_now(trial) is Role.BASELINE or trial.period.counted_s is not None:
         return trial
     found = serving(trial, context)
     if context.snapshot is None or not found:
         return trial
-    trial = counted(trial, context, found, trial.turn.began_s)
+    trial = counted(trial, context, found, trial.period.began_s)
     if not is_early(trial):
         return trial
     restarts = restarts_of(trial)

@@ -51,7 +51,7 @@ def rule(record: Record, trial: Trial, outcome: TrialOutcome, base: ArmKey, now_
         progress_s=now_s,
         outcome=outcome,
         is_paused=False,
-        hold="",
+        blocked_by="",
         evidence=observed(trial),
         first_half=NO_HALF,
         open=NO_HALF,
@@ -108,7 +108,7 @@ def progress(trial: Trial) -> dict[str, Any]:
         "strategy": trial.kind.value,
         "startedAt": timestamp(trial.started_s),
         "measuredSeconds": int(trial.measured_s),
-        "pairs": trial.turn.pair,
+        "pairs": trial.period.pair,
         "baseline": arm_shown(trial.old, old),
         "candidate": arm_shown(trial.target.arm, new),
     } | ({"interval": gain} if gain else {})

@@ -6,13 +6,13 @@ from typing import Any
 
 from specdecode_api import names
 from specdecode_api.duration import part_of_one
-from specdecode_api.v1alpha1 import BandRates, TableSteps
+from specdecode_api.v1alpha1 import BucketRates, TableSteps
 from specdecode_api.v1alpha1 import RecommendationStatus as Shown
 from specdecode_operator.children.hashes import canonical, digest
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.recommend import (
-    BandAdvice,
     Bounds,
+    BucketAdvice,
     Current,
     NotYet,
     Recommendation,
@@ -47,7 +47,7 @@ def advise(now: InForce, context: TrialContext) -> Advice | None:
     serving = context.ready(names.ROLE_STABLE, now.built.config_hash)
     current = Current(boot.speculation.policy, now.table, boot.speculation.usual_steps)
     bounds = Bounds(
-        depths=now.built.depths,
+        prepared_steps=now.built.prepared_steps,
         least_gain=context.guard.min_gain,
         largest_batch=boot.scheduling.max_running_requests,
     )
@@ -103,17 +103,17 @@ def shown(
         decode_steps=int(advice.decode_steps),
         validity_key=digest(asdict(advice.key)),
         made_at=now,
-        bands=[_rates(band) for band in advice.bands],
+        batch_buckets=[_rates(bucket) for bucket in advice.buckets],
         patch_hint=patch_command(advice, name, namespace),
     )
 
 
-def _rates(band: BandAdvice) -> BandRates:
-    return BandRates(
-        batch_size=band.band,
-        decode_steps=int(band.decode_steps),
-        best=band.best,
-        rates={str(steps): f"{rate:.2f}" for steps, rate in sorted(band.rates.items())},
+def _rates(bucket: BucketAdvice) -> BucketRates:
+    return BucketRates(
+        batch_size=bucket.bucket,
+        decode_steps=int(bucket.decode_steps),
+        best=bucket.best,
+        rates={str(steps): f"{rate:.2f}" for steps, rate in sorted(bucket.rates.items())},
     )
 
 

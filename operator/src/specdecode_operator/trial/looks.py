@@ -91,15 +91,15 @@ def _due_s(
     if trial.restarts is not None or trial.kind is Kind.CANARY:
         return _due_on_new_pods_s(trial, timing, found, now_s, since_s)
     retry_s = timing.look_s - since_s
-    turn = trial.turn
-    if trial.phase is not Phase.MEASURING or turn.placed_s is None:
+    period = trial.period
+    if trial.phase is not Phase.MEASURING or period.placed_s is None:
         return retry_s
-    if turn.counted_s is None:
+    if period.counted_s is None:
         washout_s = crossover.washout_s(trial, timing.washout_s)
-        return max(turn.placed_s + washout_s - now_s, retry_s)
+        return max(period.placed_s + washout_s - now_s, retry_s)
     if is_early(trial):
         return retry_s
-    border_s = turn.counted_s + crossover.block_s(trial, timing.block_s) - now_s
+    border_s = period.counted_s + crossover.block_s(trial, timing.block_s) - now_s
     return max(border_s, retry_s)
 
 
@@ -110,12 +110,12 @@ def _due_on_new_pods_s(
     own = trial.target.arm.config_hash
     is_armed = is_early(trial) and any(pods.config_hash_of(pod) == own for pod in found)
     if is_armed and answered_by_candidate(trial) < EARLY_REQUESTS:
-        period_s = EARLY_LOOK_S
+        interval_s = EARLY_LOOK_S
     else:
-        period_s = LOOK_S if is_early(trial) else REST_LOOK_S
+        interval_s = LOOK_S if is_early(trial) else REST_LOOK_S
     borders_s = restarts.border_s if trial.restarts is not None else canary.border_s
     border_s = borders_s(trial, timing)
-    left_s = period_s if border_s is None else min(period_s, border_s - now_s + since_s)
+    left_s = interval_s if border_s is None else min(interval_s, border_s - now_s + since_s)
     return max(EARLY_LOOK_S, left_s) - since_s
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from specdecode_operator.observed import Observed
 from specdecode_operator.resource import Resource, parse_stored
 from specdecode_operator.trial.begin import Begun, begin
+from specdecode_operator.trial.candidate import DryRun
 from specdecode_operator.trial.configuration import InForce
 from specdecode_operator.trial.learning import Advice, advise
 from specdecode_operator.trial.objects import commands
@@ -42,6 +43,8 @@ class Step:
     """Why what the spec wants cannot be tried."""
     notice: str = ""
     """Why an edit of a guarded spec was put in force without a trial."""
+    dry_run: DryRun | None = None
+    """What the API server has to accept before the next trial begins."""
 
 
 def advance(
@@ -90,6 +93,7 @@ def advance(
         held=begun.held,
         refusal=begun.refusal,
         notice=begun.notice,
+        dry_run=begun.dry_run,
     )
 
 

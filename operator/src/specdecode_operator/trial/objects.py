@@ -70,7 +70,7 @@ def published(trial: Trial, trials: Iterable[Manifest]) -> Trial:
     """The trial, published once its SpecDecodeTrial was observed."""
     if trial.is_published or _is_absent(trial, trials):
         return trial
-    return replace(trial, is_published=True, hold="")
+    return replace(trial, is_published=True, blocked_by="")
 
 
 def is_deleted(trial: Trial, trials: Iterable[Manifest]) -> bool:

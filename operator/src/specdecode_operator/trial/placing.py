@@ -19,7 +19,7 @@ from specdecode_operator.update_strategy import shortest_wait
 
 def late(trial: Trial, context: TrialContext) -> TrialOutcome | None:
     """The end of a trial whose pods do not serve within `lifecycle.startupTimeout`."""
-    began_s = trial.turn.began_s or context.now_s
+    began_s = trial.period.began_s or context.now_s
     starting = [pod for pod in pods_of_block(trial, context) if not reading_pods.is_ready(pod)]
     if not starting and context.now_s - began_s <= context.startup_s * context.spec.replicas:
         return None
@@ -39,7 +39,7 @@ def late(trial: Trial, context: TrialContext) -> TrialOutcome | None:
 def has_no_room(trial: Trial, context: TrialContext) -> bool:
     """Whether no node is waited for any longer."""
     lacking = filter(reading_pods.lacks_room, pods_of_block(trial, context))
-    since = datetime.fromtimestamp(trial.turn.began_s or context.now_s, UTC)
+    since = datetime.fromtimestamp(trial.period.began_s or context.now_s, UTC)
     wait = shortest_wait(lacking, context.observed, context.spec, since)
     return wait is not None and wait.left_s <= 0
 

@@ -15,11 +15,11 @@ from specdecode_operator.trial.state import (
     End,
     Kind,
     Origin,
+    Period,
     Phase,
     Target,
     Trial,
     TrialOutcome,
-    Turn,
 )
 
 TRIALS_OFF = "trials are switched off for this operator (--no-trials)"
@@ -41,8 +41,8 @@ def proceed(
         return replace(record, trial=trial)
     outcome = _overruled(trial, target, now, situation)
     if outcome is None and not trial.is_published:
-        hold = f"waits for the creation of SpecDecodeTrial {trial.name}"
-        return replace(record, trial=replace(trial, hold=hold))
+        why = f"waits for the creation of SpecDecodeTrial {trial.name}"
+        return replace(record, trial=replace(trial, blocked_by=why))
     if outcome is None:
         rested = _rest(trial, situation)
         trial = advanced(trial, _stepped(rested, context), situation.now_s)
@@ -99,10 +99,10 @@ def _rest(trial: Trial, situation: Situation) -> Trial:
             trial,
             is_paused=True,
             pause_began_s=situation.now_s,
-            turn=Turn(2 * trial.turn.pair),
+            period=Period(2 * trial.period.pair),
             first_half=NO_HALF,
             open=NO_HALF,
-            hold="paused by a user",
+            blocked_by="paused by a user",
         )
     if trial.is_paused and not wants_pause:
         paused_s = trial.paused_s + situation.now_s - trial.pause_began_s
@@ -110,7 +110,7 @@ def _rest(trial: Trial, situation: Situation) -> Trial:
             trial,
             is_paused=False,
             paused_s=paused_s,
-            hold="",
+            blocked_by="",
             ledgers={},
             window_s=situation.now_s,
         )

@@ -200,7 +200,9 @@ def _running(trial: Trial, owner: Resource, now_s: float) -> Manifest:
         | ({"block": block} if block else {})
         | {
             "phase": "Paused" if trial.is_paused else trial.phase.value,
-            "message": (trial.hold or (trial.judgement.message if trial.judgement else ""))[:1024],
+            "message": (trial.blocked_by or (trial.judgement.message if trial.judgement else ""))[
+                :1024
+            ],
             "evidence": verdict_record.write(trial, trial.evidence, guard, now_s),
             "state": state_of(trial),
         }
@@ -224,11 +226,11 @@ def _block(trial: Trial, timing: TrialTiming) -> Manifest:
     """The present block of a trial that restarts pods; empty outside of blocks."""
     if not block_pods.in_block(trial):
         return {}
-    turn = trial.turn
-    end_s = None if turn.counted_s is None else restarts.border_s(trial, timing)
-    times = {"since": turn.began_s, "countedSince": turn.counted_s, "nextChange": end_s}
+    period = trial.period
+    end_s = None if period.counted_s is None else restarts.border_s(trial, timing)
+    times = {"since": period.began_s, "countedSince": period.counted_s, "nextChange": end_s}
     return {
-        "pair": turn.pair,
+        "pair": period.pair,
         "arm": block_pods.role_now(trial).value.capitalize(),
         **{name: timestamp(at_s) for name, at_s in times.items() if at_s is not None},
     }

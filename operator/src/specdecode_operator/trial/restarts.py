@@ -53,12 +53,12 @@ from specdecode_operator.trial.state import (
     NO_HALF,
     End,
     HalfPair,
+    Period,
     Phase,
     Startup,
     Table,
     Trial,
     TrialOutcome,
-    Turn,
 )
 
 MAX_PODS = 8
@@ -101,15 +101,15 @@ def step(trial: Trial, context: TrialContext) -> Trial:
         return _prepare(trial, context)
     if trial.is_paused:
         return _judged(trial, context) if is_over(trial, context) else trial
-    if trial.turn.began_s is None:
-        trial = replace(trial, turn=replace(trial.turn, began_s=context.now_s))
+    if trial.period.began_s is None:
+        trial = replace(trial, period=replace(trial.period, began_s=context.now_s))
     found = pods_of_block(trial, context) if role_now(trial) is Role.CANDIDATE else ()
     if broken := does_not_start(trial, context, found, "the candidate"):
         return replace(trial, outcome=broken)
     trial = watched(trial, context)
     if trial.outcome is not None:
         return trial
-    if trial.turn.placed_s is None:
+    if trial.period.placed_s is None:
         return _place(trial, context)
     return _measure(trial, context)
 
@@ -138,31 +138,31 @@ def is_settled(trial: Trial, context: TrialContext) -> bool:
 
 def border_s(trial: Trial, timing: TrialTiming) -> float | None:
     """When the present block begins to count, or ends, in seconds since 1970; None: unknown yet."""
-    restarts, turn = restarts_of(trial), trial.turn
-    if turn.counted_s is not None:
-        return turn.counted_s + block_s(restarts, trial.seed, turn.pair, timing.block_s)
-    return None if turn.placed_s is None else turn.placed_s + timing.warm_up_s
+    restarts, period = restarts_of(trial), trial.period
+    if period.counted_s is not None:
+        return period.counted_s + block_s(restarts, trial.seed, period.pair, timing.block_s)
+    return None if period.placed_s is None else period.placed_s + timing.warm_up_s
 
 
 def _prepare(trial: Trial, context: TrialContext) -> Trial:
     """Count what the pods in force answer; the first block begins with new ones."""
     ready = context.ready(names.ROLE_STABLE, trial.old.config_hash)
     if context.snapshot is None or not ready:
-        hold = "" if ready else "no pod of the configuration in force serves"
+        why = "" if ready else "no pod of the configuration in force serves"
         if is_over(trial, context):
-            return replace(trial, outcome=TrialOutcome(End.INCONCLUSIVE, "NoPods", hold))
-        return replace(trial, hold=hold)
+            return replace(trial, outcome=TrialOutcome(End.INCONCLUSIVE, "NoPods", why))
+        return replace(trial, blocked_by=why)
     trial = counted(trial, context, ready)
     restarts = noted(restarts_of(trial), trial, context, ready)
     if restarts is None:
-        return replace(trial, hold="counts what the configuration in force answers")
+        return replace(trial, blocked_by="counts what the configuration in force answers")
     return replace(
         trial,
         phase=Phase.MEASURING,
         since_s=context.now_s,
         restarts=restarts,
         ledgers={},
-        hold="",
+        blocked_by="",
     )
 
 
@@ -170,33 +170,35 @@ def _place(trial: Trial, context: TrialContext) -> Trial:
     """Wait until all pods of the block serve, and no other one does."""
     ready, wanted = serving(trial, context), context.spec.replicas
     if wanted == 0:
-        trial = replace(trial, hold="no replicas are wanted")
+        trial = replace(trial, blocked_by="no replicas are wanted")
         return _judged(trial, context) if is_over(trial, context) else trial
     others = [pod for pod in context.pods(names.ROLE_STABLE) if not is_of_block(trial, pod)]
     if ready and len(ready) >= wanted and not others:
-        turn, now_s = trial.turn, context.now_s
+        period, now_s = trial.period, context.now_s
         pod_s = start_time_s(ready, context.startup_s)
-        startup = longest(turn.startup, Startup(pod_s, now_s - (turn.began_s or now_s)))
-        return replace(trial, turn=replace(turn, placed_s=now_s, startup=startup), hold="")
+        startup = longest(period.startup, Startup(pod_s, now_s - (period.began_s or now_s)))
+        return replace(
+            trial, period=replace(period, placed_s=now_s, startup=startup), blocked_by=""
+        )
     if end := late(trial, context):
         return replace(trial, outcome=end)
     if has_no_room(trial, context):
         return without_room(trial, context)
     which = "the candidate" if role_now(trial) is Role.CANDIDATE else "the configuration in force"
-    hold = f"block {trial.turn.number + 1}: {len(ready)} of {wanted} pods serve {which}"
-    trial = replace(trial, hold=hold)
+    why = f"block {trial.period.number + 1}: {len(ready)} of {wanted} pods serve {which}"
+    trial = replace(trial, blocked_by=why)
     return _judged(trial, context) if is_over(trial, context) else trial
 
 
 def _measure(trial: Trial, context: TrialContext) -> Trial:
-    snapshot, turn = context.snapshot, trial.turn
+    snapshot, period = context.snapshot, trial.period
     if snapshot is None:
         return _judged(trial, context) if is_over(trial, context) else trial
     trial = counted(trial, context, serving(trial, context))
-    if turn.counted_s is None:
-        if snapshot.at_s - (turn.placed_s or snapshot.at_s) < context.timing.warm_up_s:
+    if period.counted_s is None:
+        if snapshot.at_s - (period.placed_s or snapshot.at_s) < context.timing.warm_up_s:
             return trial
-        return cut(replace(trial, turn=replace(turn, counted_s=snapshot.at_s)))
+        return cut(replace(trial, period=replace(period, counted_s=snapshot.at_s)))
     end_s = border_s(trial, context.timing)
     if end_s is not None and snapshot.at_s < end_s:
         return _judged(replace(trial, open=_with_known(trial, _half(trial))), context)
@@ -205,21 +207,21 @@ def _measure(trial: Trial, context: TrialContext) -> Trial:
 
 def _closed(trial: Trial, context: TrialContext, at_s: float) -> Trial:
     """End a block; a pair counts when both of its blocks are complete."""
-    turn, half = trial.turn, _half(trial)
-    turn_s = turn.first_half_s + at_s - (turn.counted_s or at_s)
-    if turn.number % 2 == 0:
-        after = Turn(
-            turn.number + 1, first_half_s=turn_s, began_s=context.now_s, startup=turn.startup
+    period, half = trial.period, _half(trial)
+    period_s = period.first_half_s + at_s - (period.counted_s or at_s)
+    if period.number % 2 == 0:
+        after = Period(
+            period.number + 1, first_half_s=period_s, began_s=context.now_s, startup=period.startup
         )
         open_pair = _with_known(trial, half)
-        trial = replace(trial, turn=after, first_half=half, open=open_pair, ledgers={})
+        trial = replace(trial, period=after, first_half=half, open=open_pair, ledgers={})
         return _judged(trial, context)
     closed = replace(
         trial,
         evidence=close_pair(_pairs(trial), half.baseline, half.candidate),
-        measured_s=trial.measured_s + turn_s,
-        restarts=replace(restarts_of(trial), startup=turn.startup),
-        turn=Turn(turn.number + 1, began_s=context.now_s),
+        measured_s=trial.measured_s + period_s,
+        restarts=replace(restarts_of(trial), startup=period.startup),
+        period=Period(period.number + 1, began_s=context.now_s),
         first_half=NO_HALF,
         open=NO_HALF,
         ledgers={},
@@ -248,7 +250,7 @@ def _half(trial: Trial) -> HalfPair:
     }
     role = role_now(trial)
     arm = trial.target.arm if role is Role.CANDIDATE else trial.old
-    if trial.turn.counted_s is not None:
+    if trial.period.counted_s is not None:
         arms[role] += [each.cut()[1].get(arm, ArmEvidence()) for each in trial.ledgers.values()]
     return HalfPair(pool(arms[Role.BASELINE]), pool(arms[Role.CANDIDATE]))
 

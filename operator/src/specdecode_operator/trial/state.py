@@ -81,7 +81,7 @@ NO_STARTUP = Startup()
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Period:
     """One of the two halves of a pair in which pods run one table each.
 
     `placed_s` is when all of them were seen to; `counted_s` when the washout was over.
@@ -195,7 +195,7 @@ class Trial:
     """How pods restart between the turns; None where they need not."""
     pods: tuple[str, ...] = ()
     """Uids of the pods that take turns, in the order in which they were taken."""
-    turn: Turn = Turn()
+    period: Period = Period()
     ledgers: Mapping[str, Ledger] = field(default_factory=lambda: MappingProxyType({}))
     """By the uid of the pod."""
     evidence: TurnEvidence | PodEvidence = field(default_factory=TurnEvidence)
@@ -208,7 +208,7 @@ class Trial:
     """Number of the open window of arms on separate pods, which began at `window_s`."""
     window_s: float = 0.0
     judgement: Judgement | None = None
-    hold: str = ""
+    blocked_by: str = ""
     """Why it does not continue."""
     settled: frozenset[str] = frozenset()
     """Uids of the pods that run the table of the verdict."""
@@ -223,13 +223,13 @@ class Trial:
         judgement = replace(self.judgement, strata=(), rails=()) if self.judgement else None
         return replace(
             self,
-            turn=Turn(2 * self.turn.pair),
+            period=Period(2 * self.period.pair),
             first_half=NO_HALF,
             open=NO_HALF,
             ledgers=MappingProxyType({}),
             settled=frozenset(),
             judgement=judgement if self.phase.is_ending else None,
-            hold="",
+            blocked_by="",
         )
 
     def elapsed_s(self, now_s: float) -> float:

@@ -182,11 +182,15 @@ def health(trial: Trial) -> tuple[bool | None, str, str]:
         is_good = trial.outcome.end == "Promoted"
         word = {"Promoted": "Promoted", "RolledBack": "Regressed"}.get(trial.outcome.end)
         return is_good, word or "Inconclusive", trial.outcome.message
-    told = trial.judgement
-    if told is None or told.verdict is Verdict.NO_DATA:
-        has_silence = "does not answer" in trial.hold
+    judgement = trial.judgement
+    if judgement is None or judgement.verdict is Verdict.NO_DATA:
+        has_silence = "does not answer" in trial.blocked_by
         reason = "MetricsUnavailable" if has_silence else "InsufficientSamples"
-        return None, reason, trial.hold or (told.message if told else "nothing is measured yet")
-    if told.reason in ("TooFewRequests", "TooFewPairs", "TooLittleCovered", "TooSoon"):
-        return None, "InsufficientSamples", told.message
-    return True, "NoRegression", told.message
+        return (
+            None,
+            reason,
+            trial.blocked_by or (judgement.message if judgement else "nothing is measured yet"),
+        )
+    if judgement.reason in ("TooFewRequests", "TooFewPairs", "TooLittleCovered", "TooSoon"):
+        return None, "InsufficientSamples", judgement.message
+    return True, "NoRegression", judgement.message

@@ -83,6 +83,11 @@ def user_trial(
     )
 
 
+def refused(found: UserTrial, why: str) -> UserTrial:
+    """The trial, refused because the API server would not accept its candidate."""
+    return replace(found, target=None, refusal=_refused("InvalidCandidate", why))
+
+
 def begin_user(
     record: Record,
     now: InForce,

@@ -20,12 +20,12 @@ def test_kubectl_and_an_autoscaler_scale_without_a_restart(stage, world, api, un
     scale = [*kubectl, "-n", chat.namespace, "scale", "sdd/chat", "--replicas=3"]
     subprocess.run(scale, check=True, capture_output=True)
 
-    def is_told():  # pods are ready before the Deployment's controller has counted them
+    def is_reported():  # pods are ready before the Deployment's controller has counted them
         status = chat.resource()["status"]
         counts = ("replicas", "readyReplicas", "updatedReplicas")
         return [status[count] for count in counts] == [3, 3, 3]
 
-    until(lambda: chat.look(is_told))
+    until(lambda: chat.look(is_reported))
     assert uids < {pod["metadata"]["uid"] for pod in chat.pods()}
     found = api.client.get(RESOURCE.path(chat.namespace, "chat") + "/scale").json()
     assert (found["spec"]["replicas"], found["status"]["replicas"]) == (3, 3)

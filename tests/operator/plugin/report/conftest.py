@@ -122,7 +122,7 @@ def advice():
         "validityKey": "key",
         "madeAt": "2026-11-21T10:00:00Z",
         "patchHint": "kubectl patch sdd chat -n default --type merge -p '{}'",
-        "bands": [
+        "batchBuckets": [
             {"batchSize": 4, "decodeSteps": 1500, "best": 1, "rates": {"1": "50.0", "3": "25.0"}},
             {"batchSize": 8, "decodeSteps": 500, "rates": {"1": "NaN", "10": "20.0", "2": "30.0"}},
         ],

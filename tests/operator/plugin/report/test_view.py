@@ -201,7 +201,7 @@ def test_the_recommended_draft_steps_are_marked_in_word_and_plot(example, sectio
 
 @pytest.mark.parametrize("value", ["NaN", "", "inf", "-", "1e999"])
 def test_a_rate_that_is_no_finite_number_has_no_bar(example, section, advice, value):
-    advice["bands"] = [{"batchSize": 1, "decodeSteps": 1, "best": 0, "rates": {"0": value}}]
+    advice["batchBuckets"] = [{"batchSize": 1, "decodeSteps": 1, "best": 0, "rates": {"0": value}}]
     part = section("recommendation", example() | {"status": {"recommendation": advice}})
     assert rows(part, 1) == (("0", "–", "recommended"),)
     assert part.figures[1].plot.boxes == ()

@@ -12,6 +12,7 @@ from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.in_force import InForceSpec
 from specdecode_operator.plugin.report.gathered import Gathered
 from specdecode_operator.plugin.report.page import PageFigure, PageSection, PageTable
+from specdecode_operator.trial.candidate import DEFAULT_PAGE_SIZE
 
 REASONS = {
     "FollowsSpec": "It is the configuration of the spec.",
@@ -62,7 +63,7 @@ def _facts(
         ("Reason", reason),
         ("Speculation", speculation_text(dict(spec))),
         ("Draft", str((speculation.get("draft") or {}).get("uri") or "")),
-        ("Page size", str(spec.get("pageSize") or "")),
+        ("Page size", str(spec.get("pageSize", DEFAULT_PAGE_SIZE))),
         ("Engine image", str(engine.get("image") or "that of the operator")),
         ("Revision", f"{revision.name} (number {revision.number})" if revision else ""),
         ("Config hash", str(effective.get("configHash") or "")),

@@ -103,9 +103,9 @@ def mean_steps(steps: Mapping[tuple[int, int], float]) -> dict[int, float]:
     """Mean draft steps by batch bucket, weighted with decode steps."""
     means = {}
     for bucket in sorted({at for at, _ in steps}):
-        here = {depth: number for (at, depth), number in steps.items() if at == bucket}
+        here = {num_steps: number for (at, num_steps), number in steps.items() if at == bucket}
         if (total := sum(here.values())) > 0.0:
-            means[bucket] = sum(depth * number for depth, number in here.items()) / total
+            means[bucket] = sum(num_steps * number for num_steps, number in here.items()) / total
     return means
 
 

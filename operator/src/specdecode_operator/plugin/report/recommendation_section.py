@@ -23,9 +23,9 @@ def recommendation_section(given: Gathered) -> PageSection:
         why = why_none(given.resource)
         text = f"There is no recommendation: {why}."
         return PageSection("recommendation", TITLE, missing=(text,))
-    bands = advice.get("bands") or ()
+    buckets = advice.get("batchBuckets") or ()
     figures = [_recommended(advice)]
-    figures += [_band(index, each) for index, each in enumerate(bands)]
+    figures += [_band(index, each) for index, each in enumerate(buckets)]
     return PageSection(
         "recommendation",
         TITLE,
@@ -33,7 +33,7 @@ def recommendation_section(given: Gathered) -> PageSection:
         facts=_facts(advice),
         figures=tuple(figures),
         code=str(advice.get("patchHint") or ""),
-        missing=() if bands else ("The recommendation contains no measured batch sizes.",),
+        missing=() if buckets else ("The recommendation contains no measured batch sizes.",),
     )
 
 
@@ -55,16 +55,16 @@ def _recommended(advice: Mapping[str, Any]) -> PageFigure:
     return PageFigure(PageTable("Recommended table", ("Batch size from", "Draft steps"), rows))
 
 
-def _band(index: int, band: Mapping[str, Any]) -> PageFigure:
+def _band(index: int, bucket: Mapping[str, Any]) -> PageFigure:
     """Tokens per second in one batch bucket."""
-    name = bucket_name(int(band["batchSize"]))
-    title = f"Batch size {name}, {int(band['decodeSteps']):,} decode steps"
-    rates = {depth: finite(rate) for depth, rate in (band.get("rates") or {}).items()}
-    best = str(band.get("best"))
+    name = bucket_name(int(bucket["batchSize"]))
+    title = f"Batch size {name}, {int(bucket['decodeSteps']):,} decode steps"
+    rates = {num_steps: finite(rate) for num_steps, rate in (bucket.get("rates") or {}).items()}
+    best = str(bucket.get("best"))
     ordered = sorted(rates.items(), key=lambda item: finite(item[0]) or 0.0)
     bars = [
-        PlotBar(depth, rate, number(rate, 1), "◀ best" if depth == best else "")
-        for depth, rate in ordered
+        PlotBar(num_steps, rate, number(rate, 1), "◀ best" if num_steps == best else "")
+        for num_steps, rate in ordered
     ]
     rows = tuple((bar.label, bar.text, "recommended" if bar.mark else "") for bar in bars)
     table = PageTable(title, ("Draft steps", "Tokens/s", ""), rows)
