@@ -48,11 +48,12 @@ _EXEMPTION = re.compile(r"vocabulary: allow (?P<word>[^:<]+): (?P<reason>\S.*?)(
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A pattern, what to write instead, and the contexts in which its matches are allowed."""
+    """A pattern, what to write instead, contexts in which it is allowed, and where it counts."""
 
     pattern: re.Pattern[str]
     use: str
     allowed: re.Pattern[str] | None
+    files: re.Pattern[str] | None = None  # the beginnings of their paths; None for all
 
     def findings(self, passage: Passage) -> Iterator[tuple[int, str]]:
         """Yield line and text of every match that no context allows."""
@@ -85,17 +86,19 @@ def read_rules(table: str) -> tuple[Rule, ...]:
     """Read the table.
 
     Raises:
-        ValueError: a row without its two or three columns.
+        ValueError: a row without its two to four columns.
     """
     rules = []
     for number, line in enumerate(table.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         pattern, use, *rest = line.split("\t")
-        if not use or len(rest) > 1:
-            raise ValueError(f"vocabulary.tsv:{number}: write pattern, replacement, contexts")
-        allowed = _compiled(rest[0]) if rest and rest[0] else None
-        rules.append(Rule(_compiled(pattern), use, allowed))
+        if not use or len(rest) > 2:
+            raise ValueError(
+                f"vocabulary.tsv:{number}: write pattern, replacement, contexts, files"
+            )
+        allowed, files = (_compiled(text) if text else None for text in (*rest, "", "")[:2])
+        rules.append(Rule(_compiled(pattern), use, allowed, files))
     return tuple(rules)
 
 
@@ -108,6 +111,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def check_text(file: str, text: str, rules: Sequence[Rule]) -> Iterator[tuple[Finding, Passage]]:
     """Yield what is found in one file, and the passage that holds it."""
+    rules = [rule for rule in rules if rule.files is None or rule.files.match(file)]
     for passage in passages_of(file, text):
         for rule in rules:
             for line, found in rule.findings(passage):

@@ -42,7 +42,7 @@ BLOCK = "10m"
 VERDICT = ("RolledBack", "FailuresRail")
 WAIT_S = 240.0
 OLD, NEW = [1, 7], [7]
-"""Depths that the resource begins with, and those of the edit."""
+"""Candidate draft steps that the resource begins with, and those of the edit."""
 
 
 @dataclass(slots=True)
@@ -149,10 +149,10 @@ async def _start_pods(api: Api, fleet: Fleet, name: str) -> list[Engine]:
     return engines
 
 
-def _guarded(name: str, depths: list[int]) -> Manifest:
+def _guarded(name: str, steps: list[int]) -> Manifest:
     manifest = resource(name)
     spec = manifest["spec"]
-    adaptive = {"policy": "Goodput", "batchSizes": [{"from": 1, "candidateSteps": depths}]}
+    adaptive = {"policy": "Goodput", "batchSizes": [{"from": 1, "candidateSteps": steps}]}
     speculation = spec["speculation"] | {"numSteps": max(OLD), "adaptive": adaptive}
     switchback, guard = {"block": BLOCK}, {"maxDuration": "12h"}
     rollout = {"mode": "Manual", "editPolicy": "Guarded", "switchback": switchback, "guard": guard}

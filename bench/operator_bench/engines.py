@@ -69,7 +69,7 @@ class Engine:
             self.metrics.count_error(500)
 
     def take(self, document: Mapping[str, object]) -> None:
-        """Choose depths by another table."""
+        """Choose draft steps by another table."""
         entries = {bound: TableEntry.model_validate(each) for bound, each in document.items()}
         self.table = table_hash(self.policy, entries)
 

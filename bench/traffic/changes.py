@@ -26,7 +26,7 @@ def image_change(scene: Scene) -> None:
 
 
 def restart_change(scene: Scene) -> None:
-    """Change what needs new pods: the depth at start."""
+    """Change what needs new pods: the draft steps at start."""
     scene.patch({"speculation": {"numSteps": 1}})
 
 

@@ -46,7 +46,7 @@ EQUAL: Manifest = {
 }
 """A verdict needs eleven pairs of blocks, which fit."""
 TOO_DEEP: list[Manifest] = [{"from": 1, "candidateSteps": [16]}]
-# Long enough at depth 1 that its cost is known for every batch size, then at 16 for good.
+# Long enough at 1 draft step that its cost is known for every batch size, then at 16 for good.
 STUBBORN: list[Manifest] = [
     {
         "from": 1,
@@ -70,7 +70,7 @@ class Ended:
 
 
 def too_deep(scene: Scene) -> Ended:
-    """Leave only the deepest depth; the operator is killed in the middle of the trial."""
+    """Leave only the most draft steps; the operator is killed in the middle of the trial."""
     _unguarded(scene, {"policy": "Goodput", "batchSizes": FREE_CHOICE})
     scene.patch({"speculation": {"adaptive": {"batchSizes": TOO_DEEP}}})
     scene.wait("trial that measures", lambda _: _measures(_latest(scene)), WAIT_S)
@@ -138,7 +138,7 @@ def equal_tables(scene: Scene) -> Ended:
     bursts, started = Bursts.drawn(seed=1), time.monotonic()
     with scene.load.more(sticky_clients(), bursts.is_on) as load:
         for number, name in enumerate(names):
-            # With a single depth there is nothing to decide, whatever the average weighs.
+            # With a single candidate there is nothing to decide, whatever the average weighs.
             table = [{**FIVE_STEPS[0], "emaAlpha": round(0.3 + number / 100, 2)}]
             manifest = _trial(name, {"speculation": {"adaptive": {"batchSizes": table}}})
             scene.cluster.kubectl("create", "-f", "-", given=json.dumps(manifest))

@@ -188,7 +188,7 @@ BAD = {
         {"speculation": {"algorithm": "NGRAM", "draft_path": "d"}},
         "speculation: algorithm NGRAM takes no draft_path: remove it",
     ),
-    "none with depth": (
+    "none with draft steps": (
         {"speculation": {"num_steps": 1}},
         "speculation: algorithm NONE does not draft: remove num_steps",
     ),
@@ -208,7 +208,7 @@ BAD = {
         {"speculation": {"algorithm": "NGRAM", "topk": 2, "num_steps": 2, "num_draft_tokens": 9}},
         "num_draft_tokens 9 is outside 2..7, the bounds for topk 2 and num_steps 2",
     ),
-    "depth at start": (
+    "draft steps at start": (
         {
             "speculation": {
                 "algorithm": "NGRAM",
@@ -218,7 +218,7 @@ BAD = {
         },
         "speculation: num_steps 2 is in no entry of the table: use one of [1, 3]",
     ),
-    "depth at start outside a default table": (
+    "draft steps at start outside a default table": (
         {"speculation": {"algorithm": "NGRAM", "num_steps": 2, "policy": "ema"}},
         "speculation: num_steps 2 is in no entry of the table: use one of [0, 1, 3, 5, 7]",
     ),
@@ -230,7 +230,7 @@ BAD = {
         {"speculation": {"algorithm": "NGRAM", "ngram": {"min_breadth": 11}}},
         "min_breadth 11 is more than max_breadth 10: lower it or raise max_breadth",
     ),
-    "match longer than the depth": (
+    "match longer than max_depth": (
         {"speculation": {"algorithm": "NGRAM", "ngram": {"min_match": 9, "max_depth": 8}}},
         "min_match 9 is more than max_depth 8: lower it or raise max_depth",
     ),
@@ -252,7 +252,7 @@ BAD = {
         {"speculation": {"table_path": "table.json"}},
         "algorithm NONE does not draft: remove table_path",
     ),
-    "a depth twice": (
+    "draft steps twice": (
         {"speculation": {"table": {"1": {"candidate_steps": [1, 3, 1]}}}},
         "speculation.table.1.candidate_steps: every value may occur once: remove the repeated [1]",
     ),

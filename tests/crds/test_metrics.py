@@ -1,4 +1,4 @@
-"""The contract of series: names that do not clash, bands that cover, a name for every table."""
+"""The contract of series: names that do not clash, buckets that cover, a name for every table."""
 
 import pytest
 
@@ -22,18 +22,18 @@ def test_no_two_series_have_a_sample_in_common():
 
 def test_bands_hold_every_batch_size():
     for size in range(1, 2000):
-        band = batch_bucket(size)
-        assert band in metrics.BATCH_BUCKETS
-        assert band <= size
-        assert size < 2 * band or band == metrics.BATCH_BUCKETS[-1]
+        bucket = batch_bucket(size)
+        assert bucket in metrics.BATCH_BUCKETS
+        assert bucket <= size
+        assert size < 2 * bucket or bucket == metrics.BATCH_BUCKETS[-1]
 
 
 @pytest.mark.parametrize(
-    ("tokens", "band"), [(1, "short"), (255, "short"), (256, "medium"), (2047, "medium"),
+    ("tokens", "length"), [(1, "short"), (255, "short"), (256, "medium"), (2047, "medium"),
                          (2048, "long"), (100_000, "long")]
 )  # fmt: skip
-def test_prompts_are_short_medium_or_long(tokens, band):
-    assert prompt_length(tokens) == band
+def test_prompts_are_short_medium_or_long(tokens, length):
+    assert prompt_length(tokens) == length
 
 
 def test_a_table_is_called_the_same_however_it_is_written():

@@ -42,11 +42,11 @@ def test_default_width_fits_every_tree(topk, steps):
         (None, (0, 1, 2, 5, 7), 2),
     ],
 )
-def test_depth_at_start(chosen, candidates, effective):
+def test_draft_steps_at_start(chosen, candidates, effective):
     assert effective_num_steps(Algorithm.EAGLE, chosen, candidates) == effective
 
 
-def test_plain_decoding_has_depth_0():
+def test_plain_decoding_has_no_draft_steps():
     assert effective_num_steps(Algorithm.NONE, None, ()) == 0
 
 

@@ -96,7 +96,7 @@ def test_what_the_resource_takes_is_read():
     }
 
 
-def test_depths_at_the_bounds_are_read():
+def test_candidate_steps_at_the_bounds_are_read():
     everything = {"999999": {"candidate_steps": list(range(MAX_CANDIDATES))}}
     assert read_table(everything, Policy.GOODPUT, 16).entries.keys() == {"999999"}
 
@@ -218,13 +218,13 @@ BAD: dict[str, tuple[object, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize(("document", "says"), BAD.values(), ids=BAD)
 def test_a_mistake_is_said_with_place_value_and_remedy(document, says):
-    (said,) = mistakes(document)
-    assert said.startswith(says[0])
-    assert all(part in said for part in says), said
+    (warning,) = mistakes(document)
+    assert warning.startswith(says[0])
+    assert all(part in warning for part in says), warning
 
 
 def test_every_mistake_is_said_at_once():
-    said = mistakes(
+    warning = mistakes(
         {
             "candidate_steps": [1, 3],
             "warmup_batches": -1,
@@ -236,7 +236,7 @@ def test_every_mistake_is_said_at_once():
             "64": 3,
         }
     )
-    assert [sentence.partition(": ")[0] for sentence in said] == [
+    assert [sentence.partition(": ")[0] for sentence in warning] == [
         *("update_intervall", "strategy", "warmup_batches"),
         *("0", "1.up_hysteresis", "1.ema_alpha"),
         *("8.emaalpha", "8.candidate_steps[1]", "8.candidate_steps[2]", "64"),
@@ -258,11 +258,11 @@ def test_every_mistake_is_said_at_once():
     ],
 )
 def test_a_table_of_before_batch_sizes_is_shown_rewritten(flat, rewritten):
-    (said,) = mistakes(flat)
-    assert said.startswith(
+    (warning,) = mistakes(flat)
+    assert warning.startswith(
         "document: draft steps are chosen by batch size, and no key is a batch size: "
     )
-    pasted = json.loads(said.partition(": write ")[2])
+    pasted = json.loads(warning.partition(": write ")[2])
     assert pasted == rewritten
     entry = read_table(pasted, Policy.EMA).entries["1"]
     assert list(entry.candidate_steps) == next(iter(flat.values()))
@@ -270,11 +270,11 @@ def test_a_table_of_before_batch_sizes_is_shown_rewritten(flat, rewritten):
 
 def test_a_start_in_no_entry_is_refused_with_those_there_are():
     table = {"1": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [0, 1]}}
-    said = "num_steps 2 is in no entry of the table: use one of [0, 1, 3]"
-    assert mistakes(table, num_steps=2) == (said,)
+    warning = "num_steps 2 is in no entry of the table: use one of [0, 1, 3]"
+    assert mistakes(table, num_steps=2) == (warning,)
     assert read_table(table, Policy.STATIC, 0).entries
     broken = {**table, "1": {"candidate_steps": [1, 3], "ema_alpha": 0}}
-    assert mistakes(broken, num_steps=2)[1:] == (said,), "with other mistakes"
+    assert mistakes(broken, num_steps=2)[1:] == (warning,), "with other mistakes"
     unreadable = {**table, "1": {"candidate_steps": "2"}}
     assert len(mistakes(unreadable, num_steps=2)) == 1, "2 may have been meant there"
 
@@ -289,49 +289,50 @@ def test_a_file_may_ask_for_a_policy():
     assert asked.warnings == ("strategy: names policy ema, but policy goodput is in use",)
     theirs = read_table({**table, "strategy": "throughput_aware"}, Policy.GOODPUT)
     assert theirs.policy is Policy.GOODPUT
-    (said,) = theirs.warnings
-    assert said.startswith("strategy: throughput_aware is read as policy goodput")
+    (warning,) = theirs.warnings
+    assert warning.startswith("strategy: throughput_aware is read as policy goodput")
 
 
-def doubts(steps: list[int], policy: Policy = Policy.EMA, **fields: float) -> tuple[str, ...]:
+def warnings_of(steps: list[int], policy: Policy = Policy.EMA, **fields: float) -> tuple[str, ...]:
     return read_table({"4": {"candidate_steps": steps, **fields}}, policy).warnings
 
 
-def test_depths_without_a_band_between_them_are_doubted_under_ema():
-    (said,) = doubts([1, 3], down_hysteresis=0.0)
-    assert said == (
+def test_candidate_steps_without_a_margin_between_them_are_warned_of_under_ema():
+    (warning,) = warnings_of([1, 3], down_hysteresis=0.0)
+    assert warning == (
         "4: num_steps 1 rises to 3 above 0.5 accepted tokens, and 3 falls back at 0.5: the policy "
         "oscillates; lower down_hysteresis 0 below up_hysteresis 0"
     )
-    assert len(doubts([1, 3, 5], up_hysteresis=-0.3)) == 2
-    assert doubts([1, 3, 5, 7]) == doubts([5], down_hysteresis=1.0) == ()
-    assert doubts([1, 3], Policy.GOODPUT, down_hysteresis=0.0) == ()
-    assert doubts([1, 3], Policy.STATIC, down_hysteresis=0.0) == ()
+    assert len(warnings_of([1, 3, 5], up_hysteresis=-0.3)) == 2
+    assert warnings_of([1, 3, 5, 7]) == warnings_of([5], down_hysteresis=1.0) == ()
+    assert warnings_of([1, 3], Policy.GOODPUT, down_hysteresis=0.0) == ()
+    assert warnings_of([1, 3], Policy.STATIC, down_hysteresis=0.0) == ()
 
 
-def test_a_depth_above_plain_decoding_that_is_never_kept_is_doubted():
-    band, kept = doubts([0, 1, 3], down_hysteresis=0.0)
-    assert band.startswith("4: num_steps 1 rises to 3")
+def test_draft_steps_above_plain_decoding_that_are_never_kept_are_warned_of():
+    margin, kept = warnings_of([0, 1, 3], down_hysteresis=0.0)
+    assert margin.startswith("4: num_steps 1 rises to 3")
     assert kept.startswith(
         "4: num_steps 1 falls to 0 at 0.5 accepted tokens and rises to 3 above 0.5"
     )
-    assert doubts([0, 1, 3]) == doubts([0, 1], down_hysteresis=0.0) == ()
+    assert warnings_of([0, 1, 3]) == warnings_of([0, 1], down_hysteresis=0.0) == ()
 
 
 def test_a_ceiling_that_takes_back_a_rise_is_doubted():
-    (first, second) = doubts([1, 3, 7], ceiling_coeff=1)
+    (first, second) = warnings_of([1, 3, 7], ceiling_coeff=1)
     assert "num_steps 1 rises to 3 above 0.5 accepted tokens, where ceiling_coeff 1 caps" in first
     assert first.endswith("at 1: the policy oscillates; raise ceiling_coeff to 4 or set it to 0")
     assert second.endswith("at 3: the policy oscillates; raise ceiling_coeff to 2.4 or set it to 0")
-    assert doubts([1, 3, 7], ceiling_coeff=4) == doubts([3], ceiling_coeff=0.1) == ()
-    (low,) = doubts([1, 3], ceiling_coeff=16, up_hysteresis=-0.7, down_hysteresis=-1)
+    assert warnings_of([1, 3, 7], ceiling_coeff=4) == warnings_of([3], ceiling_coeff=0.1) == ()
+    (low,) = warnings_of([1, 3], ceiling_coeff=16, up_hysteresis=-0.7, down_hysteresis=-1)
     assert low.endswith("set it to 0")
     assert "raise ceiling_coeff" not in low
 
 
 def test_the_default_of_ema_has_the_doubts_of_its_source():
     assert {
-        said.partition(":")[0] for said in table_warnings(default_table(Policy.EMA), Policy.EMA)
+        warning.partition(":")[0]
+        for warning in table_warnings(default_table(Policy.EMA), Policy.EMA)
     } == {"8"}
     assert table_warnings(default_table(Policy.GOODPUT), Policy.GOODPUT) == ()
 
@@ -391,13 +392,13 @@ VALUES = st.recursive(
 @given(VALUES | st.dictionaries(KEYS, VALUES), st.sampled_from(Policy), st.none() | st.integers())
 def test_any_json_is_read_or_refused(document, policy, num_steps):
     read = None
-    said: tuple[str, ...] = ()
+    warning: tuple[str, ...] = ()
     try:
         read = read_table(document, policy, num_steps)
     except TableError as error:
-        said = error.mistakes
-    assert (read is None) == bool(said)
-    assert all(sentence and sentence.isprintable() for sentence in said)
+        warning = error.mistakes
+    assert (read is None) == bool(warning)
+    assert all(sentence and sentence.isprintable() for sentence in warning)
     if read is not None:
         assert read.entries
         assert num_steps is None or num_steps in candidates(read.entries)

@@ -14,7 +14,7 @@ from specdecode_operator.activity import (
     extended,
     measured,
 )
-from specdecode_operator.fleet import Reading, StepTotals
+from specdecode_operator.fleet import BucketTotals, Reading
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.observed import Key
 
@@ -25,7 +25,7 @@ START_S = end_of_period(UID, 1.8e9)
 
 def reading(pod, steps, num_steps=3, batch=8, tokens_per_step=2.5, start_s=0.0):
     """An engine that ran `steps` decode steps of `batch` requests."""
-    cells = {(batch, num_steps): StepTotals(steps, steps * batch, steps / 100)}
+    cells = {(batch, num_steps): BucketTotals(steps, steps * batch, steps / 100)}
     return Reading(
         pod, start_s, ArmKey("c", "t"), {}, cells, emitted_tokens=steps * batch * tokens_per_step
     )
@@ -108,7 +108,7 @@ def test_a_day_of_every_bucket_fits_into_four_kibibytes():
     for period in range(60):
         steps = [10**6 * period * (1 + place) for place in range(len(BATCH_BUCKETS))]
         cells = {
-            (bucket, 10): StepTotals(number, number * bucket, 1.0)
+            (bucket, 10): BucketTotals(number, number * bucket, 1.0)
             for bucket, number in zip(BATCH_BUCKETS, steps, strict=True)
         }
         one = Reading(

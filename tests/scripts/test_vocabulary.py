@@ -10,6 +10,7 @@ RULES = read_rules(
     "\\bas it stands\\b\teagerly\n"
     "\\bplaces\\b\tslots\tdecimal places|places where\n"
     "(?<!there )\\bis no (?!longer)\\w+\tis not a ...\n"
+    "\\bdepth\\b\tdraft steps\t\tcrds/|operator/\n"
 )
 
 
@@ -55,6 +56,13 @@ def test_yaml_is_checked_except_for_keys_and_a_makefile_in_comments() -> None:
 )
 def test_contexts_allow_a_word(text: str, lines: list[str]) -> None:
     assert found("a.md", text) == lines
+
+
+@pytest.mark.parametrize(
+    ("file", "lines"), [("operator/a.md", ["1: depth"]), ("engine/a.md", []), ("a/crds/a.md", [])]
+)
+def test_a_rule_may_be_for_some_files_only(file: str, lines: list[str]) -> None:
+    assert found(file, "The depth of it.\n") == lines
 
 
 def test_an_exemption_excuses_its_word_on_its_line_and_is_counted() -> None:

@@ -232,7 +232,7 @@ class Cluster:
     async def try_create(self, manifest: Manifest) -> Manifest:
         """Create a custom resource in a dry run.
 
-        A refusal is no failure of the operator: rules and policies of the cluster are tried out.
+        A refusal is not counted as a failure: rules and policies of the cluster are tried out.
         """
         _check(RESOURCE.verbs, "create", RESOURCE)
         path = RESOURCE.path(manifest["metadata"]["namespace"])

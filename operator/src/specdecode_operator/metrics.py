@@ -94,7 +94,7 @@ class Metrics:
         self._gauge("build_info", "Version of the operator.", "version").labels(version).set(1)
 
     def watch_queue(self, depth: Callable[[], float], oldest_s: Callable[[], float]) -> None:
-        """Export depth and longest wait of the queue."""
+        """Export length and longest wait of the queue."""
         self._queue_depth.set_function(depth)
         self._queue_oldest.set_function(oldest_s)
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 
-from specdecode_operator.fleet.reading import PositionTotals, Reading, StepTotals
+from specdecode_operator.fleet.reading import BucketTotals, PositionTotals, Reading
 from specdecode_operator.judge.evidence import (
     ArmEvidence,
     ArmKey,
@@ -68,7 +68,7 @@ class Pod:
             self.start_s,
             self.key,
             arms,
-            {(1, 3): StepTotals(1.0, 1.0, 0.1)},
+            {(1, 3): BucketTotals(1.0, 1.0, 0.1)},
             {(1, 1): PositionTotals(1.0, 1.0)},
         )
 

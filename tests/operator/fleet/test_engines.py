@@ -32,22 +32,22 @@ from specdecode_operator.trial.looks import Look
 MODELS = Path(__file__).parents[3] / "examples" / "models"
 HASH = "v1-0011223344556677"
 BUCKETS = {"127.0.0.1": 3, "127.0.0.2": 1}
-"""Addresses as of two pods, and the depth that each begins with."""
+"""Addresses as of two pods, and the draft steps that each begins with."""
 
 HTTP = httpx.Client(trust_env=False)
 
 
 def boot(address, port):
-    depth = BUCKETS[address]
+    num_steps = BUCKETS[address]
     return {
         "config_hash": HASH,
         "model": {"path": str(MODELS / "target"), "served_name": "chat", "context_length": 256},
         "speculation": {
             "algorithm": "STANDALONE",
             "draft_path": str(MODELS / "draft"),
-            "num_steps": depth,
+            "num_steps": num_steps,
             "policy": "static",
-            "table": {"1": {"candidate_steps": [depth]}, "200": {"candidate_steps": [0, 1, 3]}},
+            "table": {"1": {"candidate_steps": [num_steps]}, "200": {"candidate_steps": [0, 1, 3]}},
         },
         "memory": {"kv_cache_bytes": 32 * 2**20},
         "scheduling": {"max_running_requests": 8},

@@ -11,7 +11,7 @@ from specdecode_api import metrics as engine_metrics
 from specdecode_engine.stats.prometheus import EngineMetrics, RequestLatency
 from specdecode_engine.stats.snapshot import CoreSnapshot
 from specdecode_operator.engine_client import MAX_METRICS_BYTES, open_engine_client
-from specdecode_operator.fleet import BadScrape, PositionTotals, StepTotals, exposition
+from specdecode_operator.fleet import BadScrape, BucketTotals, PositionTotals, exposition
 from specdecode_operator.fleet.reading import READ, reading_of
 from specdecode_operator.judge.evidence import ArmKey, RequestSums, Stratum
 
@@ -111,7 +111,7 @@ def assert_all_of_it(reading):
     assert sum(new.first_token.counts) == 1
     assert new.first_token.counts[new.first_token.bounds_s.index(0.5)] == 1
     assert new.inter_token.counts[new.inter_token.bounds_s.index(0.005)] == 1
-    assert reading.step_totals == {(8, 3): StepTotals(5, 40, 0.5)}
+    assert reading.step_totals == {(8, 3): BucketTotals(5, 40, 0.5)}
     assert reading.positions == {(8, 1): PositionTotals(10, 9)}
     assert reading.facts["device"] == "CPU"
     assert reading.emitted_tokens == 120
@@ -164,7 +164,7 @@ async def test_what_is_not_whole_is_dropped_whole(answer, said, listen):
 
 
 def test_a_missing_line_makes_it_no_answer():
-    """Whichever sample of a stratum, a histogram or a depth is missing."""
+    """Whichever sample of a stratum, a histogram or a counter of draft steps is missing."""
     lines = TEXT.splitlines()
     for each in (
         *engine_metrics.REQUEST_SUMS,

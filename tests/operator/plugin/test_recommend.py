@@ -42,8 +42,12 @@ def test_table_plot_and_patch_are_shown(example):
 def test_why_nothing_is_recommended_is_said(example):
     assert "no engine has been observed yet" in drawn(example())
     assert "Manual measures nothing" in drawn(example(rollout={"mode": "Manual"}))
-    held = {"type": "RecommendationReady", "reason": "WithinNoise", "message": "no depth is better"}
-    assert "WithinNoise, no depth is better" in drawn(
+    held = {
+        "type": "RecommendationReady",
+        "reason": "WithinNoise",
+        "message": "no draft steps are better",
+    }
+    assert "WithinNoise, no draft steps are better" in drawn(
         example() | {"status": {"conditions": [held]}}
     )
 

@@ -6,7 +6,7 @@ import pytest
 
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry, candidates
-from specdecode_operator.fleet import PositionTotals, Reading, StepTotals
+from specdecode_operator.fleet import BucketTotals, PositionTotals, Reading
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.recommend import (
     Bounds,
@@ -34,13 +34,13 @@ def seconds(size, steps, draft_share=0.1, free_rows=32):
 
 def figures(ran, rate=0.8, decode_steps=2000, cost=seconds, scale=1.0):
     """Figures of a pod that ran these draft steps in these buckets, at 1.5 times their bound."""
-    depths: dict[tuple[int, int], StepTotals] = {}
+    totals: dict[tuple[int, int], BucketTotals] = {}
     positions: dict[tuple[int, int], PositionTotals] = {}
     for bucket, steps_run in ran.items():
         size = 1 if bucket == 1 else 1.5 * bucket
         for steps in steps_run:
             time = decode_steps * cost(size, steps) * scale
-            depths[bucket, steps] = StepTotals(decode_steps, decode_steps * size, time)
+            totals[bucket, steps] = BucketTotals(decode_steps, decode_steps * size, time)
             reached = decode_steps * size
             for place in range(1, steps + 1):
                 cell = positions.get((bucket, place), PositionTotals())
@@ -49,7 +49,7 @@ def figures(ran, rate=0.8, decode_steps=2000, cost=seconds, scale=1.0):
                     cell.reached + reached, cell.accepted + kept
                 )
                 reached = kept
-    return PodFigures(depths, positions)
+    return PodFigures(totals, positions)
 
 
 def pool(*pods):
@@ -86,7 +86,7 @@ def test_the_depth_of_each_band_is_the_one_with_most_tokens_per_second():
 
 
 def test_the_expected_gain_is_that_of_changing_over():
-    """All at depth 3, costs of 0 and 1 known a little: the gain is the ratio of the two rates."""
+    """All at 3 draft steps, costs of 0 and 1 known a little: the gain is that of both rates."""
     ran = {32: [3]}
     mostly = figures(ran, rate=0.3, decode_steps=20_000)
     some = figures({32: [0, 1]}, rate=0.3, decode_steps=30)
@@ -159,7 +159,7 @@ def test_a_table_that_was_recommended_is_not_recommended_again():
     assert isinstance(first, Recommendation)
     steps = {int(bound): entry.candidate_steps[0] for bound, entry in first.entries.items()}
     ran_now = {1: [steps[1]], 16: [steps[16]]}
-    before = figures(ran, decode_steps=30)  # of other depths, so that costs are known
+    before = figures(ran, decode_steps=30)  # of other draft steps, so that costs are known
     second = recommend(
         pool(figures(ran_now, decode_steps=30_000), before),
         static(first.num_steps, first.entries),
@@ -254,10 +254,10 @@ def test_rates_follow_the_evidence_and_are_extrapolated():
 def test_costs_are_compared_at_one_batch_size():
     """5 draft steps ran at the upper end of the bucket, 0 at the lower; lines carry them over."""
     costs = Costs({
-        (8, 5): StepTotals(100, 1500, 100 * seconds(15, 5)),
-        (4, 5): StepTotals(100, 500, 100 * seconds(5, 5)),
-        (8, 0): StepTotals(100, 1000, 100 * seconds(10, 0)),
-        (16, 3): StepTotals(5, 100, 1),
+        (8, 5): BucketTotals(100, 1500, 100 * seconds(15, 5)),
+        (4, 5): BucketTotals(100, 500, 100 * seconds(5, 5)),
+        (8, 0): BucketTotals(100, 1000, 100 * seconds(10, 0)),
+        (16, 3): BucketTotals(5, 100, 1),
     })  # fmt: skip
     assert costs.seconds(10, 5) == pytest.approx(seconds(10, 5))
     assert costs.seconds(10, 2) == pytest.approx(seconds(10, 2), rel=0.05)

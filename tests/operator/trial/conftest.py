@@ -20,7 +20,7 @@ from specdecode_api.table import TableEntry
 from specdecode_api.v1alpha1 import SpecDecodeTrial, SpecDecodeTrialStatus
 from specdecode_operator import trial
 from specdecode_operator.draft_exchange import asked_pods, presented
-from specdecode_operator.fleet import PositionTotals, Reading, StepTotals
+from specdecode_operator.fleet import BucketTotals, PositionTotals, Reading
 from specdecode_operator.fleet.sums import add
 from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, RequestSums, Stratum
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, Manifest, child_id
@@ -111,7 +111,7 @@ class World:
         self.engines = {}
         self.now_s = self.begin_s = BEGIN_S
         self.rng = random.Random(seed)
-        self.speeds = {}  # depth of the first entry, or config hash, to seconds per token
+        self.speeds = {}  # draft steps of the first entry, or config hash, to seconds per token
         self.accepts = {}
         self.fails = {}
         self.is_silent = False
@@ -287,13 +287,13 @@ class World:
         )
 
     def _figures(self):
-        """Decode steps by depth and acceptance by position, as of an engine that probes."""
+        """Decode steps by draft steps and acceptance by position, as of an engine that probes."""
         if not self.seconds_by_num_steps:
             return {}, {}
         prepared = {1, 3, 5}
         rounds = {
-            (4, depth): StepTotals(2000.0, 10_000.0, 2000.0 * self.seconds_by_num_steps[depth])
-            for depth in prepared
+            (4, steps): BucketTotals(2000.0, 10_000.0, 2000.0 * self.seconds_by_num_steps[steps])
+            for steps in prepared
         }
         positions = {(4, place): PositionTotals(20_000.0, 16_000.0) for place in range(1, 6)}
         return rounds, positions
@@ -428,14 +428,14 @@ class World:
 
     # --- time
 
-    def depth(self, engine):
+    def num_steps(self, engine):
         """Deepest candidate at a batch size of four, which is what all requests see."""
         bounds = sorted((int(bound) for bound in engine.entries if int(bound) <= 4), reverse=True)
         return max(engine.entries[str(bounds[0])].candidate_steps) if bounds else None
 
     def speed(self, engine):
         config = engine.runs
-        return self.speeds.get(config, self.speeds.get(self.depth(engine), 0.02))
+        return self.speeds.get(config, self.speeds.get(self.num_steps(engine), 0.02))
 
     def pass_time(self, seconds):
         self.now_s += seconds
@@ -493,8 +493,8 @@ def _made_for(pod):
     return tuple(annotations.get(key) for key in keys)
 
 
-def speculation(*depths, policy="Goodput", **bounds):
-    table = [{"from": 1, "candidateSteps": list(depths)}]
+def speculation(*steps, policy="Goodput", **bounds):
+    table = [{"from": 1, "candidateSteps": list(steps)}]
     return {
         "algorithm": "STANDALONE",
         "draft": {"uri": "pvc://models/draft"},

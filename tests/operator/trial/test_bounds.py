@@ -189,12 +189,12 @@ def test_a_lost_budget_is_at_least_that_of_the_trials_that_are_kept(world):
 def test_without_trials_a_running_one_ends_and_engines_return(world, speculate):
     made = world()
     made.edit(speculation=speculate(3))
-    assert made.run(200, until=lambda w: 3 in {w.depth(e) for e in w.engines.values()})
+    assert made.run(200, until=lambda w: 3 in {w.num_steps(e) for e in w.engines.values()})
     made.settings = change(made.settings, has_trials=False)
     made.run(60)
     assert made.record.history[0].reason == "TrialsOff"
     assert made.record.trial is None
-    assert {made.depth(engine) for engine in made.engines.values()} == {5}
+    assert {made.num_steps(engine) for engine in made.engines.values()} == {5}
     made.run(120)
     assert "--no-trials" in made.status["effective"]["message"]
 

@@ -37,7 +37,7 @@ def test_a_table_that_costs_nothing_is_promoted_without_a_restart(world, specula
         "NotSlower",
     )
     assert set(made.engines) == pods
-    assert {made.depth(engine) for engine in made.engines.values()} == {3}
+    assert {made.num_steps(engine) for engine in made.engines.values()} == {3}
     assert made.status["effective"]["reason"] == "FollowsSpec"
     assert made.status["configHash"] == made.status["effective"]["configHash"]
 
@@ -58,7 +58,7 @@ def test_one_replica_takes_turns(world, speculate):
     made.edit(speculation=speculate(3))
     ended = made.run_to_end()
     assert (ended.status["strategy"], ended.verdict) == ("Switchback", "RolledBack")
-    assert {made.depth(engine) for engine in made.engines.values()} == {5}
+    assert {made.num_steps(engine) for engine in made.engines.values()} == {5}
 
 
 def test_a_slow_pod_does_not_decide(world, speculate):
@@ -237,7 +237,7 @@ def test_an_unguarded_edit_counts_at_once(world):
 
 def test_an_engine_that_would_need_a_restart_gets_new_pods(world, speculate):
     made = world()
-    made.refuses = "candidate_steps [3] are not among the depths"
+    made.refuses = "candidate_steps [3] are not among the prepared ones"
     made.edit(speculation=speculate(3))
     assert made.run(200, until=lambda w: w.record.trial and w.record.trial.restarts)
     assert made.record.history[0].reason == "NeedsRestart"
@@ -257,12 +257,12 @@ def test_silent_pods_hold_a_trial_until_its_time_is_over(world, speculate):
 def test_a_pod_that_was_started_anew_gets_its_table_again(world, speculate):
     made = world()
     made.edit(speculation=speculate(3))
-    assert made.run(200, until=lambda w: 3 in {w.depth(e) for e in w.engines.values()})
-    engine = next(e for e in made.engines.values() if made.depth(e) == 3)
+    assert made.run(200, until=lambda w: 3 in {w.num_steps(e) for e in w.engines.values()})
+    engine = next(e for e in made.engines.values() if made.num_steps(e) == 3)
     made.restart(engine)
-    assert made.depth(engine) == 5
+    assert made.num_steps(engine) == 5
     made.run(4, step_s=2)
-    assert sorted(made.depth(e) for e in made.engines.values()) == [3, 5]
+    assert sorted(made.num_steps(e) for e in made.engines.values()) == [3, 5]
 
 
 def test_a_repair_of_what_does_not_start_is_not_tried(world):

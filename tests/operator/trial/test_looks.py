@@ -58,7 +58,7 @@ def test_a_paused_trial_runs_the_table_in_force_everywhere(world, speculate):
     made.command(made.record.trial.name, state="Paused")
     made.reconcile()
     made.run(130)
-    assert {made.depth(engine) for engine in made.engines.values()} == {5}
+    assert {made.num_steps(engine) for engine in made.engines.values()} == {5}
 
 
 def test_a_new_process_repeats_the_open_pair_and_keeps_the_complete_ones(world, speculate):
@@ -99,4 +99,4 @@ def test_an_ending_trial_looks_at_some_pods_at_a_time_until_all_run_the_last_tab
         made.run(2.5, step_s=2.5)
     assert max(map(len, seen)) == 16
     assert len(set().union(*seen)) == 40
-    assert {made.depth(engine) for engine in made.engines.values()} == {3}
+    assert {made.num_steps(engine) for engine in made.engines.values()} == {3}

@@ -256,7 +256,7 @@ def test_a_promotion_is_carried_out_even_if_its_status_was_not_written(world, sp
     made.run(60)
     assert made.record.history[0].verdict == "Promoted"
     assert made.status["effective"]["reason"] == "FollowsSpec"
-    assert {made.depth(engine) for engine in made.engines.values()} == {3}
+    assert {made.num_steps(engine) for engine in made.engines.values()} == {3}
 
 
 def _phase(made):
@@ -288,7 +288,7 @@ def test_a_verdict_is_in_force_only_when_it_is_stored(world):
 def measuring(made, speculate):
     made.edit(speculation=speculate(3))
     assert made.run(200, until=lambda w: w.record.trial and w.record.trial.evidence.pairs)
-    assert made.run(100, until=lambda w: 3 in {w.depth(each) for each in w.engines.values()})
+    assert made.run(100, until=lambda w: 3 in {w.num_steps(each) for each in w.engines.values()})
 
 
 def test_engines_return_to_their_table_while_the_operator_is_away(world, speculate):
@@ -296,7 +296,7 @@ def test_engines_return_to_their_table_while_the_operator_is_away(world, specula
     measuring(made, speculate)
     for _ in range(60):
         made.pass_time(10.0)
-    assert {made.depth(engine) for engine in made.engines.values()} == {5}
+    assert {made.num_steps(engine) for engine in made.engines.values()} == {5}
     made.end_operator()
     ended = made.run_to_end()
     assert ended.verdict in ("Promoted", "Inconclusive")
@@ -320,4 +320,4 @@ def test_a_trial_whose_time_is_over_cannot_go_on_without_the_api_server(world, s
     measuring(made, speculate)
     made.is_read_only = True
     made.run(1800)
-    assert {made.depth(engine) for engine in made.engines.values()} == {5}
+    assert {made.num_steps(engine) for engine in made.engines.values()} == {5}

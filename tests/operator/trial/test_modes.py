@@ -61,7 +61,7 @@ def test_auto_tries_a_better_table_and_puts_it_in_force(world):
     ended = made.run_to_end()
     assert (ended.verdict, ended.reason) == ("Promoted", "Faster")
     made.run(30)
-    assert {made.depth(engine) for engine in made.engines.values()} == {1}
+    assert {made.num_steps(engine) for engine in made.engines.values()} == {1}
     assert set(made.engines) == pods
     assert made.resource["spec"] == spec
     effective = made.status["effective"]
@@ -79,7 +79,7 @@ def test_auto_leaves_what_is_no_better_and_does_not_try_it_again(world):
     made.run(2000)
     assert len(made.record.history) == 1
     assert conditions(made)["RecommendationReady"]["reason"] == "Held"
-    assert {made.depth(engine) for engine in made.engines.values()} == {5}
+    assert {made.num_steps(engine) for engine in made.engines.values()} == {5}
 
 
 def test_leaving_auto_ends_its_trial(world):
@@ -89,7 +89,7 @@ def test_leaving_auto_ends_its_trial(world):
     made.edit(rollout=made.resource["spec"]["rollout"] | {"mode": "Recommend"})
     ended = made.run_to_end()
     assert (ended.verdict, ended.reason) == ("Superseded", "ModeChanged")
-    assert {made.depth(engine) for engine in made.engines.values()} == {5}
+    assert {made.num_steps(engine) for engine in made.engines.values()} == {5}
 
 
 def test_an_edit_goes_before_a_recommendation(world, speculate):
@@ -110,5 +110,5 @@ def test_a_new_configuration_makes_a_tuned_table_invalid(world):
     made.seconds_by_num_steps = {}
     made.edit(pageSize=32)
     made.run(60)
-    assert {made.depth(engine) for engine in made.engines.values()} == {5}
+    assert {made.num_steps(engine) for engine in made.engines.values()} == {5}
     assert made.record.tuned is None

@@ -28,8 +28,8 @@ def tuned(made):
     return entries["1"].candidate_steps if entries else ()
 
 
-def depths(made):
-    return {made.depth(engine) for engine in made.engines.values()}
+def all_steps(made):
+    return {made.num_steps(engine) for engine in made.engines.values()}
 
 
 def test_a_guarded_edit_is_a_trial_object_with_its_verdict(world, speculate):
@@ -65,7 +65,7 @@ def test_a_trial_does_not_begin_before_its_object_exists(world, speculate):
     made._write_objects = lambda objects: None  # a quota refuses to create it
     assert not made.run(300, until=lambda w: w.record.trial.period.number > 0)
     assert "waits for the creation of SpecDecodeTrial" in made.record.trial.blocked_by
-    assert depths(made) == {5}
+    assert all_steps(made) == {5}
     del made._write_objects
     made.trials |= created
     assert made.run(until=lambda w: w.record.trial is None)
@@ -79,7 +79,7 @@ def test_the_trial_of_a_user_reports_and_waits_to_be_promoted(world, try_out):
     status = finish(made)
     assert (status["verdict"], status["strategy"]) == ("Passed", "Hot")
     assert float(status["interval"]["gain"].rstrip("%")) > 10
-    assert depths(made) == {5}
+    assert all_steps(made) == {5}
     made.command("mine", promote=True)
     assert made.run(120, until=lambda w: tuned(w) == (3,))
     assert status_of(made)["verdict"] == "Promoted"
@@ -92,7 +92,7 @@ def test_a_trial_that_promotes_puts_its_candidate_in_force(world, try_out):
     made.speeds = {5: 0.02, 3: 0.015}
     try_out(made, onSuccess="Promote")
     assert finish(made)["verdict"] == "Promoted"
-    assert depths(made) == {3}
+    assert all_steps(made) == {3}
 
 
 @pytest.mark.parametrize("guarded", [True, False])
@@ -124,7 +124,7 @@ def test_a_worse_candidate_is_rolled_back(world, try_out):
     try_out(made)
     status = finish(made)
     assert status["verdict"] == "RolledBack"
-    assert depths(made) == {5}
+    assert all_steps(made) == {5}
     made.run(120)
     assert made.record.trial is None
 
@@ -136,13 +136,13 @@ def test_a_trial_is_paused_resumed_and_aborted(world, try_out):
     assert made.status["activeTrial"] == "mine"
     made.command("mine", state="Paused")
     assert made.run(60, until=lambda w: status_of(w)["phase"] == "Paused")
-    assert made.run(60, until=lambda w: depths(w) == {5})
+    assert made.run(60, until=lambda w: all_steps(w) == {5})
     made.command("mine", state="Running")
     assert made.run(60, until=lambda w: status_of(w)["phase"] == "Measuring")
     made.command("mine", state="Aborted")
     status = finish(made)
     assert (status["verdict"], status["reason"]) == ("Aborted", "AbortedByHand")
-    assert depths(made) == {5}
+    assert all_steps(made) == {5}
 
 
 def test_a_trial_deleted_while_it_runs_leaves_the_configuration_in_force(world, try_out):
@@ -152,7 +152,7 @@ def test_a_trial_deleted_while_it_runs_leaves_the_configuration_in_force(world, 
     del made.trials["mine"]
     assert made.run(120, until=lambda w: w.record.trial is None)
     assert made.record.history[0].reason == "TrialDeleted"
-    assert depths(made) == {5}
+    assert all_steps(made) == {5}
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ class NgramBoot(FileRecord):
 
     @property
     def shortest_match(self) -> int:
-        """`min_match`, or the default of the source, at most the depth."""
+        """`min_match`, or the default of the source, at most `depth`."""
         if self.min_match is not None:
             return self.min_match
         return min(DEFAULT_NGRAM_MIN_MATCH[self.source], self.depth)

@@ -7,17 +7,17 @@ over restarts and missing pods. Nothing here does I/O.
 from specdecode_operator.fleet.exposition import BadScrape
 from specdecode_operator.fleet.ledger import Ledger
 from specdecode_operator.fleet.reading import (
+    BucketTotals,
     PositionTotals,
     Reading,
     Scraped,
-    StepTotals,
 )
 
 __all__ = [
     "BadScrape",
+    "BucketTotals",
     "Ledger",
     "PositionTotals",
     "Reading",
     "Scraped",
-    "StepTotals",
 ]

@@ -37,7 +37,7 @@ READ |= {f"{each.family}_sum" for each in LATENCIES}
 """Names of the samples that a reading is made of."""
 
 
-class StepTotals(NamedTuple):
+class BucketTotals(NamedTuple):
     """Decode steps with one number of draft steps in one batch bucket."""
 
     steps: float = 0.0
@@ -65,7 +65,7 @@ class Reading:
     start_s: float  # since 1970
     key: ArmKey
     arms: Mapping[ArmKey, ArmEvidence]
-    step_totals: Mapping[tuple[int, int], StepTotals] = field(
+    step_totals: Mapping[tuple[int, int], BucketTotals] = field(
         default_factory=lambda: MappingProxyType({})
     )
     positions: Mapping[tuple[int, int], PositionTotals] = field(
@@ -106,7 +106,7 @@ def _reading(pod_uid: str, found: Samples) -> Reading:
         start_s=_only(found, metrics.PROCESS_START).value,
         key=key,
         arms={key: ArmEvidence()} | arms,
-        step_totals={at: StepTotals(*row) for at, row in _cells(found, DECODE_STEPS).items()},
+        step_totals={at: BucketTotals(*row) for at, row in _cells(found, DECODE_STEPS).items()},
         positions={at: PositionTotals(*row) for at, row in _cells(found, POSITIONS).items()},
         facts=dict(facts),
         emitted_tokens=_amount(core.EMITTED_TOKENS, _only(found, core.EMITTED_TOKENS)),

@@ -25,7 +25,7 @@ class ArmKey:
 class Stratum(NamedTuple):
     """Requests that are comparable with each other.
 
-    `batch_size` is the lower bound of a batch bucket of the contract, not of a range of a table: two
+    `batch_size` is the lower bound of a batch bucket of the contract, not of a table's range: two
     arms have two tables, and the same buckets.
     """
 

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from specdecode_operator.fleet.reading import StepTotals
+from specdecode_operator.fleet.reading import BucketTotals
 
 MIN_STEPS = 20.0
 """Decode steps that a mean needs."""
@@ -22,7 +22,7 @@ Point = tuple[float, float]
 class Costs:
     """Seconds of a decode step, from the totals by (batch bucket, draft steps)."""
 
-    def __init__(self, step_totals: Mapping[tuple[int, int], StepTotals]) -> None:
+    def __init__(self, step_totals: Mapping[tuple[int, int], BucketTotals]) -> None:
         points: dict[int, list[Point]] = defaultdict(list)
         for (_, num_steps), cell in sorted(step_totals.items()):
             if cell.steps >= MIN_STEPS:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from specdecode_operator.fleet.reading import PositionTotals, StepTotals
+from specdecode_operator.fleet.reading import BucketTotals, PositionTotals
 from specdecode_operator.recommend.cost import Costs
 from specdecode_operator.recommend.pool import (
     AllSteps,
@@ -48,7 +48,7 @@ class RateEstimates:
     rates: Mapping[int, Mapping[int, float]]  # where the cost is known
 
 
-Cell = TypeVar("Cell", StepTotals, PositionTotals)
+Cell = TypeVar("Cell", BucketTotals, PositionTotals)
 
 
 def estimate(totals: AllSteps, positions: Positions, num_steps: Sequence[int]) -> RateEstimates:
@@ -96,8 +96,8 @@ def interval(pool: Pool, best: Mapping[int, int], expected: float) -> tuple[floa
     return min(expected, ratio / factor - 1.0), max(expected, ratio * factor - 1.0)
 
 
-def _by_bucket(totals: AllSteps) -> dict[int, list[tuple[int, StepTotals]]]:
-    found: dict[int, list[tuple[int, StepTotals]]] = {}
+def _by_bucket(totals: AllSteps) -> dict[int, list[tuple[int, BucketTotals]]]:
+    found: dict[int, list[tuple[int, BucketTotals]]] = {}
     for (bucket, steps), cell in sorted(totals.items()):
         found.setdefault(bucket, []).append((steps, cell))
     return found
@@ -110,7 +110,7 @@ def _over_pods(pool: Pool, log_gain: LogGain) -> float:
     all_steps, all_positions = pool.step_totals, pool.positions
     for group in range(count):
         left_out = pool.pods[group::count]
-        steps = _without(all_steps, summed_steps(left_out), StepTotals)
+        steps = _without(all_steps, summed_steps(left_out), BucketTotals)
         positions = _without(all_positions, summed_positions(left_out), PositionTotals)
         logs.append(log_gain(steps, positions))
     return (count - 1) * statistics.stdev(logs) / math.sqrt(count)
@@ -145,9 +145,9 @@ def _over_cells(pool: Pool, log_gain: LogGain) -> float:
     return statistics.stdev(logs)
 
 
-def _retimed(cell: StepTotals, chance: random.Random) -> StepTotals:
+def _retimed(cell: BucketTotals, chance: random.Random) -> BucketTotals:
     factor = max(chance.gauss(1.0, TIME_SPREAD / max(cell.steps, 1.0) ** 0.5), 0.1)
-    return StepTotals(cell.steps, cell.request_steps, cell.busy_seconds * factor)
+    return BucketTotals(cell.steps, cell.request_steps, cell.busy_seconds * factor)
 
 
 def _redrawn(cell: PositionTotals, chance: random.Random) -> PositionTotals:

@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
-from specdecode_operator.fleet.reading import PositionTotals, Reading, StepTotals
+from specdecode_operator.fleet.reading import BucketTotals, PositionTotals, Reading
 
-AllSteps = Mapping[tuple[int, int], StepTotals]
+AllSteps = Mapping[tuple[int, int], BucketTotals]
 Positions = Mapping[tuple[int, int], PositionTotals]
 
 
@@ -85,11 +85,11 @@ def key_of(reading: Reading) -> ValidityKey:
 
 def summed_steps(pods: Iterable[PodFigures]) -> AllSteps:
     """Add up decode steps over pods."""
-    found: dict[tuple[int, int], StepTotals] = {}
+    found: dict[tuple[int, int], BucketTotals] = {}
     for pod in pods:
         for at, cell in pod.step_totals.items():
-            own = found.get(at, StepTotals())
-            found[at] = StepTotals(
+            own = found.get(at, BucketTotals())
+            found[at] = BucketTotals(
                 own.steps + cell.steps,
                 own.request_steps + cell.request_steps,
                 own.busy_seconds + cell.busy_seconds,
@@ -119,10 +119,10 @@ def _figures(before: Reading | None, now: Reading) -> PodFigures:
     return PodFigures(step_totals, positions)
 
 
-def _less(now: StepTotals, before: StepTotals | None) -> StepTotals:
+def _less(now: BucketTotals, before: BucketTotals | None) -> BucketTotals:
     if before is None:
         return now
-    return StepTotals(
+    return BucketTotals(
         now.steps - before.steps,
         now.request_steps - before.request_steps,
         now.busy_seconds - before.busy_seconds,

@@ -91,7 +91,7 @@ class Period:
     placed_s: float | None = None
     counted_s: float | None = None
     first_half_s: float = 0.0
-    """Measured time of the pair's first turn."""
+    """Measured time of the pair's first period."""
     began_s: float | None = None
     """When its pods were asked for, where pods restart."""
     startup: Startup = NO_STARTUP
