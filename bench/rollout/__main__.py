@@ -43,7 +43,11 @@ def main() -> int:
     """Run the matrix, or what is missing of it."""
     options = _parse_options()
     runs = options.runs or (QUICK if options.quick else FULL)
-    tasks = list(in_order(options.kinds, options.seed, runs))
+    tasks = [
+        task
+        for task in in_order(options.kinds, options.seed, runs)
+        if task.case.name in options.cases
+    ]
     found: Found = kept.read(options.keep) if options.keep else {}
     if not options.report:
         with ProcessPoolExecutor(options.processes) as pool:
@@ -54,7 +58,8 @@ def main() -> int:
                 if options.keep:
                     kept.append(options.keep, task, outcome)
                 print(_row(task, outcome), flush=True)
-        _print_months(options.seed, options.quick)
+        if EQUAL_CASE.name in options.cases:
+            _print_months(options.seed, options.quick)
     print(json.dumps(result(found)))
     return 0
 
@@ -86,6 +91,8 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--runs", type=int, nargs=2, metavar=("EQUAL", "OTHER"))
     parser.add_argument("--kinds", type=Kind, nargs="+", choices=list(Kind), default=list(Kind))
+    names = [case.name for case in CASES]
+    parser.add_argument("--cases", nargs="+", choices=names, default=names)
     parser.add_argument("--keep", type=Path, metavar="FILE")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
