@@ -159,9 +159,7 @@ def _change(
         answer = observed.drafts.get(_uid(pod))
         state = wanted.state(answer)
         states[str(pod["metadata"]["name"])] = state, _message(state, answer)
-        is_late = answer is not None and answer.asked == wanted.config_hash
-        is_late = is_late and answer is not None and answer.waited_s > limit_s
-        if state is PodState.UNFIT or (is_late and state in UNDER_WAY):
+        if state is PodState.UNFIT or _is_late(answer, state, wanted, limit_s):
             return DraftExchange(None, why_not=_why_not(pod, state, answer, limit_s))
     if asked and all(state is PodState.EXCHANGED for state, _ in states.values()):
         return DraftExchange(Carrier(wanted.made_for, wanted.config_hash), wanted, states)
@@ -184,6 +182,15 @@ def _is_replacing(live: Manifest) -> bool:
     """Whether a Deployment has pods of an older template."""
     status = live.get("status") or {}
     return bool(status.get("updatedReplicas", 0) != status.get("replicas", 0))
+
+
+def _is_late(
+    answer: DraftAnswer | None, state: PodState, wanted: WantedDraft, limit_s: float
+) -> bool:
+    """Whether a pod was asked for this draft so long ago that a new one would have started."""
+    if answer is None or state not in UNDER_WAY:
+        return False
+    return answer.asked == wanted.config_hash and answer.waited_s > limit_s
 
 
 def _message(state: PodState, answer: DraftAnswer | None) -> str:

@@ -110,17 +110,10 @@ class EngineClient:
         assert url is not None, "its metrics were read at this address"
         entries = {bound: entry.model_dump(mode="json") for bound, entry in table.items()}
         document = {"table": entries, "expiresAfterSeconds": expires_after_s}
-        headers = {names.HEADER_OWNER: owner}
-        try:
-            async with self._http.put(
-                url, json=document, headers=headers, timeout=METRICS_TIMEOUT, allow_redirects=False
-            ) as response:
-                status, body = response.status, await _body(response, MAX_REPORT_BYTES)
-        except BadResponse as error:
-            return TableResult(error=str(error))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return TableResult(error=_no_answer(url, error))
-        return _table_result(url, status, body)
+        response = await self._put(url, owner, document, METRICS_TIMEOUT)
+        if isinstance(response, str):
+            return TableResult(error=response)
+        return _table_result(url, *response)
 
     async def draft(self, pod: Manifest) -> DraftInUse | None:
         """The draft of a serving engine; None if it does not respond."""
@@ -138,16 +131,29 @@ class EngineClient:
         url = url_of(pod, self._port, names.PATH_DRAFT)
         if url is None:
             return "has no address yet"
-        document, headers = {"path": path, "configHash": config_hash}, {names.HEADER_OWNER: owner}
+        document = {"path": path, "configHash": config_hash}
+        response = await self._put(url, owner, document, DRAFT_TIMEOUT)
+        if isinstance(response, str):
+            return response
+        status, body = response
+        if status not in (HTTPStatus.OK, HTTPStatus.ACCEPTED):
+            return f"{url}: {_error_of(status, body)}"
+        try:
+            return DraftInUse.model_validate_json(body)
+        except ValidationError as error:
+            return str(error)
+
+    async def _put(
+        self, url: str, owner: str, document: Mapping[str, object], timeout: aiohttp.ClientTimeout
+    ) -> tuple[int, bytes] | str:
+        """Send a document; return status and body of the response, or why there is none."""
+        headers = {names.HEADER_OWNER: owner}
         try:
             async with self._http.put(
-                url, json=document, headers=headers, timeout=DRAFT_TIMEOUT, allow_redirects=False
+                url, json=document, headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
-                status, body = response.status, await _body(response, MAX_REPORT_BYTES)
-            if status not in (HTTPStatus.OK, HTTPStatus.ACCEPTED):
-                return f"{url}: {_error_of(status, body)}"
-            return DraftInUse.model_validate_json(body)
-        except (BadResponse, ValidationError) as error:
+                return response.status, await _body(response, MAX_REPORT_BYTES)
+        except BadResponse as error:
             return str(error)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return _no_answer(url, error)

@@ -118,13 +118,14 @@ def _probes(lifecycle: LifecycleSpec) -> Manifest:
     """Probes; liveness checks the scheduler's heartbeat and never generates tokens."""
     attempts = math.ceil(duration_s(lifecycle.startup_timeout) / STARTUP_PERIOD_SECONDS)
     return {
-        "startupProbe": _probe(names.PATH_STARTUP, STARTUP_PERIOD_SECONDS, attempts),
-        "readinessProbe": _probe(names.PATH_READY, 2, 2),
-        "livenessProbe": _probe(names.PATH_LIVE, 10, 6),
+        "startupProbe": probe(names.PATH_STARTUP, STARTUP_PERIOD_SECONDS, attempts),
+        "readinessProbe": probe(names.PATH_READY, 2, 2),
+        "livenessProbe": probe(names.PATH_LIVE, 10, 6),
     }
 
 
-def _probe(path: str, period_seconds: int, failures: int) -> Manifest:
+def probe(path: str, period_seconds: int, failures: int) -> Manifest:
+    """Return a probe of the management port."""
     return {
         "httpGet": {"path": path, "port": names.MANAGEMENT_PORT_NAME},
         "periodSeconds": period_seconds,

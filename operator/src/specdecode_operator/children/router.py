@@ -18,6 +18,7 @@ from specdecode_operator.children.labels import (
     router_selector,
     service_selector,
 )
+from specdecode_operator.children.pod import probe
 from specdecode_operator.children.router_token import VOLUME, mount
 from specdecode_operator.children.security import CONTAINER_SECURITY, pod_security
 from specdecode_operator.children.service import service
@@ -232,20 +233,11 @@ def _container(name: str, namespace: str, spec: Spec, router: RouterSpec, image:
         **({"resources": resources} if resources else {}),
         "securityContext": CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "startupProbe": _probe(names.PATH_STARTUP, 1, 60),
-        "readinessProbe": _probe(names.PATH_READY, 2, 2),
-        "livenessProbe": _probe(names.PATH_LIVE, 10, 3),
+        "startupProbe": probe(names.PATH_STARTUP, 1, 60),
+        "readinessProbe": probe(names.PATH_READY, 2, 2),
+        "livenessProbe": probe(names.PATH_LIVE, 10, 3),
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},
             mount(),
         ],
-    }
-
-
-def _probe(path: str, period_seconds: int, failures: int) -> Manifest:
-    return {
-        "httpGet": {"path": path, "port": names.MANAGEMENT_PORT_NAME},
-        "periodSeconds": period_seconds,
-        "timeoutSeconds": 5,
-        "failureThreshold": failures,
     }
