@@ -1,6 +1,6 @@
 """Tensors without memory as the steps of an engine have them, and calls of ops on them."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import NamedTuple
@@ -125,12 +125,6 @@ def prefill_rows(needs: KernelNeeds) -> Iterator[AttentionRows]:
         yield AttentionRows("prefill with other requests", (chunk, 1), has_starts=True)
 
 
-def catch_up_rows() -> Iterator[AttentionRows]:
-    """Yield the rows of one request that a draft lacks after steps without one."""
-    for rows in (8, 16, 32, 64, 128):
-        yield AttentionRows("catching up", (rows,))
-
-
 def attention_calls(
     needs: KernelNeeds, name: str, model: DraftConfig, ops_in: OpsIn, rows: Iterable[AttentionRows]
 ) -> Iterator[OpCall]:
@@ -143,6 +137,30 @@ def attention_calls(
                 f"{one.why} of the {name}",
                 partial(attend, needs, model, ops_in(splits), *arguments),
             )
+
+
+def draft_attention_rows(needs: KernelNeeds) -> Iterator[AttentionRows]:
+    """Yield the rows of prompts, and those that a draft lacks after steps without one."""
+    yield from prefill_rows(needs)
+    for rows in (8, 16, 32, 64, 128):
+        yield AttentionRows("catching up", (rows,))
+
+
+def draft_calls(
+    needs: KernelNeeds,
+    draft: DraftConfig,
+    ops_in: OpsIn,
+    rows: Iterable[AttentionRows],
+    counts: Sequence[int] = (1,),
+) -> Iterator[OpCall]:
+    """Yield the calls of attention by a draft, and those that sample its tokens.
+
+    Args:
+        counts: of the draft tokens of each request that are sampled at once.
+    """
+    yield from attention_calls(needs, "draft", draft, ops_in, tuple(rows))
+    for batch, count in product(needs.batch_sizes, counts):
+        yield from draft_sampling_calls(draft, batch, count, ops_in(None))
 
 
 def draft_sampling_calls(

@@ -31,10 +31,8 @@ from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_engine.startup.op_inputs import (
     AttentionRows,
     OpsIn,
-    attention_calls,
-    catch_up_rows,
-    draft_sampling_calls,
-    prefill_rows,
+    draft_attention_rows,
+    draft_calls,
 )
 from specdecode_kernels import OpCall
 
@@ -59,10 +57,8 @@ class AtOnce(DraftMethod):
         return running * plan.sizes.max_steps * plan.config.draft_vocab_size * 4 * 2
 
     def op_calls(self, needs: KernelNeeds, draft: DraftConfig, ops_in: OpsIn) -> Iterator[OpCall]:
-        yield from attention_calls(needs, "draft", draft, ops_in, tuple(_attention_rows(needs)))
-        for batch in needs.batch_sizes:
-            for steps in sorted({shape.num_steps for shape in needs.shapes if shape.num_steps}):
-                yield from draft_sampling_calls(draft, batch, steps, ops_in(None))
+        counts = sorted({shape.num_steps for shape in needs.shapes if shape.num_steps})
+        yield from draft_calls(needs, draft, ops_in, _attention_rows(needs), counts)
 
     def wire(
         self,
@@ -85,8 +81,7 @@ class AtOnce(DraftMethod):
 
 
 def _attention_rows(needs: KernelNeeds) -> Iterator[AttentionRows]:
-    yield from prefill_rows(needs)
-    yield from catch_up_rows()
+    yield from draft_attention_rows(needs)
     masks = max(shape.num_steps for shape in needs.shapes) - 1
     for batch in needs.batch_sizes:
         for pairs in range(1, needs.path_length + 1):

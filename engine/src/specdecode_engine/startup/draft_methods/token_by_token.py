@@ -36,10 +36,8 @@ from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_engine.startup.op_inputs import (
     AttentionRows,
     OpsIn,
-    attention_calls,
-    catch_up_rows,
-    draft_sampling_calls,
-    prefill_rows,
+    draft_attention_rows,
+    draft_calls,
 )
 from specdecode_kernels import OpCall
 
@@ -66,9 +64,7 @@ class TokenByToken(DraftMethod):
         return running * kv_bytes(plan.config.layer_map, plan.sizes.scratch_rows, plan.dtype)
 
     def op_calls(self, needs: KernelNeeds, draft: DraftConfig, ops_in: OpsIn) -> Iterator[OpCall]:
-        yield from attention_calls(needs, "draft", draft, ops_in, tuple(_attention_rows(needs)))
-        for batch in needs.batch_sizes:
-            yield from draft_sampling_calls(draft, batch, 1, ops_in(None))
+        yield from draft_calls(needs, draft, ops_in, _attention_rows(needs))
 
     def wire(
         self,
@@ -103,8 +99,7 @@ class TokenByToken(DraftMethod):
 
 
 def _attention_rows(needs: KernelNeeds) -> Iterator[AttentionRows]:
-    yield from prefill_rows(needs)
-    yield from catch_up_rows()
+    yield from draft_attention_rows(needs)
     for batch in needs.batch_sizes:
         for rows in range(1, needs.path_length + 1):
             yield AttentionRows("catching up", (rows,) * batch)
