@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from engine.epsilon_pair import Size
+from engine.epsilon_pair import Size, llama_config
 
 BLOCK = 16
 DFLASH_LAYERS_PER_TARGET_LAYER = 5 / 36
@@ -88,22 +88,6 @@ def _random(rows: int, columns: int) -> Tensor:
 
 def _write(folder: Path, size: Size, config: dict[str, object], tensors: dict[str, Tensor]) -> Path:
     folder.mkdir()
-    keys: dict[str, object] = {
-        "model_type": "llama",
-        "hidden_size": size.hidden,
-        "intermediate_size": size.intermediate,
-        "num_hidden_layers": 1,
-        "num_attention_heads": size.heads,
-        "num_key_value_heads": size.key_heads,
-        "head_dim": size.head_dim,
-        "vocab_size": size.vocab,
-        "max_position_embeddings": size.context,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
-        "torch_dtype": "float32",
-    }
-    (folder / "config.json").write_text(json.dumps(keys | config))
+    (folder / "config.json").write_text(json.dumps(llama_config(size, layers=1) | config))
     save_file(tensors, folder / "model.safetensors")
     return folder

@@ -85,3 +85,13 @@ class SlowTarget:
             with torch.no_grad():
                 text.append(int(self.model(torch.tensor([text])).logits[0, -1].argmax()))
         return tuple(text)
+
+    def answered_prompts(self) -> list[tuple[int, ...]]:
+        """Return `PROMPTS`, each with its greedy answer."""
+        return [self.continued(prompt, ANSWER_TOKENS) for prompt in PROMPTS]
+
+
+def answer_tokens(texts: Sequence[tuple[int, ...]]) -> list[int]:
+    """Return the tokens of the answers in `SlowTarget.answered_prompts`, each once, in order."""
+    answers = [text[len(prompt) :] for text, prompt in zip(texts, PROMPTS, strict=True)]
+    return list(dict.fromkeys(token for answer in answers for token in answer))

@@ -115,10 +115,9 @@ def _in_half_width(tensor: Tensor) -> Tensor:
     return tensor.bfloat16().half().float()
 
 
-def _write(folder: Path, size: Size, layers: int, tensors: dict[str, Tensor]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {
-        "architectures": ["LlamaForCausalLM"],
+def llama_config(size: Size, layers: int) -> dict[str, object]:
+    """Return the keys of a config.json that describe layers of this size."""
+    return {
         "model_type": "llama",
         "hidden_size": size.hidden,
         "intermediate_size": size.intermediate,
@@ -133,6 +132,13 @@ def _write(folder: Path, size: Size, layers: int, tensors: dict[str, Tensor]) ->
         "hidden_act": "silu",
         "tie_word_embeddings": False,
         "torch_dtype": "float32",
+    }
+
+
+def _write(folder: Path, size: Size, layers: int, tensors: dict[str, Tensor]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    config = llama_config(size, layers) | {
+        "architectures": ["LlamaForCausalLM"],
         "bos_token_id": BOS_ID,
         "eos_token_id": EOS_ID,
     }

@@ -25,7 +25,7 @@ from drafts_zoo.slow_layers import (
     mlp,
     rms_norm,
 )
-from drafts_zoo.targets import ANSWER_TOKENS, PROMPTS, VOCAB, SlowTarget, write_target
+from drafts_zoo.targets import VOCAB, SlowTarget, write_target
 from specdecode_api.speculation import Algorithm
 
 SIZES = LayerSizes(rope_theta=1_000_000.0)
@@ -61,7 +61,7 @@ def write_fitted(
     folder: Path, head: "DFlashReference", tensors: Tensors, keys: Mapping[str, object]
 ) -> None:
     """Fit a draft to what its target answers, and write it."""
-    texts = [head.target.continued(prompt, ANSWER_TOKENS) for prompt in PROMPTS]
+    texts = head.target.answered_prompts()
     config = {
         **asdict(SIZES),
         "num_hidden_layers": LAYERS,

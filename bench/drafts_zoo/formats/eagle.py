@@ -22,7 +22,7 @@ from drafts_zoo.slow_layers import (
     draw_map,
     linear,
 )
-from drafts_zoo.targets import ANSWER_TOKENS, PROMPTS, VOCAB, SlowTarget, write_target
+from drafts_zoo.targets import VOCAB, SlowTarget, write_target
 from specdecode_api.speculation import Algorithm
 
 SIZES = LayerSizes()
@@ -39,7 +39,7 @@ def _write(folder: Path, seed: int) -> DraftFiles:
         **draw_layer("layers.0", SIZES, generator, norms=("post_attention_layernorm",)),
     }
     head = EagleReference(SlowTarget(files.target), tensors)
-    texts = [head.target.continued(prompt, ANSWER_TOKENS) for prompt in PROMPTS]
+    texts = head.target.answered_prompts()
     keys = {
         **asdict(SIZES),
         "architectures": ["LlamaForCausalLM"],

@@ -25,7 +25,7 @@ from drafts_zoo.slow_layers import (
     linear,
     rms_norm,
 )
-from drafts_zoo.targets import ANSWER_TOKENS, PROMPTS, VOCAB, SlowTarget, write_target
+from drafts_zoo.targets import VOCAB, SlowTarget, answer_tokens, write_target
 from specdecode_api.speculation import Algorithm
 
 SIZES = LayerSizes()
@@ -170,9 +170,8 @@ def _write(layout: Eagle3Layout, folder: Path, seed: int) -> DraftFiles:
     files = DraftFiles(folder / "target", folder / "draft")
     write_target(files.target)
     target = SlowTarget(files.target)
-    texts = [target.continued(prompt, ANSWER_TOKENS) for prompt in PROMPTS]
-    answers = [text[len(prompt) :] for text, prompt in zip(texts, PROMPTS, strict=True)]
-    known = list(dict.fromkeys(token for answer in answers for token in answer))
+    texts = target.answered_prompts()
+    known = answer_tokens(texts)
     tensors = layout.draw(seed, known)
     head = Eagle3Reference(layout, target, tensors)
     fitted = fit(tensors, lambda w: head.loss(w, texts))

@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from drafts_zoo.fitting import fit
 from drafts_zoo.format import DraftFiles, DraftFormat, frozen_drafter_state
 from drafts_zoo.slow_layers import Tensors
-from drafts_zoo.targets import ANSWER_TOKENS, PROMPTS, VOCAB, SlowTarget, write_target
+from drafts_zoo.targets import VOCAB, SlowTarget, write_target
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.model.layer_map import FULL, SLIDING
 from specdecode_engine.speculate.frozen_drafter import POSITION
@@ -140,7 +140,7 @@ def write(folder: Path, seed: int, *, fit_steps: int = 60) -> DraftFiles:
     files = DraftFiles(folder / "target", folder / "draft")
     write_target(files.target, "gemma4_text")
     target, model = SlowTarget(files.target), _make(seed)
-    lessons = [_Lesson.of(target, target.continued(prompt, ANSWER_TOKENS)) for prompt in PROMPTS]
+    lessons = [_Lesson.of(target, text) for text in target.answered_prompts()]
     learned = dict(model.named_parameters())
     fitted = fit(
         learned,

@@ -22,7 +22,7 @@ from drafts_zoo.files import read_tensors, tensor_file, write_checkpoint, write_
 from drafts_zoo.fitting import fit
 from drafts_zoo.format import DraftFiles, DraftFormat
 from drafts_zoo.slow_layers import Tensors
-from drafts_zoo.targets import ANSWER_TOKENS, PROMPTS, VOCAB, SlowTarget, write_target
+from drafts_zoo.targets import VOCAB, SlowTarget, write_target
 from specdecode_api.speculation import Algorithm
 from zoo.models import randomise, read_models
 
@@ -120,7 +120,7 @@ class MtpForm:
         config = target / "config.json"
         config.write_text(json.dumps(json.loads(config.read_text()) | dict(self.target_keys)))
         module = SlowModule(self, SlowTarget(target), self._draw(seed))
-        texts = [module.target.continued(prompt, ANSWER_TOKENS) for prompt in PROMPTS]
+        texts = module.target.answered_prompts()
         tensors = self._stored(fit(module.tensors, lambda w: module.loss(w, texts)))
         if self.export_keys is not None:
             write_checkpoint(draft, {**SIZES, **self.export_keys}, tensors)

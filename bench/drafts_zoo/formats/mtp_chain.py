@@ -22,7 +22,7 @@ from drafts_zoo.files import read_tensors, write_checkpoint
 from drafts_zoo.fitting import fit
 from drafts_zoo.format import DraftFiles, DraftFormat, chain_drafter_state
 from drafts_zoo.slow_layers import Tensors
-from drafts_zoo.targets import ANSWER_TOKENS, PROMPTS, VOCAB, SlowTarget, write_target
+from drafts_zoo.targets import VOCAB, SlowTarget, write_target
 from specdecode_api.speculation import Algorithm
 from zoo.models import randomise
 
@@ -57,7 +57,7 @@ class ChainForm:
         write_target(files.target)
         drawn = self._draw(seed)
         chain = SlowChain(self, SlowTarget(files.target), drawn)
-        texts = [chain.target.continued(prompt, ANSWER_TOKENS) for prompt in PROMPTS]
+        texts = chain.target.answered_prompts()
         fitted = fit(drawn, lambda w: chain.loss(w, texts), steps=fit_steps)
         tensors = self._stored(fitted)
         write_checkpoint(folder / "draft", {**SIZES, **self.keys}, tensors)

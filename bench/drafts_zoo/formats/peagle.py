@@ -23,7 +23,7 @@ from drafts_zoo.formats.eagle3 import (
     Eagle3Reference,
 )
 from drafts_zoo.slow_layers import Tensors, linear
-from drafts_zoo.targets import ANSWER_TOKENS, PROMPTS, VOCAB, SlowTarget, write_target
+from drafts_zoo.targets import VOCAB, SlowTarget, answer_tokens, write_target
 from specdecode_api.speculation import Algorithm
 
 TOKENS = 10  # that the head drafts at once
@@ -80,9 +80,8 @@ def _write(folder: Path, seed: int) -> DraftFiles:
     files = DraftFiles(folder / "target", folder / "draft")
     write_target(files.target)
     target = SlowTarget(files.target)
-    texts = [target.continued(prompt, ANSWER_TOKENS) for prompt in PROMPTS]
-    answers = [text[len(prompt) :] for text, prompt in zip(texts, PROMPTS, strict=True)]
-    known = list(dict.fromkeys(token for answer in answers for token in answer))
+    texts = target.answered_prompts()
+    known = answer_tokens(texts)
     generator = torch.Generator().manual_seed(seed)
     width = len(AUX_LAYERS) * TARGET_HIDDEN
     tensors = LAYOUT.draw(seed, known)
