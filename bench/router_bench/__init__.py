@@ -1,1 +1,1 @@
-"""What the router costs, and how often requests find their prefix on the engine that it chooses."""
+"""Programs of engines and routers, as tests start them."""
