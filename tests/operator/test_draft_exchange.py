@@ -193,22 +193,22 @@ def world(example, live):
     return made
 
 
-def condition(told, kind):
-    (found,) = [each for each in told["conditions"] if each["type"] == kind]
+def condition(reported, kind):
+    (found,) = [each for each in reported["conditions"] if each["type"] == kind]
     return found["status"], found["reason"]
 
 
 def test_running_engines_exchange_a_draft_of_the_same_claim(world):
     first = world.template_hash(world.deployment)
     world.edit(OTHER)
-    told = world.settle()
+    reported = world.settle()
     assert world.replaced == 0
     assert world.drafts() == {"/models/target/eagle3-2"}
     assert world.template_hash(world.deployment) == first
     wanted = world.hash_of(world.manifest)
     assert wanted != first
-    assert told["configHash"] == wanted
-    assert told["draftExchange"] == {
+    assert reported["configHash"] == wanted
+    assert reported["draftExchange"] == {
         "uri": OTHER,
         "configHash": wanted,
         "state": "Exchanged",
@@ -217,9 +217,9 @@ def test_running_engines_exchange_a_draft_of_the_same_claim(world):
         "message": "",
         "pods": [],
     }
-    assert condition(told, "Progressing") == ("True", "NewReplicaSetAvailable")
-    assert condition(told, "Reconciling") == ("False", "AtRest")
-    assert told["updatedReplicas"] == REPLICAS
+    assert condition(reported, "Progressing") == ("True", "NewReplicaSetAvailable")
+    assert condition(reported, "Reconciling") == ("False", "AtRest")
+    assert reported["updatedReplicas"] == REPLICAS
 
 
 def test_a_pod_that_starts_later_begins_with_the_new_draft(world):
@@ -239,18 +239,20 @@ def test_the_boot_file_keeps_the_old_draft_until_every_engine_uses_the_new_one(w
     slow = next(iter(world.engines.values()))
     slow.is_reading = True
     world.edit(OTHER)
-    told = world.settle()
+    reported = world.settle()
     assert world.boot_file(own)["speculation"]["draft_path"] == "/models/target/eagle3"
-    assert told["draftExchange"]["state"] == "Exchanging"
-    assert told["draftExchange"]["exchanged"] == told["updatedReplicas"] == REPLICAS - 1
-    assert told["draftExchange"]["pods"] == [{"name": "chat-0", "state": "Reading", "message": ""}]
-    assert condition(told, "Progressing") == ("True", "ExchangingDraft")
-    assert condition(told, "Reconciling") == ("True", "ExchangingDraft")
-    assert condition(told, "Ready") == ("True", "Updating")
+    assert reported["draftExchange"]["state"] == "Exchanging"
+    assert reported["draftExchange"]["exchanged"] == reported["updatedReplicas"] == REPLICAS - 1
+    assert reported["draftExchange"]["pods"] == [
+        {"name": "chat-0", "state": "Reading", "message": ""}
+    ]
+    assert condition(reported, "Progressing") == ("True", "ExchangingDraft")
+    assert condition(reported, "Reconciling") == ("True", "ExchangingDraft")
+    assert condition(reported, "Ready") == ("True", "Updating")
     slow.is_reading = False
     slow.report = None
-    told = world.settle()
-    assert told["draftExchange"]["state"] == "Exchanged"
+    reported = world.settle()
+    assert reported["draftExchange"]["state"] == "Exchanged"
     boot = world.boot_file(own)
     assert boot["speculation"]["draft_path"] == "/models/target/eagle3-2"
     assert boot["config_hash"] == world.hash_of(world.manifest)
@@ -262,21 +264,21 @@ def test_a_draft_that_engines_cannot_read_leaves_the_old_one(world):
     for engine in world.engines.values():
         engine.refuses = True
     world.edit(OTHER)
-    told = world.settle()
+    reported = world.settle()
     world.waited_s = 1e6
-    assert world.settle() == told
+    assert world.settle() == reported
     assert world.replaced == 0
     assert world.template_hash(world.deployment) == own
     assert world.drafts() == {"/models/target/eagle3"}
     assert world.boot_file(own)["speculation"]["draft_path"] == "/models/target/eagle3"
-    exchange = told["draftExchange"]
+    exchange = reported["draftExchange"]
     assert exchange["state"] == "Refused"
     assert exchange["message"] == "chat-0 refuses the draft: lacks fc.weight"
     assert {pod["state"] for pod in exchange["pods"]} == {"Refused"}
-    assert condition(told, "Available")[0] == "True"
+    assert condition(reported, "Available")[0] == "True"
     for kind, expected in REFUSED.items():
-        assert condition(told, kind) == expected
-    (message,) = [each["message"] for each in told["conditions"] if each["type"] == "Stalled"]
+        assert condition(reported, kind) == expected
+    (message,) = [each["message"] for each in reported["conditions"] if each["type"] == "Stalled"]
     assert message == (
         f"spec.speculation.draft.uri {OTHER}: chat-0 refuses the draft: lacks fc.weight; repair "
         "the checkpoint, which engines read again every minute, or return to the draft in use"
@@ -300,10 +302,10 @@ def test_a_refused_draft_is_repaired_or_taken_back(world, is_repaired):
     if not is_repaired:
         world.edit("pvc://models/eagle3")
     world.reconcile()  # engines answer after it
-    told = world.settle()
+    reported = world.settle()
     assert world.replaced == 0
-    assert condition(told, "Ready") == ("True", "Serving")
-    assert condition(told, "Stalled") == ("False", "AsExpected")
+    assert condition(reported, "Ready") == ("True", "Serving")
+    assert condition(reported, "Stalled") == ("False", "AsExpected")
     assert world.drafts() == {f"/models/target/{'eagle3-2' if is_repaired else 'eagle3'}"}
 
 
@@ -343,12 +345,12 @@ def test_a_draft_that_needs_a_start_replaces_pods_and_the_status_has_the_reason(
     refusing.needs_restart = True
     first = world.template_hash(world.deployment)
     world.edit(OTHER)
-    told = world.settle()
+    reported = world.settle()
     assert world.replaced == 1
     assert world.template_hash(world.deployment) == world.hash_of(world.manifest) != first
     assert world.drafts() == {"/models/target/eagle3-2"}
-    assert told["draftExchange"]["state"] == "ReplacingPods"
-    assert told["draftExchange"]["message"] == "chat-2 cannot exchange its draft: another shape"
+    assert reported["draftExchange"]["state"] == "ReplacingPods"
+    assert reported["draftExchange"]["message"] == "chat-2 cannot exchange its draft: another shape"
     if back:
         world.edit("pvc://models/eagle3")
         assert world.settle()["draftExchange"]["state"] == "Exchanged"
@@ -362,9 +364,9 @@ def test_an_engine_that_takes_longer_than_a_start_is_replaced(world):
     world.edit(OTHER)
     assert world.settle()["draftExchange"]["state"] == "Exchanging"
     world.waited_s = 1801.0
-    told = world.settle()
+    reported = world.settle()
     assert world.replaced == 1
-    assert "has not exchanged its draft within 1800 s" in told["draftExchange"]["message"]
+    assert "has not exchanged its draft within 1800 s" in reported["draftExchange"]["message"]
 
 
 def test_an_edit_is_taken_back_in_the_middle(world):
@@ -384,8 +386,8 @@ def test_every_exchange_follows_the_one_before(world):
     own = world.template_hash(world.deployment)
     for uri in (OTHER, "pvc://models/third", OTHER, "pvc://models/eagle3"):
         world.edit(uri)
-        told = world.settle()
-        assert told["draftExchange"]["uri"] == uri
+        reported = world.settle()
+        assert reported["draftExchange"]["uri"] == uri
         assert world.drafts() == {f"/models/target/{uri.rpartition('/')[2]}"}
         path = world.boot_file(own)["speculation"]["draft_path"]
         assert path == f"/models/target/{uri.rpartition('/')[2]}"
@@ -416,10 +418,10 @@ def test_another_setting_after_an_exchange_replaces_pods_once(world):
 )
 def test_a_draft_that_running_pods_cannot_reach_replaces_them(world, uri, more, reason):
     world.edit(uri, **more)
-    told = world.settle()
+    reported = world.settle()
     assert world.replaced == 1
-    assert told["draftExchange"]["state"] == "ReplacingPods"
-    assert told["draftExchange"]["message"] == reason
+    assert reported["draftExchange"]["state"] == "ReplacingPods"
+    assert reported["draftExchange"]["message"] == reason
 
 
 def test_pods_that_are_being_replaced_are_not_asked(world):

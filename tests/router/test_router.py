@@ -244,15 +244,21 @@ def stream_and(router: RouterProgram, act: Callable[[], None], timeout: str = "6
     return text
 
 
-def test_a_stream_ends_with_the_reason_where_every_engine_would_write_other_text(
-    start_engine, start_router, tmp_path
-):
+@pytest.fixture
+def other_target(tmp_path: Path) -> Path:
+    """The target with another default of sampling, whose engines have another `resume_id`."""
     folder = tmp_path / "target"
     folder.mkdir()
     for file in TARGET.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     (folder / "generation_config.json").write_text('{"top_k": 7}')
-    first, second = start_engine(step_seconds=0.05), start_engine(folder, step_seconds=0.05)
+    return folder
+
+
+def test_a_stream_ends_with_the_reason_where_every_engine_would_write_other_text(
+    start_engine, start_router, other_target
+):
+    first, second = start_engine(step_seconds=0.05), start_engine(other_target, step_seconds=0.05)
     router = start_router([first, second])
 
     def kill_the_other() -> None:
@@ -272,14 +278,9 @@ def running_on(router: RouterProgram, engine: EchoEngine) -> float:
 
 
 def test_a_response_in_one_piece_is_generated_again_on_an_engine_with_other_text(
-    start_engine, start_router, tmp_path
+    start_engine, start_router, other_target
 ):
-    folder = tmp_path / "target"
-    folder.mkdir()
-    for file in TARGET.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    (folder / "generation_config.json").write_text('{"top_k": 7}')
-    engines = [start_engine(step_seconds=0.05), start_engine(folder, step_seconds=0.05)]
+    engines = [start_engine(step_seconds=0.05), start_engine(other_target, step_seconds=0.05)]
     router = start_router(engines)
     found: list[httpx.Response] = []
     body = BODY | {"max_tokens": 60, "ignore_eos": True}

@@ -57,7 +57,7 @@ class Linears:
     """
 
     ops: Backend = TORCH
-    plain_weights: str | None = "nobody asked for packing"  # why they are not packed
+    plain_weights: str | None = "packing was not requested"  # why they are not packed
     precision: Precision | None = None  # to which weights are rounded
     _kinds: Counter[str] = field(default_factory=Counter)
 

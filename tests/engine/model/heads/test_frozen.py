@@ -73,7 +73,7 @@ def test_sizes_are_those_of_all_layers_or_of_one(target: Path, draft: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "keys", "said"),
+    ("text", "keys", "message"),
     [
         ({}, {"backbone_hidden_size": 24}, "backbone_hidden_size is 24; the target's is 12"),
         ({"vocab_size": 30}, {}, r"text_config\.vocab_size is 30; the target's is 31"),
@@ -85,10 +85,10 @@ def test_sizes_are_those_of_all_layers_or_of_one(target: Path, draft: Path) -> N
     ],
 )
 def test_a_draft_of_another_target_is_refused(
-    target: Path, draft: Path, text: dict[str, Any], keys: dict[str, Any], said: str
+    target: Path, draft: Path, text: dict[str, Any], keys: dict[str, Any], message: str
 ) -> None:
     change(draft, text, **keys)
-    with pytest.raises(DraftMismatch, match=said):
+    with pytest.raises(DraftMismatch, match=message):
         read(draft, target)
 
 
@@ -101,7 +101,7 @@ def test_a_type_of_layers_that_the_target_lacks_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("text", "keys", "said"),
+    ("text", "keys", "message"),
     [
         ({}, {"architectures": ["LlamaForCausalLM"]}, "architectures is .*supported: Gemma4Assis"),
         ({}, {"num_centroids": 7}, "num_centroids is 7; it must divide the 31 tokens"),
@@ -117,10 +117,10 @@ def test_a_type_of_layers_that_the_target_lacks_is_refused(
     ],
 )
 def test_what_a_draft_cannot_have_is_refused_by_its_key(
-    target: Path, draft: Path, text: dict[str, Any], keys: dict[str, Any], said: str
+    target: Path, draft: Path, text: dict[str, Any], keys: dict[str, Any], message: str
 ) -> None:
     change(draft, text, **keys)
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         read(draft, target)
 
 

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdecode_engine.model.implementations import load_model, read_config
-from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.startup.model_check import CheckOptions, check_pair
+from tests.engine.model.quantized.logits import our_logits, plain_logits
 
 CHECKPOINTS = Path(__file__).parent / "gptqmodel"
 FORMATS = {"awq": "awq", "gptq-desc-act": "gptq", "gptq-v2": "gptq"}
@@ -43,29 +41,12 @@ def test_weights_are_those_that_gptqmodel_dequantizes(name: str) -> None:
         assert torch.equal(plain[module].half(), weight), module
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("name", FORMATS)
 def test_logits_are_those_of_the_dequantized_weights(name: str, texts: Any) -> None:
     folder = CHECKPOINTS / name
-    config = LlamaConfig.from_pretrained(folder)
-    del config.quantization_config
-    reference: Any = LlamaForCausalLM(config).eval()
-    reference.load_state_dict(plain_weights(folder))
-    expected = reference(IDS[None]).logits[0]
+    expected = plain_logits(folder, plain_weights(folder), IDS)
     for implementation in ("native", "transformers"):
-        ours = read_config(folder, implementation)
-        model = load_model(
-            folder,
-            ours,
-            dtype=torch.float32,
-            device=CPU,
-            context_length=32,
-            progress=False,
-            open_store=open_checkpoint,
-            linears=Linears(),
-        )
-        positions, view = texts.make(ours, 1, len(IDS), 4).view((0, 0, len(IDS)))
-        logits = model.logits(model.forward(IDS, positions, view)[0])
+        logits = our_logits(folder, implementation, texts, IDS)
         torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 

@@ -7,17 +7,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdecode_api.boot import ModelImplementation
-from specdecode_engine.model.implementations import load_model, read_config
-from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.quantized import weight
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.model_check import CheckOptions, check_pair
 from tests.engine.checkpoints import Checkpoints
+from tests.engine.model.quantized.logits import our_logits, plain_logits, transformers_logits
 from tests.engine.model.quantized.writers import CASES, Stored, write_quantized
 from tests.engine.test_tensors_from_memory import answer, boot
 
@@ -38,28 +35,6 @@ def written(checkpoints: Checkpoints, tmp_path_factory: pytest.TempPathFactory) 
         name: (place / name, write_quantized(case, checkpoints.target, place / name))
         for name, case in CASES.items()
     }
-
-
-def our_logits(folder: Path, implementation: ModelImplementation, texts: Any) -> Tensor:
-    config = read_config(folder, implementation)
-    model = load_model(
-        folder,
-        config,
-        dtype=torch.float32,
-        device=CPU,
-        context_length=32,
-        progress=False,
-        open_store=open_checkpoint,
-        linears=Linears(),
-    )
-    positions, view = texts.make(config, 1, len(IDS), 4).view((0, 0, len(IDS)))
-    return model.logits(model.forward(IDS, positions, view)[0])
-
-
-@torch.no_grad()
-def transformers_logits(model: Any) -> Tensor:
-    logits: Tensor = model.eval()(IDS[None]).logits[0]
-    return logits
 
 
 @pytest.mark.parametrize("chunk", [weight.CHUNK_ELEMENTS, 1000])
@@ -85,13 +60,9 @@ def test_logits_are_those_of_the_dequantized_weights(
     name: str, written: Written, texts: Any
 ) -> None:
     folder, plain = written[name]
-    config = LlamaConfig.from_pretrained(folder)
-    del config.quantization_config
-    model = LlamaForCausalLM(config)
-    model.load_state_dict(plain)
-    expected = transformers_logits(model)
+    expected = plain_logits(folder, plain, IDS)
     for implementation in ("native", "transformers"):
-        logits = our_logits(folder, implementation, texts)
+        logits = our_logits(folder, implementation, texts, IDS)
         torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
@@ -103,8 +74,8 @@ def test_logits_are_those_of_the_checkpoint_in_transformers(
     config = LlamaConfig.from_pretrained(folder)
     config.quantization_config["dequantize"] = True
     model = LlamaForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32)
-    logits = our_logits(folder, "native", texts)
-    expected = transformers_logits(model)
+    logits = our_logits(folder, "native", texts, IDS)
+    expected = transformers_logits(model, IDS)
     torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
