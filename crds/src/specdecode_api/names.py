@@ -51,6 +51,8 @@ ANNOTATION_IN_PLACE: Final = f"{GROUP}/in-place"
 ANNOTATION_EXCHANGE_HASH: Final = f"{GROUP}/exchange-hash"
 # On a Deployment: the draft's URI.
 ANNOTATION_DRAFT: Final = f"{GROUP}/draft"
+# On a Deployment: the ControllerRevision in force, where the spec alone does not decide.
+ANNOTATION_REVISION: Final = f"{GROUP}/revision"
 # On pods that a trial restarts: the block for which they were made.
 ANNOTATION_BLOCK: Final = f"{GROUP}/trial-block"
 

@@ -15,7 +15,7 @@ from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.router_switch import is_router_serving
 from specdecode_operator.settings import Settings
-from specdecode_operator.stable_pods import boot_files, engine_image, stable_pods
+from specdecode_operator.stable_pods import boot_files, engine_image, naming_revision, stable_pods
 from specdecode_operator.trial import EngineSnapshot, Step
 from specdecode_operator.trial.loss import recover
 from specdecode_operator.trial.projection import NO_OBJECTS, TrialObjects, trial_objects
@@ -137,12 +137,14 @@ def plan(
         )
         stable = stable_pods(observed, step, found.record.trial, image)
         resource, built, pins = stable.resource, stable.built, stable.pins
+        objects = trial_objects(observed, step, image)
         written = _trial_objects(observed, step, image)
         if stable.is_block:
             written += boot_files(observed, step.now, image)
     except ResourceError as error:
         return Plan(refused=Refused(RefusalReason.INVALID, error.sentences))
-    usual = _defaulted(_with_routers(observed, wanted, built.children, settings), settings)
+    owned = naming_revision(built.children, step, objects.in_force)
+    usual = _defaulted(_with_routers(observed, wanted, owned, settings), settings)
     others = _defaulted(_not_in(usual, written), settings)
     decided = Plan(
         config_hash=built.config_hash,
@@ -156,7 +158,7 @@ def plan(
         ignored=wanted.ignored,
         has_routers=wanted.spec.router is not None,
     )
-    return _with_state(decided, observed, step, image, now_s)
+    return _with_state(decided, observed, step, objects, now_s)
 
 
 def _with_routers(
@@ -167,9 +169,10 @@ def _with_routers(
     return children.routed([*built], wanted, settings.router_image, is_serving=is_serving)
 
 
-def _with_state(decided: Plan, observed: Observed, step: Step, image: str, now_s: float) -> Plan:
+def _with_state(
+    decided: Plan, observed: Observed, step: Step, objects: TrialObjects, now_s: float
+) -> Plan:
     """The plan with the state of trials that is to be stored."""
-    objects = trial_objects(observed, step, image)
     shown = view(step, observed.resource.get("status") or {}, now_s, objects.in_force)
     mark = mark_to_store(step.record.trial, shown.effective or {}, shown.exploration or {})
     return replace(

@@ -1,6 +1,6 @@
 """What the stable pods of a resource run: the configuration in force, or a block of a trial."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from specdecode_api import names
@@ -86,6 +86,18 @@ def _strategy(observed: Observed, step: Step, block: Block | None) -> UpdateStra
     if block is not None:
         return UpdateStrategy(kind == "InPlace")
     return choose_update_strategy(observed, step.now.resource, step.now.built.config_hash)
+
+
+def naming_revision(owned: Iterable[Manifest], step: Step, in_force: str) -> list[Manifest]:
+    """Owned objects with the name of the revision in force on the Deployment, the last of them.
+
+    It shows a loss of everything else. Where the spec alone decides it is not there: whatever the
+    Deployment runs then is an earlier spec.
+    """
+    *others, deployment = owned
+    if in_force and (step.record.accepted is not None or step.decided.tuned is not None):
+        deployment = children.annotated(deployment, {names.ANNOTATION_REVISION: in_force})
+    return [*others, deployment]
 
 
 def boot_files(observed: Observed, now: InForce, image: str) -> list[Manifest]:

@@ -100,6 +100,29 @@ async def test_deleted_revisions_roll_nothing_until_the_spec_is_accepted(
     assert "StateLost" not in {each["type"] for each in conditions}
 
 
+async def test_the_loss_of_revisions_trials_and_their_status_rolls_nothing(
+    promote, parts, api, namespace, condition, settle
+):
+    """The config hash stays in the status, as of a resource that never had a trial."""
+    await promote()
+    before = api.get(DEPLOYMENT, namespace, "chat")["spec"]
+    revision = api.get(RESOURCE, namespace, "chat")["status"]["effective"]["revision"]
+    delete_revisions(api, namespace)
+    for each in api.items(TRIAL, namespace):
+        api.delete(TRIAL, namespace, each["metadata"]["name"])
+    lost = dict.fromkeys(("effective", "lastTrial", "exploration"))
+    api.merge(RESOURCE, namespace, "chat", {"status": lost}, "/status")
+    status = api.get(RESOURCE, namespace, "chat")["status"]
+    assert status["configHash"]
+    assert not status.keys() & lost.keys()
+    async with parts() as wired:
+        await settle(wired)
+    assert api.get(DEPLOYMENT, namespace, "chat")["spec"] == before
+    state, reason, message = condition("StateLost")
+    assert (state, reason) == ("True", "ConfigurationUnexplained")
+    assert f"restore ControllerRevision {revision} from a backup" in message
+
+
 async def test_a_resource_with_a_new_uid_rolls_nothing_of_the_old_one(
     promote, parts, api, namespace, condition, settle, until
 ):

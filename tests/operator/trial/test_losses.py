@@ -40,6 +40,15 @@ def lose_both(made):
     lose_status(made)
 
 
+def lose_all_but_the_config_hash(made):
+    lose_revisions(made)
+    made.trials.clear()
+    lost = ("effective", "exploration", "lastTrial", "activeTrial")
+    status = {name: value for name, value in made.status.items() if name not in lost}
+    assert status["configHash"]
+    made.resource = {**made.resource, "status": status}
+
+
 def promoted(world, try_out, policy):
     """A resource with a promoted page size in the place of the spec's."""
     made = world(guarded=policy == "Guarded")
@@ -49,7 +58,7 @@ def promoted(world, try_out, policy):
     return made
 
 
-@pytest.mark.parametrize("lose", [lose_revisions, lose_both])
+@pytest.mark.parametrize("lose", [lose_revisions, lose_both, lose_all_but_the_config_hash])
 def test_a_lost_state_rolls_nothing_and_names_the_remedy(rejected, lose):
     before = set(rejected.engines), rejected.children[STABLE]
     lose(rejected)
@@ -57,7 +66,7 @@ def test_a_lost_state_rolls_nothing_and_names_the_remedy(rejected, lose):
     assert (set(rejected.engines), rejected.children[STABLE]) == before
     lost = conditions(rejected)["StateLost"]
     assert (lost["status"], lost["reason"]) == ("True", "ConfigurationUnexplained")
-    assert "restore" in lost["message"]
+    assert "restore ControllerRevision" in lost["message"]
     assert (
         "kubectl annotate sdd chat-standalone -n default specdecode.io/accept-spec="
         in (lost["message"])
@@ -66,7 +75,7 @@ def test_a_lost_state_rolls_nothing_and_names_the_remedy(rejected, lose):
 
 
 @pytest.mark.parametrize("policy", ["Immediate", "Guarded"])
-@pytest.mark.parametrize("lose", [lose_revisions, lose_both])
+@pytest.mark.parametrize("lose", [lose_revisions, lose_both, lose_all_but_the_config_hash])
 def test_a_promotion_that_nothing_explains_is_not_rolled_back(world, try_out, policy, lose):
     made = promoted(world, try_out, policy)
     before = set(made.engines)
@@ -75,6 +84,25 @@ def test_a_promotion_that_nothing_explains_is_not_rolled_back(world, try_out, po
     made.run(600)
     assert set(made.engines) == before
     assert conditions(made)["StateLost"]["status"] == "True"
+
+
+def test_a_deployment_names_its_revision_only_where_the_spec_alone_does_not_decide(world, try_out):
+    """Else an immediate edit of a resource that has had trials would seem to be a loss."""
+    made = promoted(world, try_out, "Immediate")
+    assert revision_of(made) == made.status["effective"]["revision"]
+    made.edit(pageSize=8)
+    made.run(60)
+    assert revision_of(made) is None
+    before = made.status["configHash"]
+    lose_all_but_the_config_hash(made)
+    made.edit(pageSize=64)
+    made.run(60)
+    assert "StateLost" not in conditions(made)
+    assert made.status["configHash"] != before
+
+
+def revision_of(made):
+    return made.children[STABLE]["metadata"]["annotations"].get(names.ANNOTATION_REVISION)
 
 
 @pytest.mark.parametrize("policy", ["Immediate", "Guarded"])

@@ -3,7 +3,7 @@
 `build` composes them. Nothing reads a clock, a cluster or the environment.
 """
 
-from specdecode_operator.children.build import Built, Carrier, build, finished
+from specdecode_operator.children.build import Built, Carrier, annotated, build, finished
 from specdecode_operator.children.config_map import boot_text
 from specdecode_operator.children.defaulted import defaulted
 from specdecode_operator.children.patch import access_refusals
@@ -13,6 +13,7 @@ __all__ = [
     "Built",
     "Carrier",
     "access_refusals",
+    "annotated",
     "boot_text",
     "build",
     "defaulted",

@@ -157,6 +157,13 @@ def finished(child: Manifest, resource: Resource) -> Manifest:
     return _stamped({**child, "metadata": metadata})
 
 
+def annotated(child: Manifest, annotations: Mapping[str, str]) -> Manifest:
+    """Add annotations to an owned object that was finished."""
+    metadata = child["metadata"]
+    added = {**metadata["annotations"], **annotations}
+    return restamped({**child, "metadata": {**metadata, "annotations": added}})
+
+
 def restamped(child: Manifest) -> Manifest:
     """Replace the desired hash of an owned object that has changed since it was finished."""
     metadata = child["metadata"]

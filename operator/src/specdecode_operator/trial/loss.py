@@ -3,7 +3,7 @@
 Usually `status.effective` names the ControllerRevision in force. Where it does not, or where that
 revision is gone, the config hash of the Deployment decides: a revision explains it, or the spec
 does, or nothing does. In the last case nothing may be rolled, because the spec may be one that a
-trial has rejected.
+trial has rejected. The Deployment names its revision too, which shows the loss of all else.
 """
 
 from collections.abc import Mapping
@@ -49,11 +49,12 @@ def recover(
     """
     if not (observed.resource.get("status") or {}).get("exploration") and not stored.spent:
         stored = recovered(stored, resource.spec, observed.at.timestamp())
-    is_guarded = resource.spec.rollout.edit_policy == "Guarded"
-    if not _is_lost(observed, stored, revisions, is_guarded=is_guarded):
-        return Recovery(stored)
     live = observed.children.get(ChildId(DEPLOYMENT.kind, resource.name))
     if live is None or not is_controlled_by(live, observed.uid):
+        return Recovery(stored)
+    named = (live["metadata"].get("annotations") or {}).get(names.ANNOTATION_REVISION, "")
+    is_guarded = resource.spec.rollout.edit_policy == "Guarded"
+    if not _is_lost(observed, stored, revisions, named, is_guarded=is_guarded):
         return Recovery(stored)
     serving = hash_of_template(live)
     wanted = children.build(resource, image).config_hash
@@ -69,21 +70,30 @@ def recover(
         return Recovery(stored)
     if found is not None:
         return Recovery(_in_force(observed, resource, stored, found, image))
-    return Recovery(stored, _message(resource.name, serving, wanted, observed))
+    return Recovery(stored, _message(resource.name, serving, wanted, named, observed))
 
 
 def _is_lost(
-    observed: Observed, stored: Record, revisions: Mapping[str, Revision], *, is_guarded: bool
+    observed: Observed,
+    stored: Record,
+    revisions: Mapping[str, Revision],
+    named: str,
+    *,
+    is_guarded: bool,
 ) -> bool:
     """Whether it is unknown which revision is in force, or in the place of which fields.
 
     A resource without trials has no `effective`: there its spec is in force, as long as some other
-    status shows that it was never anything else.
+    status shows that it was never anything else, and its Deployment names no revision.
+
+    Args:
+        named: the revision that the Deployment names; empty where it names none.
     """
     status = observed.resource.get("status") or {}
     effective = status.get("effective")
     if not effective:
-        return not status.get("configHash") or _has_had_trials(observed, revisions)
+        is_new = not status.get("configHash")
+        return is_new or bool(named) or _has_had_trials(observed, revisions)
     reason = effective.get("reason")
     if reason == "FollowsSpec" and not is_guarded:
         return False
@@ -120,9 +130,9 @@ def _in_force(
     return replace(record, tuned=Tuned(found.table, arm, Origin.USER))
 
 
-def _message(name: str, serving: str, wanted: str, observed: Observed) -> str:
+def _message(name: str, serving: str, wanted: str, named: str, observed: Observed) -> str:
     status = observed.resource.get("status") or {}
-    revision = (status.get("effective") or {}).get("revision")
+    revision = (status.get("effective") or {}).get("revision") or named
     which = f"ControllerRevision {revision}" if revision else "its ControllerRevision"
     namespace = observed.resource["metadata"]["namespace"]
     why = f"which neither the spec ({wanted}) nor a ControllerRevision explains"
