@@ -33,7 +33,7 @@ QUICK: Manifest = {
     "switchback": {"block": "10s", "washout": "2s", "minPairs": 3},
     "exploration": {"maxCandidateShare": "99%"},
 }
-FOREIGN = "eagle3-foreign"
+FOREIGN, FOREIGN_IN_TURNS = "eagle3-foreign", "eagle3-foreign-in-turns"
 FREE_CHOICE: list[Manifest] = [{"from": 1, "candidateSteps": [1, 16]}]
 FIVE_STEPS: list[Manifest] = [{"from": 1, "candidateSteps": [5]}]
 """So many are drafted whatever is accepted: a draft that does not fit shows in full."""
@@ -109,9 +109,10 @@ def foreign_draft(scene: Scene) -> Ended:
 
 
 def foreign_draft_in_turns(scene: Scene) -> Ended:
-    """Name the same draft; with two pods, Auto restarts them with it."""
-    write_foreign_draft(MODELS / "eagle3", HOST_FOLDER / FOREIGN)
-    return _with_draft(scene, FOREIGN, "AcceptLengthFell", "Auto")
+    """Name such a draft; with two pods, Auto restarts them with it."""
+    # In a folder of its own: what the act before has had rejected is not tried again.
+    write_foreign_draft(MODELS / "eagle3", HOST_FOLDER / FOREIGN_IN_TURNS)
+    return _with_draft(scene, FOREIGN_IN_TURNS, "AcceptLengthFell", "Auto")
 
 
 def better_draft(scene: Scene) -> Ended:
