@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdecode_engine.adaptive.cost import CostModel, CostPoint
-from specdecode_engine.adaptive.goodput import GoodputPolicy
+from specdecode_engine.adaptive.goodput import RESTING_STEPS, GoodputPolicy
 from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
 from specdecode_engine.adaptive.table import BatchRange, MarginRouting, RangeTable
 
@@ -178,6 +178,20 @@ def test_pauses_between_probes_grow() -> None:
     pauses = [later - earlier for earlier, later in pairwise(starts)]
     assert pauses[-1] >= 100
     assert pauses[0] < pauses[-1]
+
+
+def test_most_steps_at_depth_zero_repeat_it_without_an_estimate() -> None:
+    depth = policy(dear_s)
+    zeros = Rounds(depth, dear_s).run(400, 8, 0.02).count(0)
+    assert zeros > 300
+    assert 0 < depth.cost.steps(8, 0) < 2 * zeros / RESTING_STEPS
+
+
+def test_a_smaller_batch_ends_the_rest_at_depth_zero_at_once() -> None:
+    rounds = Rounds(policy(dear_s), dear_s)
+    rounds.run(40, 1, 0.9)
+    assert share(rounds.run(50, 64, 0.9)[10:], {0}) > 0.8
+    assert 0 not in rounds.run(20, 1, 0.9)[1:]
 
 
 def test_crossing_a_bound_every_round_does_not_switch_every_round() -> None:

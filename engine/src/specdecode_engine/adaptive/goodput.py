@@ -29,6 +29,9 @@ MIN_PROMISE = 0.05
 COST_PROBE_STEPS = 2  # of such a probe
 # Steps without a draft that a draft catches up on at most, as requests come and go.
 MAX_MISSED_STEPS = 128
+# Steps at 0 draft steps between two estimates, which would take a noticeable share of the time of a
+# small model's step; nothing is learned about the draft there, and a new batch size ends the rest.
+RESTING_STEPS = 7
 
 
 class Estimates(NamedTuple):
@@ -57,6 +60,11 @@ class RangeControl:
     kv_tokens: int = 0
     forgone: float = 0.0  # by staying, in tokens of a step
     saved_share: float = 0.0  # of the time, by speculation, as expected last
+    rests_until: int = 0  # sequence number of the last decision that repeats 0 draft steps
+
+    def is_resting(self, sequence: int) -> bool:
+        """Whether a decision repeats 0 draft steps without an estimate."""
+        return self.rests_until - RESTING_STEPS < sequence <= self.rests_until
 
 
 class GoodputPolicy:
@@ -88,6 +96,9 @@ class GoodputPolicy:
         entry = self.routing.route(self.table, batch_size, self._range_start)
         self._range_start = entry.lower_bound
         control = self._controls[entry.lower_bound]
+        if batch_size == control.batch_size and control.is_resting(self._sequence):
+            return Decision(0, entry.lower_bound, self._sequence, Reason.KEEP)
+        control.rests_until = 0
         if batch_size.bit_length() != control.batch_size.bit_length():
             control.exploration.restart(self._sequence, batch_size)
         control.batch_size, control.kv_tokens = batch_size, kv_tokens
@@ -103,8 +114,11 @@ class GoodputPolicy:
             counts = count_by_position(feedback.accepted, decision.num_steps, feedback.partial)
             if self._acceptance.learn(counts, is_probe=not control.num_steps):
                 control.exploration.restart(self._sequence, feedback.batch_size)
-        seconds = self._learn_cost(feedback)
-        self._account(control, feedback, seconds)
+        if control.is_resting(decision.sequence):
+            if feedback.has_cost():
+                control.exploration.earn(feedback.seconds, saved_share=0.0)
+        else:
+            self._account(control, feedback, self._learn_cost(feedback))
         self._missed = 0 if decision.num_steps else min(self._missed + 1, MAX_MISSED_STEPS)
         self._last_num_steps = decision.num_steps
 
@@ -148,6 +162,8 @@ class GoodputPolicy:
             return control.num_steps, control.reason
         if self._starts_probe(control, estimates):
             return control.probe_num_steps, Reason.PROBE
+        if not control.num_steps and not control.forgone:
+            control.rests_until = self._sequence + RESTING_STEPS
         return control.num_steps, Reason.KEEP
 
     def _confirms(self, control: RangeControl, estimates: Estimates, drafts: float) -> bool:
