@@ -102,6 +102,24 @@ def test_responses_are_those_of_the_engine(shared):
     ).json()  # fmt: skip
 
 
+def test_connections_to_engines_are_kept(shared):
+    """Also of streams, which the router reads only up to their last event."""
+    engine, router = shared
+    used: set[int] = set()
+    for number in range(12):
+        post(router, BODY | {"stream": bool(number % 2)})
+        used |= connections_to(engine.address)
+    assert 0 < len(used) <= 2  # one more for a poll at the same time
+
+
+def connections_to(address: str) -> set[int]:
+    """Return the local ports of established connections to an address of this machine."""
+    port = int(address.rpartition(":")[2])
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    found = {int(row[1][9:], 16): int(row[2][9:], 16) for row in rows if row[3] == "01"}
+    return {local for local, remote in found.items() if remote == port}
+
+
 def keys_of(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: keys_of(item) for key, item in value.items()}

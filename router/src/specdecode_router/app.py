@@ -60,7 +60,7 @@ class RouterApi:
             log.debug("the client disconnected before its request was complete")
 
     async def _answer(self, request: Request, receive: Receive, send: Send) -> None:
-        method, path = request.method, request.url.path
+        method, path = request.method, str(request.scope["path"])
         if path in GENERATION:
             _check_method(method, ("POST",))
             await self._generate(request, cast("GenerationPath", path), receive, send)

@@ -118,7 +118,9 @@ class EngineAttempt:
             if text := event.get("public"):
                 public.append(text)
             has_ended = event.get("end", False)
-        if public:
+        if public and has_ended:
+            self._response.keep_last("".join(public).encode())
+        elif public:
             self._is_writing = True
             await self._response.write("".join(public).encode())
             self._is_writing = False
@@ -130,10 +132,8 @@ class EngineAttempt:
         while data := await content.readany():
             parts.append(data)
             self._times.beat(self._clock())
-        self._is_writing = True
         await self._response.begin(200, [*JSON, length_header(parts)])
-        await self._response.write(b"".join(parts))
-        self._is_writing = False
+        self._response.keep_last(b"".join(parts))
 
 
 def length_header(parts: list[bytes]) -> tuple[bytes, bytes]:

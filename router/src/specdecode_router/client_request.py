@@ -82,6 +82,7 @@ class ClientResponse:
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._last = b""
         self.status: int | None = None  # once it has begun
 
     async def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -94,5 +95,9 @@ class ClientResponse:
     async def write(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def end(self, data: bytes = b"") -> None:
-        await self._send({"type": "http.response.body", "body": data})
+    def keep_last(self, data: bytes) -> None:
+        """Keep the last part, which `end` sends in one write with the end."""
+        self._last = data
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": self._last})

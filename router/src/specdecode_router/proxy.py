@@ -69,6 +69,7 @@ async def forward(
         ]
         length = (b"content-length", str(len(data)).encode())
         await response.begin(upstream.status, [*headers, length])
-        await response.end(b"" if request.method == "HEAD" else data)
+        response.keep_last(b"" if request.method == "HEAD" else data)
+        await response.end()
         return
     raise unavailable("no engine is ready; try again", "no_engine", RETRY_AFTER_SECONDS)

@@ -8,6 +8,8 @@ import pytest
 
 from specdecode_api.internal_api import HEADER_TOKEN, PATH_ENGINE, PATH_GENERATE
 from specdecode_engine.serve.engine.core import LoadedEngine
+from specdecode_engine.serve.internal.reply import InternalReply
+from tests.engine.serve.conftest import wait_until
 from tests.engine.serve.echo_core import EchoCore
 from tests.engine.serve.internal.router_client import TOKEN, Call, engine_state, headers, post, run
 from tests.streamed_answers import read_answer
@@ -36,6 +38,26 @@ def engine(start_engine):
 
 def call():
     return Call("/v1/completions", dict(BODY))
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_the_last_event_is_sent_with_the_end_of_the_body(engine, monkeypatch, is_stream):
+    """Otherwise routers, which read up to that event, could not keep the connection."""
+    sent = []
+    write = InternalReply._write
+
+    async def recorded(self, outputs, scope, receive, send):
+        async def note(message):
+            sent.append(message)
+            await send(message)
+
+        await write(self, outputs, scope, receive, note)
+
+    monkeypatch.setattr(InternalReply, "_write", recorded)
+    body = BODY | {"stream": is_stream}
+    assert run(engine, Call("/v1/completions", body)).is_ended
+    wait_until(lambda: not sent[-1].get("more_body"))
+    assert b'"end":true' in sent[-1]["body"]
 
 
 @pytest.mark.parametrize("given", [{}, {HEADER_TOKEN: ""}, {HEADER_TOKEN: TOKEN[:-1]}])

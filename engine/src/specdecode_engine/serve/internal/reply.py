@@ -51,21 +51,22 @@ class InternalReply(StreamingReply):
         self, outputs: RequestStream, scope: Scope, receive: Receive, send: Send
     ) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
-        await _send_event(send, {"start": self._start()})
+        await send_part(send, _encode_event({"start": self._start()}))
         beating = asyncio.create_task(self._beat(send))
         try:
             if self._body.stream:
-                await self._send_stream(outputs, send, beating)
+                last = await self._send_stream(outputs, send, beating)
             else:
-                await self._send_whole(outputs, send, beating)
+                last = await self._send_whole(outputs, send, beating)
         except Exception as error:
-            beating.cancel()
             body = self._failed(error).body["error"]
             assert isinstance(body, dict)
-            await _send_event(send, {"error": body})
+            last = _encode_event({"error": body})
         finally:
             beating.cancel()
-        await send({"type": "http.response.body", "body": b""})
+        # In one write with the end of the body: a router reads up to the last event, and keeps the
+        # connection only if it has read all.
+        await send({"type": "http.response.body", "body": last})
 
     def _start(self) -> StartEvent:
         body, count = self._body, self._body.n or 1
@@ -81,7 +82,9 @@ class InternalReply(StreamingReply):
 
     async def _send_stream(
         self, outputs: RequestStream, send: Send, beating: "asyncio.Task[None]"
-    ) -> None:
+    ) -> bytes:
+        """Send the stream but for its last part, which is returned."""
+        last = b""
         async for part in self._parts(outputs):
             event: StreamEvent = {"public": part.events.decode()}
             if part.choice is not None:
@@ -90,18 +93,19 @@ class InternalReply(StreamingReply):
             if self._formatter.num_events:
                 event["events"] = self._formatter.num_events
             if part.is_last:
-                event["end"] = True
-            await _send_event(send, event)
+                last = _encode_event({**event, "end": True})
+            else:
+                await send_part(send, _encode_event(event))
+        return last
 
     async def _send_whole(
         self, outputs: RequestStream, send: Send, beating: "asyncio.Task[None]"
-    ) -> None:
+    ) -> bytes:
+        """Send the tokens of a response in one piece, and return its end."""
         async for choice in self._changed_choices(outputs):
             beating.cancel()
-            await _send_event(send, {"choice": _new_tokens(choice)})
-        content = await self._encode_whole()
-        await _send_event(send, {"end": True})
-        await send_part(send, content)
+            await send_part(send, _encode_event({"choice": _new_tokens(choice)}))
+        return _encode_event({"end": True}) + await self._encode_whole()
 
     async def _beat(self, send: Send) -> None:
         limit_s = self._service.boot.server.step_timeout_seconds
@@ -120,6 +124,6 @@ def _new_tokens(choice: OutputProcessor) -> ChoiceEvent:
     }
 
 
-async def _send_event(send: Send, event: StreamEvent) -> None:
+def _encode_event(event: StreamEvent) -> bytes:
     text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
-    await send_part(send, b"data: %s\n\n" % text.encode())
+    return b"data: %s\n\n" % text.encode()
