@@ -12,7 +12,7 @@ N ?= 200
 SEED ?= 1
 
 .PHONY: help setup fmt lint vocabulary size manifests manifests-check models cluster cluster-tools cluster-down images \
-        demo serve bench-engine bench-ngram bench-dialled bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-graphs bench-operator \
+        demo serve bench-engine bench-ngram bench-dialled bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-router bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
         compile-gate fuzz soak clients test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo drafts-zoo release-dry-run clean
 
@@ -158,6 +158,9 @@ bench-draft-exchange: setup ## Measure how long streams wait for a token while t
 
 bench-controller: setup ## Measure the regret of every policy on simulated machines (SEEDS seeds from SEED; ONLY=goodput: policies with this prefix; QUICK=1: shorter)
 	@PYTHONPATH=bench $(RUN) python -m controller --seed $(SEED) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
+
+bench-router: setup ## Measure what a router costs, and how often prompts find their prefix by its choices and by a Service's (ARGS="--only costs")
+	@PYTHONPATH=bench $(RUN) python -m router_bench $(ARGS)
 
 bench-rollout: setup ## Measure the error rates of the judge in simulated worlds (SEED: random seed; QUICK=1: minutes; KEEP=file: continue a run; REPORT=1: only its result)
 	@PYTHONPATH=bench $(RUN) python -m rollout --seed $(SEED) $(if $(QUICK),--quick) $(if $(KEEP),--keep $(KEEP)) $(if $(REPORT),--report)

@@ -1,1 +1,1 @@
-"""Programs of engines and routers, as tests start them."""
+"""Programs of engines and routers, as tests start them, and what routers cost and find."""
