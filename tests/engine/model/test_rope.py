@@ -1,5 +1,6 @@
 """Angles equal transformers' for every kind; in a wide model they are the same, widened."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ import transformers
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits, RotaryOffsets
+from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.layers import rotary_rows
-from specdecode_engine.model.rope import RopeConfig, build_angles, make_rotary_limits
+from specdecode_engine.model.rope import RopeConfig, build_angles, make_rotary_limits, parse_rope
 
 CPU = torch.device("cpu")
 LENGTH = 300
@@ -32,6 +34,23 @@ KINDS: dict[str, dict[str, Any]] = {
         "original_max_position_embeddings": 32,
     },
 }
+
+
+@pytest.mark.parametrize(
+    ("keys", "theta"),
+    [
+        ({}, 1e6),
+        ({"rope_theta": 1e4}, 1e4),
+        ({"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, 1e4),
+        ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}}, 5e5),
+        ({"rope_parameters": {"rope_type": "default"}}, 1e6),
+    ],
+)
+def test_the_base_of_a_file_replaces_that_of_its_family(
+    keys: dict[str, object], theta: float
+) -> None:
+    config = ConfigFile(Path("config.json"), {"max_position_embeddings": 512, **keys})
+    assert parse_rope(config, 8, {"rope_theta": 1e6}).theta == theta
 
 
 @pytest.mark.parametrize("positions", [64, 1024])

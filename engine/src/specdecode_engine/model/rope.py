@@ -90,9 +90,11 @@ def parse_rope(
     config.refuse("partial_rotary_factor", 1.0, "rotating a part of each head is not supported")
     section = config.section("rope_parameters") or config.section("rope_scaling")
     by_default = ConfigFile(config.file, default, "rope_parameters.")
-    top_theta = config.real("rope_theta", by_default.real("rope_theta", DEFAULT_THETA))
+    theta = config.real("rope_theta", by_default.real("rope_theta", DEFAULT_THETA))
     if section is None:
         section = by_default
+    else:
+        theta = section.real("rope_theta", theta)
     key = "rope_type" if section.get("rope_type") is not None else "type"
     kind = section.get(key) or "default"
     if kind != "proportional":  # which has angles of 0 for the other part
@@ -103,7 +105,6 @@ def parse_rope(
         kind = "default"
     if kind not in KINDS:
         raise section.error(key, f"supported kinds are {', '.join(KINDS)}")
-    theta = section.real("rope_theta", top_theta)
     parameters = {**section.keys, "rope_type": kind, "rope_theta": theta}
     parameters.pop("type", None)
     _check_factors(section, str(kind), head_dim)

@@ -136,6 +136,7 @@ def test_blocks_equal_a_recomputation(
 ) -> None:
     save_dflash(tmp_path / "draft", checkpoints.target, **VARIANTS[name])
     head = DFlashHead.load(tmp_path / "draft", target)
+    assert head.config.rope.theta == VARIANTS[name].get("rope_theta", 1_000_000.0)
     weights = {
         key: tensor.double()
         for key, tensor in load_file(tmp_path / "draft" / "model.safetensors").items()
