@@ -199,7 +199,7 @@ def _answer(model: ModelCheck) -> tuple[str, str, str, str]:
     assert model.kv_bytes_per_token is not None
     weights = f"{model.weight_bytes / 2**30:.2f} GiB"
     if model.quantization is not None:
-        weights += f", dequantized from {model.quantization}"
+        weights += f" or less, from {model.quantization}"
     return str(model.implementation), weights, f"{model.kv_bytes_per_token:,} bytes per token", ""
 
 

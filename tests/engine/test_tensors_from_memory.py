@@ -39,15 +39,12 @@ class Kept:
         return self._tensors[name]
 
 
-def boot(target: Path, draft: Path) -> EngineBoot:
+def boot(target: Path, draft: Path | None, **model: str) -> EngineBoot:
+    speculation = {"algorithm": "STANDALONE", "draft_path": str(draft), "num_steps": 3}
     return EngineBoot.model_validate(
         {
-            "model": {"path": str(target)},
-            "speculation": {
-                "algorithm": "STANDALONE",
-                "draft_path": str(draft),
-                "num_steps": 3,
-            },
+            "model": {"path": str(target), **model},
+            "speculation": {"algorithm": "NONE"} if draft is None else speculation,
             "scheduling": {"max_running_requests": 1},
             "device": "cpu",
             "threads": 1,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from specdecode_kernels.weights import INT4_OFFSET, IntegerWeight, Precision
+from specdecode_kernels.weights import INT4_OFFSET, IntegerWeight, Precision, pack_int4
 
 INT8_LIMIT, INT4_LIMIT = 127, 7
 SHARES = (1.0, 8 / 7)
@@ -54,8 +54,8 @@ def _to_int4(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:
     padded = torch.nn.functional.pad(rows, (0, -inputs % group))
     grouped = padded.view(len(rows), -1, group)
     scales = _best_scales(grouped)
-    integers = _rounded(grouped, scales, -INT4_OFFSET, INT4_LIMIT).flatten(1) + INT4_OFFSET
-    return _in_bytes(integers.to(torch.uint8)[:, : inputs + inputs % 2]), scales.squeeze(-1)
+    integers = _rounded(grouped, scales, -INT4_OFFSET, INT4_LIMIT).flatten(1)
+    return pack_int4(integers[:, :inputs]), scales.squeeze(-1)
 
 
 def _best_scales(grouped: Tensor) -> Tensor:
@@ -77,8 +77,3 @@ def _best_scales(grouped: Tensor) -> Tensor:
 def _rounded(values: Tensor, scales: Tensor, least: int, most: int) -> Tensor:
     inverse = torch.where(scales == 0, 0.0, 1 / scales)
     return (values * inverse).round().clamp(least, most)
-
-
-def _in_bytes(integers: Tensor) -> Tensor:
-    """Put two integers [rows, even] in a byte, the first in the lower bits."""
-    return integers[:, ::2] | integers[:, 1::2] << 4

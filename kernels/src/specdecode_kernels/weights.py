@@ -16,10 +16,11 @@ BLOCK, CHUNK = 64, 8
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Bits of integers, and the inputs that share a scale; 0: all of them."""
+    """Bits of integers, the inputs that share a scale (0: all of them), and any zero points."""
 
     bits: int
     group: int = 0
+    has_zeros: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +61,9 @@ class IntegerWeight:
 
     @property
     def precision(self) -> Precision:
-        return Precision(8) if self.bits == 8 else Precision(4, self.group)
+        if self.bits == 8:
+            return Precision(8)
+        return Precision(4, self.group, has_zeros=self.zeros is not None)
 
     def integers(self) -> Tensor:
         """Return the integers as i8 [..., outputs, inputs]."""
@@ -84,6 +87,14 @@ class IntegerWeight:
         values, scales = self.values[start:stop], self.scales[start:stop]
         shape = torch.Size((len(values), self.shape[1]))
         return IntegerWeight(values, scales, shape, self.dtype, self.group, zeros).plain()
+
+
+def pack_int4(integers: Tensor) -> Tensor:
+    """Store integers [..., inputs] from -8 to 7 as the `values` of an `IntegerWeight`."""
+    stored = (integers + INT4_OFFSET).to(torch.uint8)
+    if stored.shape[-1] % 2:
+        stored = torch.nn.functional.pad(stored, (0, 1), value=INT4_OFFSET)
+    return stored[..., ::2] | stored[..., 1::2] << 4
 
 
 class PackedLayout(NamedTuple):
@@ -136,7 +147,7 @@ class PackedWeight:
     def precision(self) -> Precision | None:
         """That of integers; None where the weights have the type of the rows."""
         of = self.layout
-        return (None, None, Precision(8), Precision(4, of.group))[of.format]
+        return (None, None, Precision(8), Precision(4, of.group, of.has_zeros))[of.format]
 
     def plain(self) -> Tensor:
         """Copy the weights to an ordinary tensor of `shape`: of the rows' type, or float32."""

@@ -17,7 +17,7 @@ BOOT_VERSION: Literal[1] = 1
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "float64"]
 
-Quantization = Literal["auto", "int8", "int4"]
+Quantization = Literal["auto", "none", "int8", "int4"]
 
 ModelImplementation = Literal["auto", "native", "transformers"]
 
@@ -37,7 +37,9 @@ class ModelBoot(FileRecord):
         default="auto",
         description="Weights of linear layers and experts, also of a draft: int8 quantizes them to "
         "8 bits with a scale for each output, int4 to 4 bits with a scale for each 32 inputs, and "
-        "the head to 8 bits; with auto they have dtype. Activations keep their type.",
+        "the head to 8 bits; with auto they have dtype, or are the integers of a quantized "
+        "checkpoint where kernels take these; none dequantizes such a checkpoint. Activations keep "
+        "their type.",
     )
     implementation: ModelImplementation = Field(
         default="auto",

@@ -31,10 +31,11 @@ class Model(ResourceRecord):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         default="auto", description="Type of the weights in memory; auto is the checkpoint's own."
     )
-    quantization: Literal["Auto", "Int8", "Int4"] = Field(
+    quantization: Literal["Auto", "None", "Int8", "Int4"] = Field(
         default="Auto",
         description="Weights of linear layers and experts, also of a draft: Int8 quantizes "
-        "them to 8 bits, Int4 to 4 bits and the head to 8; with Auto they have dtype.",
+        "them to 8 bits, Int4 to 4 bits and the head to 8; with Auto they have dtype, or are the "
+        "integers of a quantized checkpoint where kernels take these; None dequantizes it.",
     )
     context_length: Int | None = Field(
         default=None,

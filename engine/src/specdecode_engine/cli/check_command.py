@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 REFUSED = 1
 FAILED = 2
 HUB = "hf://"
-QUANTIZATIONS = ("auto", "int8", "int4")
+QUANTIZATIONS = ("auto", "none", "int8", "int4")
 DTYPES = ("auto", "float16", "bfloat16", "float32", "float64")
 
 
@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=QUANTIZATIONS,
         default="auto",
         help="Form of the weights of linear layers and experts, as the engine's flag of that name "
-        "(default auto: the type of the weights).",
+        "(default auto: the type of the weights, or integers of the checkpoint).",
     )
     parser.add_argument(
         "--kv-cache-dtype",
@@ -159,6 +159,7 @@ def _model_json(model: "ModelCheck") -> dict[str, object]:
         "parameters": model.parameters,
         "weight_bytes": model.weight_bytes,
         "quantization": model.quantization,
+        "keeps_integers": model.keeps_integers,
         "dtype": _name(model.dtype),
         "kv_bytes_per_token": model.kv_bytes_per_token,
         "kv_cache_dtype": _name(model.kv_dtype),
@@ -189,7 +190,8 @@ def _model_lines(role: str, model: "ModelCheck") -> list[str]:
     ]
     if model.weight_bytes is None or model.kv_bytes_per_token is None:
         return lines
-    quantization = [f"  quantization    {model.quantization}, read as {_name(model.dtype)}"]
+    read = "integers are kept" if model.keeps_integers else f"read as {_name(model.dtype)}"
+    quantization = [f"  quantization    {model.quantization}, {read}"]
     routed = (
         f"  routed experts  {model.routed_bytes_per_token} bytes per token with "
         "--enable-return-routed-experts"

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from specdecode_engine.model.config_file import CheckpointError, refuse_other_formats
+from specdecode_kernels import IntegerWeight, Precision
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
@@ -57,12 +58,22 @@ class SharedTensorError(TensorError):
 
 
 @dataclass(frozen=True, slots=True)
+class StoredIntegers:
+    """Integers with scales that a weight is stored as, in a form that kernels take."""
+
+    precision: Precision
+    read: Callable[[], IntegerWeight | None]
+    """Reads them for rows of float32; None where only the values show that they do not fit."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoredTensor:
     """The file of one tensor and what its header contains."""
 
     file: Path
     shape: Shape
     dtype: torch.dtype
+    integers: StoredIntegers | None = None
 
     @property
     def bytes(self) -> int:

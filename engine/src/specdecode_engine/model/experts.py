@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.model.linears import Linears
-from specdecode_kernels import Backend, ExpertRouting, ExpertWeights, GatedActivation
+from specdecode_kernels import (
+    Backend,
+    ExpertRouting,
+    ExpertWeights,
+    GatedActivation,
+    IntegerWeight,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -27,8 +33,8 @@ class Experts:
     def make(
         cls,
         linears: Linears,
-        gate_up: Tensor,
-        down: Tensor,
+        gate_up: Tensor | IntegerWeight,
+        down: Tensor | IntegerWeight,
         activation: GatedActivation,
         *,
         gate_up_bias: Tensor | None = None,

@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.checkpoint import Shape
+from specdecode_engine.model.checkpoint import Shape, StoredTensor
 from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.layers import Linear
 from specdecode_kernels import (
@@ -27,7 +28,7 @@ LEAST_QUANTIZED = 64
 """Outputs and inputs of the smallest map that is quantized: smaller ones take no memory or time."""
 
 PRECISIONS = {"int8": INT8, "int4": INT4}
-"""By the values of `model.quantization`; with auto, weights keep the type of the model."""
+"""To what weights are rounded, by the values of `model.quantization`: with others they are not."""
 
 
 class MapKind(Enum):
@@ -50,15 +51,17 @@ class Placement:
 class Linears:
     """Makes the linear maps of one engine; owned by its loader, one checkpoint after the other.
 
-    `ops` computes every layer loaded with them. Weights are rounded to integers where that is
-    configured. They stay as they are where there is a reason, else they are packed for a CPU. The
-    memory of the plain weight is released while it is packed, except for an embedding that is also
-    the head: it is looked up by token and stays next to its copy.
+    `ops` computes every layer loaded with them. Integers of a quantized checkpoint are kept, other
+    weights are rounded to integers where that is configured. They stay as they are where there is a
+    reason, else they are packed for a CPU. The memory of the plain weight is released while it is
+    packed, except for an embedding that is also the head: it is looked up by token and stays next
+    to its copy.
     """
 
     ops: Backend = TORCH
     plain_weights: str | None = "packing was not requested"  # why they are not packed
     precision: Precision | None = None  # to which weights are rounded
+    keeps_integers: bool = True  # of quantized checkpoints
     _kinds: Counter[str] = field(default_factory=Counter)
 
     @classmethod
@@ -68,11 +71,12 @@ class Linears:
         Args:
             quantization: `model.quantization`.
         """
-        return cls(choice.backend, choice.plain_weights, PRECISIONS.get(quantization))
+        precision, keeps_integers = PRECISIONS.get(quantization), quantization != "none"
+        return cls(choice.backend, choice.plain_weights, precision, keeps_integers)
 
     def make(
         self,
-        weight: Tensor,
+        weight: Tensor | IntegerWeight,
         bias: Tensor | None = None,
         kind: MapKind = MapKind.LAYER,
         *,
@@ -82,14 +86,18 @@ class Linears:
         return Linear(self.ops, self.pack(weight, kind, is_kept=is_kept), bias)
 
     def pack(
-        self, weight: Tensor, kind: MapKind = MapKind.LAYER, *, is_kept: bool = False
+        self,
+        weight: Tensor | IntegerWeight,
+        kind: MapKind = MapKind.LAYER,
+        *,
+        is_kept: bool = False,
     ) -> AnyWeight:
         """Bring a weight, or those of all experts of a layer, into the form that is kept.
 
         Raises:
             CheckpointError: a weight that is rounded to integers contains NaN or infinity.
         """
-        form = self._rounded(weight, kind)
+        form = self._rounded(weight, kind) if isinstance(weight, Tensor) else weight
         self._kinds[_name(form)] += 1
         if self.plain_weights is not None:
             return form
@@ -99,6 +107,13 @@ class Linears:
     def _rounded(self, weight: Tensor, kind: MapKind) -> Tensor | IntegerWeight:
         precision = precision_of(self.precision, kind, tuple(weight.shape))
         return weight if precision is None else _quantized(weight, precision)
+
+    def keeps(self, stored: StoredTensor, kind: MapKind) -> bool:
+        """Whether the integers of a weight are kept: unless fewer bits are configured."""
+        if stored.integers is None or not self.keeps_integers or kind is MapKind.ROUTER:
+            return False
+        rounded = precision_of(self.precision, kind, stored.shape)
+        return rounded is None or stored.integers.precision.bits <= rounded.bits
 
     def facts(self) -> dict[str, object]:
         """Return what was chosen and why: fields of /server_info."""
@@ -114,6 +129,39 @@ def precision_of(precision: Precision | None, kind: MapKind, shape: Shape) -> Pr
     if precision is None or kind is MapKind.ROUTER or min(shape[-2:]) < LEAST_QUANTIZED:
         return None
     return INT8 if kind is MapKind.HEAD else precision
+
+
+def joined(parts: Sequence[IntegerWeight], placement: Placement) -> IntegerWeight | None:
+    """Put matrices of the same inputs one below the other; None if bits or groups differ."""
+    first = parts[0]
+    if len({(one.bits, one.group) for one in parts}) > 1:
+        return None
+
+    def below(tensors: Iterable[Tensor]) -> Tensor:
+        return torch.cat(list(tensors)).to(placement.device)
+
+    zeros = None
+    if any(one.zeros is not None for one in parts):
+        none = (torch.zeros_like(one.scales, dtype=torch.int8) for one in parts)
+        zeros = below(
+            other if one.zeros is None else one.zeros
+            for one, other in zip(parts, none, strict=True)
+        )
+    values, scales = below(one.values for one in parts), below(one.scales for one in parts)
+    shape = torch.Size((len(values), first.shape[1]))
+    return IntegerWeight(values, scales, shape, placement.dtype, first.group, zeros)
+
+
+def arranged(
+    weight: Tensor | IntegerWeight, arrange: Callable[[Tensor], Tensor]
+) -> Tensor | IntegerWeight:
+    """Arrange the outputs of a weight [outputs, inputs] with all that belongs to each."""
+    if isinstance(weight, Tensor):
+        return arrange(weight)
+    scales = arrange(weight.scales)
+    zeros = None if weight.zeros is None else arrange(weight.zeros)
+    shape = torch.Size((*scales.shape[:-1], weight.shape[-1]))
+    return replace(weight, values=arrange(weight.values), scales=scales, zeros=zeros, shape=shape)
 
 
 def rounded_alike(rows: Tensor, weight: AnyWeight) -> Tensor:
@@ -134,14 +182,18 @@ def _quantized(weight: Tensor, precision: Precision) -> IntegerWeight:
         raise CheckpointError(f"{error}; set model.quantization to auto") from error
 
 
-def kept_bytes(name: str, shape: Shape, dtype: torch.dtype, quantization: str) -> int:
+def kept_bytes(name: str, stored: StoredTensor, dtype: torch.dtype, linears: Linears) -> int:
     """Return the memory of one tensor of a checkpoint, without what fills up its last blocks."""
-    count, kind = math.prod(shape), _kind_of(name, shape)
-    precision = kind and precision_of(PRECISIONS.get(quantization), kind, shape)
+    shape, kind, scale_bytes = stored.shape, _kind_of(name, stored.shape), 2
+    count = math.prod(shape)
+    precision = kind and precision_of(linears.precision, kind, shape)
+    if kind and stored.integers and linears.keeps(stored, kind):
+        precision = stored.integers.precision
+        scale_bytes = 2 if stored.dtype == torch.bfloat16 else 4
     if precision is None:
         return count * dtype.itemsize
     groups = -(-shape[-1] // precision.group) if precision.group else 1
-    scale_bytes = 4 if precision.bits == 8 else 2
+    scale_bytes = (4 if precision.bits == 8 else scale_bytes) + precision.has_zeros
     return count * precision.bits // 8 + count // shape[-1] * groups * scale_bytes
 
 

@@ -21,6 +21,7 @@ from specdecode_engine.model.rope import build_angles, make_rotary_limits
 from specdecode_engine.model.sparse_mlp import SparseMlp
 from specdecode_engine.model.text_store import TextModelStore
 from specdecode_engine.model.weights import Weights, decoder_shapes
+from specdecode_kernels import IntegerWeight
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -55,7 +56,7 @@ class Llama(LanguageModel):
         Args:
             config: read from the folder unless given.
             open_store: opens the tensors; by default those of the folder, as `config` has them.
-            linears: makes the linear maps; by default their weights stay plain.
+            linears: makes the linear maps; by default their weights are not packed.
         """
         config = config or LlamaConfig.load(folder)
         if open_store is None:
@@ -89,11 +90,11 @@ class Llama(LanguageModel):
         skipped: tuple[str, ...],
     ) -> "Llama":
         embedding = weights.take(EMBEDDING)
-        head = embedding
-        if HEAD in weights:
-            head = weights.take(HEAD)
-            if config.tie_word_embeddings:
-                head = _tied(embedding, head, folder)
+        head: Tensor | IntegerWeight = embedding
+        if HEAD in weights and config.tie_word_embeddings:
+            head = _tied(embedding, weights.take(HEAD), folder)
+        elif HEAD in weights:
+            head = weights.take_map(HEAD, kind=MapKind.HEAD)
         dtype, device = weights.placement.dtype, weights.placement.device
         head_dim = config.decoder.head_dim
         angles = (build_angles(rope, head_dim, limits, dtype, device) for rope in config.ropes)

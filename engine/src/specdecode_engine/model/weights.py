@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from itertools import chain
 
 import torch
@@ -31,6 +32,8 @@ from specdecode_engine.model.linears import (
     Linears,
     MapKind,
     Placement,
+    arranged,
+    joined,
     rounded_alike,
 )
 from specdecode_engine.model.sparse_mlp import (
@@ -39,7 +42,7 @@ from specdecode_engine.model.sparse_mlp import (
     SparseMlp,
     SparseMlpConfig,
 )
-from specdecode_kernels import AnyWeight, AttentionParams, Backend
+from specdecode_kernels import AnyWeight, AttentionParams, Backend, IntegerWeight
 from specdecode_kernels.torch.elementwise import accumulation_dtype
 
 COMPARED_BYTES = 4 << 20
@@ -175,6 +178,17 @@ class Weights:
             self._bar.update(one.bytes)
         return taken
 
+    def take_map(self, *names: str, kind: MapKind = MapKind.LAYER) -> Tensor | IntegerWeight:
+        """Read the weights of linear maps one below the other; integers as they are, if kept."""
+        stored = [self.store.tensors[name] for name in names]
+        if all(self.linears.keeps(one, kind) for one in stored):
+            read = [one.integers.read() for one in stored if one.integers is not None]
+            parts = [one for one in read if one is not None]
+            if len(parts) == len(names) and (whole := joined(parts, self.placement)) is not None:
+                self._bar.update(sum(one.bytes for one in stored))
+                return whole
+        return self.take(*names)
+
     def take_or_share(self, name: str, shared: Tensor) -> Tensor:
         """Read one tensor, or return `shared` where the checkpoint lacks it or repeats it.
 
@@ -187,7 +201,7 @@ class Weights:
     def linear(self, *names: str, kind: MapKind = MapKind.LAYER) -> Linear:
         """Read one linear map, or several that read the same input, fused into one."""
         biases = [f"{name}.bias" for name in names if f"{name}.bias" in self]
-        weight = self.take(*(f"{name}.weight" for name in names))
+        weight = self.take_map(*(f"{name}.weight" for name in names), kind=kind)
         return self.linears.make(weight, self.take(*biases) if biases else None, kind)
 
     def linear_or_share(self, name: str, shared: Linear) -> Linear:
@@ -195,7 +209,7 @@ class Weights:
         weight = f"{name}.weight"
         if weight not in self or self._repeats(weight, shared.weight, shared.rows):
             return shared
-        return self.linears.make(self.take(weight), kind=MapKind.HEAD)
+        return self.linears.make(self.take_map(weight, kind=MapKind.HEAD), kind=MapKind.HEAD)
 
     def _repeats(
         self,
@@ -280,7 +294,8 @@ class Weights:
         names = [f"{prefix}.{part}_proj" for part in ("qkvg" if config.has_head_gate else "qkv")]
         if config.rotary_dim is None and not config.has_output_gate:
             return self.linear(*names)
-        weight = order_qkv(self.take(*(f"{name}.weight" for name in names)), config)
+        order = partial(order_qkv, config=config)
+        weight = arranged(self.take_map(*(f"{name}.weight" for name in names)), order)
         if not config.qkv_bias:
             return self.linears.make(weight)
         bias = order_qkv(self.take(*(f"{name}.bias" for name in names)), config)
@@ -334,15 +349,14 @@ class Weights:
         return SharedExpert(mlp, gate)
 
     def _separate_experts(self, prefix: str, config: SparseMlpConfig) -> Experts:
-        gate_up = self.take(*chain.from_iterable(config.gate_up_names(prefix)))
-        down = self.take(*config.down_names(prefix))
-        each = config.num_experts
-        return Experts.make(
-            self.linears,
-            gate_up.view(each, -1, gate_up.shape[1]),
-            down.view(each, -1, down.shape[1]),
-            config.activation,
-        )
+        gate_up = self.take_map(*chain.from_iterable(config.gate_up_names(prefix)))
+        down = self.take_map(*config.down_names(prefix))
+
+        def by_expert(rows: Tensor) -> Tensor:
+            return rows.view(config.num_experts, -1, rows.shape[1])
+
+        gate_up, down = arranged(gate_up, by_expert), arranged(down, by_expert)
+        return Experts.make(self.linears, gate_up, down, config.activation)
 
     def _stacked_experts(self, prefix: str, config: SparseMlpConfig) -> Experts:
         return Experts.make(

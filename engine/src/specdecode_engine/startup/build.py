@@ -323,7 +323,7 @@ def _facts(
 
 
 def _quantizations(config: EngineConfig) -> dict[str, object]:
-    """Return the formats that weights were dequantized from."""
+    """Return the formats in which weights are stored."""
     parts = (("quantization", config.target), ("draft_quantization", config.draft))
     found = {name: model and model.quantization for name, model in parts}
     return {name: one.description for name, one in found.items() if one}

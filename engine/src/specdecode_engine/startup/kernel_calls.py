@@ -34,6 +34,8 @@ from specdecode_engine.startup.op_inputs import (
     sampling_params,
 )
 from specdecode_kernels import (
+    INT4,
+    INT8,
     Backend,
     DraftedNodes,
     ExpertRouting,
@@ -122,7 +124,8 @@ def _network_calls(
 ) -> Iterator[OpCall]:
     """Yield forwards of transformers' modules, whose ops depend on what was recognised."""
     network = make_network(config, needs.dtype)
-    linears = Linears(ops, precision=needs.integers[0] if needs.integers else None)
+    rounded = [one for one in needs.integers if one in (INT8, INT4)]
+    linears = Linears(ops, precision=rounded[0] if rounded else None)
     model = TransformersModel.of_network(config, network, AUDITED_POSITIONS, linears=linears)
     # Heads of one row are read in place, those of several are copied; many have tiles of their own.
     for rows in (1, *(ROWS if needs.integers else ROWS[:1])):

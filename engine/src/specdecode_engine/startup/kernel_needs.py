@@ -1,6 +1,6 @@
 """What decides which kernels an engine launches: its models, draft shapes, types and limits."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -49,10 +49,17 @@ class KernelNeeds:
             boot.memory.page_size,
             boot.scheduling.max_running_requests,
             boot.scheduling.chunked_prefill_tokens,
-            ROUNDED.get(boot.model.quantization, ()),
+            _integers(boot.model.quantization, models.values()),
         )
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         """One request, an odd number of them, and the most."""
         return tuple(sorted({1, min(3, self.max_running), self.max_running}))
+
+
+def _integers(quantization: str, models: Iterable[DraftConfig]) -> tuple[Precision, ...]:
+    """Return what weights are rounded to, and what those of quantized checkpoints are."""
+    stored = () if quantization == "none" else [one.quantization for one in models]
+    kept = [form for one in stored if one is not None for form in one.format.precisions]
+    return tuple(dict.fromkeys((*ROUNDED.get(quantization, ()), *kept)))

@@ -58,10 +58,12 @@ def integers(precision: Precision, shape: tuple[int, ...], dtype: torch.dtype) -
     group = precision.group or inputs
     groups = -(-inputs // group)
     width, stored = (inputs, torch.int8) if precision.bits == 8 else (-(-inputs // 2), torch.uint8)
+    zeros = empty(*leading, groups, dtype=torch.int8) if precision.has_zeros else None
     return IntegerWeight(
         empty(*leading, width, dtype=stored),
         empty(*leading, groups, dtype=torch.float32),
         torch.Size(shape),
         dtype,
         group,
+        zeros,
     )

@@ -5,6 +5,7 @@ from config.json alone.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,13 @@ from typing import Any
 import torch
 
 from specdecode_api.speculation import Algorithm
-from specdecode_engine.model.checkpoint import Shape, Shapes, TensorStore, has_tensors
+from specdecode_engine.model.checkpoint import (
+    Shape,
+    Shapes,
+    StoredTensor,
+    TensorStore,
+    has_tensors,
+)
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig, cached_token_bytes
@@ -20,7 +27,7 @@ from specdecode_engine.model.draft_head import HiddenStateHead
 from specdecode_engine.model.eagle_weights import ID_MAPS
 from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
-from specdecode_engine.model.linears import kept_bytes
+from specdecode_engine.model.linears import Linears, kept_bytes
 from specdecode_engine.model.llama import llama_shapes
 from specdecode_engine.model.mtp_config import count_modules
 from specdecode_engine.model.mtp_layout import without_modules
@@ -44,6 +51,7 @@ from specdecode_engine.startup.draft_methods.registry import (
     head_algorithm,
     read_draft,
 )
+from specdecode_kernels import TORCH, Choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +65,7 @@ class ModelCheck:
     parameters: int | None = None
     weight_bytes: int | None = None  # in `dtype`, or of integers that it is rounded to
     quantization: str | None = None  # how weights are stored, None also if they are plain
+    keeps_integers: bool = False  # of quantized weights, where kernels take these
     dtype: torch.dtype | None = None
     kv_bytes_per_token: int | None = None  # keys and values of all layers
     kv_dtype: torch.dtype | None = None
@@ -190,22 +199,46 @@ def _check_model(
     else:
         shapes = _parameters(config, checkpoint, head)
         routed = None if isinstance(config, HeadConfig) else RoutedShape.read(config)
+    stored = _kept_tensors(config, checkpoint, options.quantization)
     return ModelCheck(
         path=folder,
         model_type=_text(file.get("model_type")),
         architecture=file.architecture or None,
         implementation=implementation_of(config),
         parameters=sum(math.prod(shape) for shape in shapes.values()),
-        weight_bytes=sum(
-            kept_bytes(name, shape, dtype, options.quantization) for name, shape in shapes.items()
-        ),
+        weight_bytes=_weight_bytes(shapes, stored, dtype, options.quantization),
         quantization=None if config.quantization is None else config.quantization.description,
+        keeps_integers=bool(stored),
         dtype=dtype,
         kv_bytes_per_token=cached_token_bytes(config, kv_dtype),
         kv_dtype=kv_dtype,
         routed_bytes_per_token=None if routed is None else routed.token_bytes,
         context_length=config.rope.trained_positions,
         has_tensors=checkpoint is not None,
+    )
+
+
+def _kept_tensors(
+    config: DraftConfig, checkpoint: TensorStore | None, quantization: str
+) -> Mapping[str, StoredTensor]:
+    """Return the tensors whose integers may be kept, by the names of parameters."""
+    if checkpoint is None or not isinstance(config, LlamaConfig) or quantization == "none":
+        return {}
+    named = (TextModelStore.of(checkpoint) if config.is_wrapped else checkpoint).tensors
+    return {name: one for name, one in named.items() if one.integers is not None}
+
+
+def _weight_bytes(
+    shapes: Mapping[str, Shape],
+    stored: Mapping[str, StoredTensor],
+    dtype: torch.dtype,
+    quantization: str,
+) -> int:
+    """Add up the memory of parameters in the forms in which an engine keeps them."""
+    linears = Linears.of(Choice(TORCH, "", None), quantization)
+    return sum(
+        kept_bytes(name, stored.get(name) or StoredTensor(Path(), shape, dtype), dtype, linears)
+        for name, shape in shapes.items()
     )
 
 

@@ -45,6 +45,7 @@ _GRAPH_MODES: Final[Mapping[str, GraphMode]] = {
 }
 _QUANTIZATIONS: Final[Mapping[str, Quantization]] = {
     "Auto": "auto",
+    "None": "none",
     "Int8": "int8",
     "Int4": "int4",
 }

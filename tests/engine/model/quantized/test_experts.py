@@ -13,7 +13,7 @@ from transformers.utils.quantization_config import Mxfp4Config
 
 from specdecode_engine.model.checkpoint import TensorError
 from specdecode_engine.model.llama import Llama
-from specdecode_engine.model.quantized.store import open_tensors
+from specdecode_engine.model.quantized.store import open_checkpoint, open_tensors
 from specdecode_engine.model.sparse_mlp import SparseMlp
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import (
@@ -23,6 +23,7 @@ from specdecode_engine.model.transformers.loading import (
     text_tensors,
 )
 from specdecode_engine.model.transformers.model import TransformersModel
+from specdecode_kernels import IntegerWeight
 from tests.engine.model.quantized.writers import CASES, Stored, write_quantized
 from zoo.logits import TOLERANCE, worst_differences
 
@@ -66,13 +67,21 @@ def qwen3_moe(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["fp8-deepseek", "w4a16-group", "gptq"])
 def test_experts_of_their_own_are_gathered(name: str, qwen3_moe: Path, tmp_path: Path) -> None:
+    """Natively as integers, where kernels take them; transformers' modules are plain."""
     plain = write_quantized(CASES[name], qwen3_moe, tmp_path / "quantized")
     assert "model.layers.1.mlp.experts.3.down_proj.weight" in plain
     save_file(plain, qwen3_moe / "model.safetensors", metadata={"format": "pt"})
     assert_equal(loaded(tmp_path / "quantized"), loaded(qwen3_moe))
     reference = Qwen3MoeForCausalLM.from_pretrained(qwen3_moe, dtype=torch.float32)
-    model = TransformersModel.load(TransformersConfig.load(tmp_path / "quantized"), device=CPU)
-    assert max(worst_differences(reference, model).values()) <= TOLERANCE
+    folder = tmp_path / "quantized"
+    model = TransformersModel.load(TransformersConfig.load(folder), device=CPU)
+    native = Llama.load(folder, device=CPU, dtype=torch.float32, open_store=open_checkpoint)
+    for implementation in (model, native):
+        assert max(worst_differences(reference, implementation).values()) <= TOLERANCE
+    mlp = native.layers[1].mlp
+    assert isinstance(mlp, SparseMlp)
+    assert isinstance(mlp.experts.weights.down, Tensor if name == "fp8-deepseek" else IntegerWeight)
+    assert isinstance(mlp.router.weight, Tensor)
 
 
 def test_a_faulty_tensor_of_an_expert_is_named(qwen3_moe: Path, tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdecode_engine.model.quantized import weight
 from specdecode_engine.model.quantized.store import open_checkpoint
+from specdecode_engine.model.weights import tensor_bytes
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.model_check import CheckOptions, check_pair
+from specdecode_kernels import INT4, INT8, Precision
 from tests.engine.checkpoints import Checkpoints
 from tests.engine.model.quantized.logits import our_logits, plain_logits, transformers_logits
 from tests.engine.model.quantized.writers import CASES, Stored, write_quantized
@@ -22,6 +24,17 @@ CPU = torch.device("cpu")
 IDS = torch.tensor([3, 41, 7, 96, 12, 8, 60])
 TOLERANCE = 2e-5
 WRITTEN_BY_LIBRARY = [name for name, case in CASES.items() if "config_groups" in case.config]
+
+LAYERS = 3
+ZEROS = Precision(4, 32, has_zeros=True)
+KEPT = {
+    "int8-channel": INT8,
+    "w4a16-group": INT4,
+    "w4a16-asymmetric": ZEROS,
+    "awq": ZEROS,
+    "gptq": ZEROS,
+}
+"""The formats whose integers kernels take."""
 
 Written = dict[str, tuple[Path, Stored]]
 
@@ -80,14 +93,73 @@ def test_logits_are_those_of_the_checkpoint_in_transformers(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_check_names_the_format_and_counts_plain_weights(name: str, written: Written) -> None:
+def test_check_names_the_format_and_counts_dequantized_weights(name: str, written: Written) -> None:
     folder, plain = written[name]
-    checked = check_pair(folder, None, CheckOptions(torch.bfloat16)).target
+    options = CheckOptions(torch.bfloat16, quantization="none")
+    checked = check_pair(folder, None, options).target
     assert checked.reason is None
     assert checked.has_tensors
+    assert not checked.keeps_integers
     assert checked.quantization == CASES[name].description
     assert checked.parameters == sum(tensor.numel() for tensor in plain.values())
     assert checked.weight_bytes == 2 * checked.parameters
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_integers_that_kernels_take_are_those_of_the_format(name: str, written: Written) -> None:
+    folder, plain = written[name]
+    stored = open_checkpoint(folder).tensors
+    kept = {one: stored[one].integers for one in plain if stored[one].integers is not None}
+    assert len(kept) == (7 * LAYERS if name in KEPT else 0)
+    for one, integers in kept.items():
+        assert integers is not None
+        read = integers.read()
+        assert read is not None
+        assert read.bits == integers.precision.bits == KEPT[name].bits
+        assert read.precision == KEPT[name], one
+        assert torch.equal(read.plain(), plain[one]), one
+
+
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_engine_keeps_the_integers(name: str, dtype: str, written: Written) -> None:
+    """And saves the memory that `check` reports; the logits are tested above."""
+    folder, _ = written[name]
+    core, dequantized = (
+        build_core(boot(folder, None, dtype=dtype, quantization=quantization))
+        for quantization in ("auto", "none")
+    )
+    maps = core.facts["linear_weights"]
+    assert isinstance(maps, dict)
+    assert maps[f"int{KEPT[name].bits}"] == 4 * LAYERS
+    kept, plain = (
+        check_pair(folder, None, CheckOptions(getattr(torch, dtype), quantization=one)).target
+        for one in ("auto", "none")
+    )
+    assert kept.keeps_integers
+    assert kept.weight_bytes is not None
+    assert plain.weight_bytes is not None
+    saved = tensor_bytes(dequantized.context.target) - tensor_bytes(core.context.target)
+    assert saved == pytest.approx(plain.weight_bytes - kept.weight_bytes, rel=0.05)
+
+
+def test_integers_are_dequantized_on_request_or_rounded_to_fewer_bits(written: Written) -> None:
+    for name, quantization, expected in (
+        ("awq", "none", {"float32"}),
+        ("awq", "int8", {"int4", "int8"}),  # the head
+        ("int8-channel", "int8", {"int8"}),
+        ("int8-channel", "int4", {"int4", "int8"}),
+        ("gptq-v2-shuffled", "auto", {"float32"}),
+        ("gptq", "auto", {"float32", "int4"}),
+        ("w4a16-asymmetric", "auto", {"float32", "int4"}),
+    ):
+        core = build_core(boot(written[name][0], None, quantization=quantization))
+        maps = core.facts["linear_weights"]
+        assert isinstance(maps, dict)
+        assert set(maps) == expected, (name, quantization)
+        text = answer(core)
+        drafting = build_core(boot(written[name][0], written[name][0], quantization=quantization))
+        assert answer(drafting) == text
 
 
 def test_an_engine_names_the_formats_and_answers_as_on_plain_weights(
@@ -102,3 +174,18 @@ def test_an_engine_names_the_formats_and_answers_as_on_plain_weights(
     on_plain = build_core(boot(tmp_path / "plain", checkpoints.draft))
     assert "quantization" not in on_plain.facts
     assert answer(core) == answer(on_plain)
+
+
+@pytest.mark.parametrize("name", ["w4a16-group", "int8-channel"])
+def test_a_quantized_head_is_kept_as_well(
+    name: str, checkpoints: Checkpoints, texts: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "quantized"
+    plain = write_quantized(CASES[name], checkpoints.target, folder, ("_proj", "lm_head"))
+    stored = open_checkpoint(folder).tensors["lm_head.weight"]
+    assert stored.integers is not None
+    logits = our_logits(folder, "native", texts, IDS)
+    expected = plain_logits(folder, plain, IDS)
+    torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=TOLERANCE)
+    maps = build_core(boot(folder, None)).facts["linear_weights"]
+    assert maps == {f"int{KEPT[name].bits}": 4 * LAYERS + 1}

@@ -39,8 +39,11 @@ class QuantizedCase:
     extra: Stored = field(default_factory=dict)  # other tensors of each matrix
 
 
-def write_quantized(case: QuantizedCase, source: Path, folder: Path) -> Stored:
-    """Quantize the linear maps of a Llama's layers; return its tensors after dequantization."""
+def write_quantized(
+    case: QuantizedCase, source: Path, folder: Path, maps: tuple[str, ...] = ("_proj",)
+) -> Stored:
+    """Quantize linear maps, by the ends of their names; return all tensors after dequantization."""
+    ends = tuple(f"{end}.weight" for end in maps)
     shutil.copytree(source, folder)
     keys = json.loads((folder / "config.json").read_text())
     keys["quantization_config"] = dict(case.config)
@@ -48,7 +51,7 @@ def write_quantized(case: QuantizedCase, source: Path, folder: Path) -> Stored:
     stored: Stored = {}
     plain: Stored = {}
     for name, tensor in load_file(source / "model.safetensors").items():
-        if not name.endswith("_proj.weight"):
+        if not name.endswith(ends):
             stored[name] = plain[name] = tensor
             continue
         parts, dequantized = case.quantize(tensor)

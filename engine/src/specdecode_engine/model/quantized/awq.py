@@ -15,10 +15,20 @@ Source: AutoAWQ, `awq/utils/packing_utils.py` and `awq/modules/linear/gemm.py`.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from specdecode_engine.model.quantized.packing import unpack
-from specdecode_engine.model.quantized.weight import Headers, Parts, QuantizedWeight
+from specdecode_engine.model.quantized.weight import (
+    Headers,
+    IntegerRows,
+    KeptIntegers,
+    Parts,
+    QuantizedWeight,
+    kept_precisions,
+)
+from specdecode_kernels import Precision
+from specdecode_kernels.weights import INT4_OFFSET
 
 BITS = 4
 PER_WORD = 8
@@ -30,6 +40,10 @@ class AwqFormat:
     """Weights of four bits; `group_size` inputs share a scale, all of them if it is None."""
 
     group_size: int | None
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        return kept_precisions(BITS, self.group_size)
 
     def find(self, headers: Headers) -> Iterator[QuantizedWeight]:
         for prefix, shape in headers.ending(".qweight"):
@@ -49,15 +63,20 @@ class AwqFormat:
                 },
                 dequantize_rows=_dequantize_rows,
                 row_multiple=PER_WORD,
+                kept=KeptIntegers(self.precisions[-1], _rows) if self.precisions else None,
             )
 
 
-def _dequantize_rows(parts: Parts, rows: slice) -> Tensor:
+def _rows(parts: Parts, rows: slice) -> IntegerRows:
     words = slice(rows.start // PER_WORD, rows.stop // PER_WORD)
-    integers = unpack(parts["qweight"][:, words], BITS, PART_OF_OUTPUT)  # [inputs, rows]
-    zeros = unpack(parts["qzeros"][:, words], BITS, PART_OF_OUTPUT)  # [groups, rows]
-    scales = parts["scales"][:, rows].float()
-    groups, outputs = scales.shape
-    grouped = integers.reshape(groups, -1, outputs)
-    weights = (grouped - zeros.unsqueeze(1)) * scales.unsqueeze(1)
-    return weights.reshape(-1, outputs).T
+    integers, zeros = (
+        unpack(parts[name][:, words], BITS, PART_OF_OUTPUT).T - INT4_OFFSET
+        for name in ("qweight", "qzeros")
+    )
+    return IntegerRows(integers, parts["scales"][:, rows].T.float(), zeros)
+
+
+def _dequantize_rows(parts: Parts, rows: slice) -> Tensor:
+    inputs, groups = (len(parts[name]) for name in ("qweight", "scales"))
+    in_order = torch.arange(inputs, device=parts["scales"].device) // (inputs // groups)
+    return _rows(parts, rows).plain(in_order)

@@ -35,16 +35,22 @@ from specdecode_engine.model.quantized.weight import (
     MISFIT,
     Blocks,
     Headers,
+    IntegerRows,
+    KeptIntegers,
     Parts,
     QuantizedWeight,
+    kept_precisions,
 )
+from specdecode_kernels import Precision
 
-NAIVE = ("int-quantized", "float-quantized", "naive-quantized")
+INTEGERS = ("int-quantized", "naive-quantized")
+NAIVE = (*INTEGERS, "float-quantized")
 PACKED = "pack-quantized"
 MXFP4 = "mxfp4-pack-quantized"
 NVFP4 = "nvfp4-pack-quantized"
 FORMATS = (*NAIVE, PACKED, MXFP4, NVFP4)
 GROUPS_OF_FP4 = {MXFP4: 32, NVFP4: 16}
+ZERO_POINTS = frozenset({"zero_point", "packed_zero_point"})
 REGEX = "re:"
 
 
@@ -59,6 +65,14 @@ class WeightScheme:
     bits: int
     blocks: tuple[int | None, int | None]
     targets: tuple[str, ...]  # names of modules, `re:` expressions, or classes of modules
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """The forms in which integers are kept; there is none for a scale of several outputs."""
+        rows, columns = self.blocks
+        if self.format not in (PACKED, *INTEGERS) or rows not in (1, None):
+            return ()
+        return kept_precisions(self.bits, columns)
 
     def blocks_of(self, shape: Shape) -> Blocks:
         rows, columns = self.blocks
@@ -80,6 +94,10 @@ class CompressedTensorsFormat:
     """The schemes of all config groups."""
 
     schemes: tuple[WeightScheme, ...]
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        return tuple(dict.fromkeys(form for one in self.schemes for form in one.precisions))
 
     def find(self, headers: Headers) -> Iterator[QuantizedWeight]:
         for prefix, shape in headers.ending(".weight_packed"):
@@ -116,7 +134,8 @@ def _find_naive(
     zero = f"{prefix}.weight_zero_point"
     if zero in headers.tensors:
         parts["zero_point"] = headers.need(zero, *scale_shapes)
-    return _weight(prefix, shape, scheme, parts)
+    is_kept = headers.tensors[f"{prefix}.weight"].dtype == torch.int8
+    return _weight(prefix, shape, scheme, parts, is_kept=is_kept)
 
 
 def _find_packed(
@@ -138,7 +157,8 @@ def _find_packed(
         parts["packed_zero_point" if is_packed else "zero_point"] = headers.need(zero, wanted)
     if order in headers.tensors:
         parts["groups"] = headers.need(order, (plain[1],))
-    return _weight(prefix, plain, scheme, parts, per_word)
+    is_kept = order not in headers.tensors
+    return _weight(prefix, plain, scheme, parts, per_word, is_kept=is_kept)
 
 
 def _find_fp4(headers: Headers, prefix: str, shape: Shape, scheme: WeightScheme) -> QuantizedWeight:
@@ -159,24 +179,47 @@ def _weight(
     scheme: WeightScheme,
     parts: Mapping[str, str],
     row_multiple: int = 1,
+    *,
+    is_kept: bool = False,
 ) -> QuantizedWeight:
+    has_zeros = not ZERO_POINTS.isdisjoint(parts)
+    forms = [one for one in scheme.precisions if is_kept and one.has_zeros == has_zeros]
+    kept = KeptIntegers(forms[0], partial(_kept, scheme, shape)) if forms else None
     rows = partial(_dequantize_rows, scheme, shape)
-    return QuantizedWeight(f"{prefix}.weight", shape, parts, rows, row_multiple)
+    return QuantizedWeight(f"{prefix}.weight", shape, parts, rows, row_multiple, kept)
+
+
+def _kept(scheme: WeightScheme, shape: Shape, parts: Parts, rows: slice) -> IntegerRows:
+    grid = scheme.blocks_of(shape).grid(shape)
+
+    def by_output(stored: Tensor) -> Tensor:
+        return stored.reshape(grid).expand(shape[0], -1)[rows].float()
+
+    values = _stored_values(scheme, shape, parts, rows)
+    zeros = _zero_points(scheme, shape, parts)
+    return IntegerRows(
+        values, by_output(parts["scale"]), None if zeros is None else by_output(zeros)
+    )
 
 
 def _dequantize_rows(scheme: WeightScheme, shape: Shape, parts: Parts, rows: slice) -> Tensor:
     blocks, groups = scheme.blocks_of(shape), parts.get("groups")
     values = _stored_values(scheme, shape, parts, rows)
-    if "zero_point" in parts:
-        values = values - blocks.expand(parts["zero_point"], shape, rows, groups)
-    elif "packed_zero_point" in parts:
-        outputs = blocks.grid(shape)[0]
-        zeros = unpack(parts["packed_zero_point"].T, scheme.bits).T[:outputs]
-        values = values - blocks.expand(_signed(zeros, scheme.bits), shape, rows, groups)
+    zeros = _zero_points(scheme, shape, parts)
+    if zeros is not None:
+        values = values - blocks.expand(zeros, shape, rows, groups)
     scales = exponent_scales(parts["scale"])
     if "global_scale" in parts:
         scales = scales / parts["global_scale"].float()
     return values * blocks.expand(scales, shape, rows, groups)
+
+
+def _zero_points(scheme: WeightScheme, shape: Shape, parts: Parts) -> Tensor | None:
+    """Return the zero points, of one shape with the scales."""
+    if "packed_zero_point" not in parts:
+        return parts.get("zero_point")
+    outputs = scheme.blocks_of(shape).grid(shape)[0]
+    return _signed(unpack(parts["packed_zero_point"].T, scheme.bits).T[:outputs], scheme.bits)
 
 
 def _stored_values(scheme: WeightScheme, shape: Shape, parts: Parts, rows: slice) -> Tensor:

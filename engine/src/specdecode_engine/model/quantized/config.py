@@ -89,7 +89,8 @@ def _gptq(section: ConfigFile) -> Quantization:
     if changed:
         raise section.error("dynamic", f"modules of other sizes are not supported; {UNQUANTIZED}")
     group = _group_size(section)
-    form = GptqFormat(bits, group, zero_offset=1 if version == "gptq" else 0)
+    offset, is_ordered = 1 if version == "gptq" else 0, not section.get("desc_act")
+    form = GptqFormat(bits, group, offset, is_ordered)
     return Quantization("gptq", f"gptq (int{bits}, {_groups(group)})", form)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from specdecode_engine.model.checkpoint import Shape
 from specdecode_engine.model.quantized.packing import exponent_scales
 from specdecode_engine.model.quantized.weight import Blocks, Headers, Parts, QuantizedWeight
+from specdecode_kernels import Precision
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 SCALES = ("_scale_inv", "_scale")
@@ -29,6 +30,10 @@ class Fp8Format:
     """Weights in float8; None: one factor for each weight."""
 
     blocks: Blocks | None
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        return ()
 
     def find(self, headers: Headers) -> Iterator[QuantizedWeight]:
         for name, stored in headers.tensors.items():

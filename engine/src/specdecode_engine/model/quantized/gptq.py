@@ -21,7 +21,15 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.model.quantized.packing import unpack
-from specdecode_engine.model.quantized.weight import Headers, Parts, QuantizedWeight
+from specdecode_engine.model.quantized.weight import (
+    Headers,
+    IntegerRows,
+    KeptIntegers,
+    Parts,
+    QuantizedWeight,
+    kept_precisions,
+)
+from specdecode_kernels import Precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,12 @@ class GptqFormat:
     bits: int
     group_size: int | None
     zero_offset: int  # what is added to stored zero points
+    is_ordered: bool  # whether groups are consecutive inputs (desc_act is false)
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        is_kept = self.bits == 4 and self.is_ordered
+        return kept_precisions(self.bits, self.group_size) if is_kept else ()
 
     def find(self, headers: Headers) -> Iterator[QuantizedWeight]:
         per_word = 32 // self.bits
@@ -54,20 +68,27 @@ class GptqFormat:
                 parts=parts,
                 dequantize_rows=self._dequantize_rows,
                 row_multiple=per_word,
+                kept=KeptIntegers(self.precisions[-1], self._kept) if self.precisions else None,
             )
 
     def _dequantize_rows(self, parts: Parts, rows: slice) -> Tensor:
-        per_word = 32 // self.bits
-        words = slice(rows.start // per_word, rows.stop // per_word)
-        integers = unpack(parts["qweight"][:, rows].T, self.bits)  # [rows, inputs]
-        zeros = unpack(parts["qzeros"][:, words], self.bits).T  # [rows, groups]
-        zeros = (zeros + self.zero_offset) & ((1 << self.bits) - 1)
-        scales = parts["scales"][:, rows].T.float()
-        groups = self._groups(parts, integers.shape[1])
-        return (integers - zeros.index_select(1, groups)) * scales.index_select(1, groups)
+        part = self._rows(parts, rows)
+        groups = parts.get("g_idx", self._in_order(part))
+        return part.plain(groups.long())
 
-    def _groups(self, parts: Parts, inputs: int) -> Tensor:
-        if "g_idx" in parts:
-            return parts["g_idx"].long()
-        device = parts["qweight"].device
-        return torch.arange(inputs, device=device) // (self.group_size or inputs)
+    def _kept(self, parts: Parts, rows: slice) -> IntegerRows | None:
+        part = self._rows(parts, rows)
+        in_order = self._in_order(part)
+        return part if torch.equal(parts.get("g_idx", in_order).long(), in_order) else None
+
+    def _rows(self, parts: Parts, rows: slice) -> IntegerRows:
+        per_word, middle = 32 // self.bits, 1 << (self.bits - 1)
+        words = slice(rows.start // per_word, rows.stop // per_word)
+        integers = unpack(parts["qweight"][:, rows].T, self.bits)
+        zeros = unpack(parts["qzeros"][:, words], self.bits).T
+        zeros = (zeros + self.zero_offset) & ((1 << self.bits) - 1)
+        return IntegerRows(integers - middle, parts["scales"][:, rows].T.float(), zeros - middle)
+
+    def _in_order(self, part: IntegerRows) -> Tensor:
+        inputs = part.values.shape[1]
+        return torch.arange(inputs, device=part.values.device) // (self.group_size or inputs)

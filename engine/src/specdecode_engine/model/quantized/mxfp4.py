@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specdecode_engine.model.quantized.packing import exponent_scales, unpack_fp4
 from specdecode_engine.model.quantized.weight import Headers, Parts, QuantizedWeight
+from specdecode_kernels import Precision
 
 BLOCK_BYTES = 16
 
@@ -22,6 +23,10 @@ BLOCK_BYTES = 16
 @dataclass(frozen=True, slots=True)
 class Mxfp4Format:
     """Weights of four bits with an exponent for each 32."""
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        return ()
 
     def find(self, headers: Headers) -> Iterator[QuantizedWeight]:
         for name, stored in headers.ending("_blocks"):

@@ -1,8 +1,10 @@
 """Opens a checkpoint whose weights may be quantized as one table of plain tensors."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,6 +14,7 @@ from specdecode_engine.model.checkpoint import (
     QUANTIZED_DTYPES,
     Checkpoint,
     Shape,
+    StoredIntegers,
     StoredTensor,
     TensorError,
     TensorStore,
@@ -23,8 +26,10 @@ from specdecode_engine.model.quantized.weight import (
     MISFIT,
     UNQUANTIZED_DTYPE,
     Headers,
+    Parts,
     QuantizedWeight,
 )
+from specdecode_kernels import IntegerWeight
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +43,10 @@ UNUSED = tuple(
 
 @dataclass(frozen=True, slots=True)
 class DequantizingStore:
-    """The tensors of a quantized checkpoint under plain names; reading dequantizes weights."""
+    """The tensors of a quantized checkpoint under plain names; reading dequantizes weights.
+
+    Integers that kernels take as they are may be read from the header of a weight instead.
+    """
 
     source: Checkpoint
     weights: Mapping[str, QuantizedWeight]
@@ -77,11 +85,8 @@ class DequantizingStore:
         if weight is None:
             self.source.read(name, into)
             return
-        parts = {part: self.source.get(stored) for part, stored in weight.parts.items()}
-        try:
+        with _parts_of(self.source, weight) as parts:
             weight.dequantize({part: t.to(into.device) for part, t in parts.items()}, into)
-        except ValueError as error:
-            raise TensorError(self.source.folder, f"{name}: {error}", MISFIT) from error
 
     def get(self, name: str) -> Tensor:
         if name not in self.weights:
@@ -102,7 +107,26 @@ def _plain_header(source: Checkpoint, weight: QuantizedWeight) -> StoredTensor:
     """Describe a weight by its scales' type: the one that it was quantized from."""
     stored = [source.tensors[name] for name in weight.parts.values()]
     wide = [one.dtype for one in stored if one.dtype.is_floating_point and one.dtype.itemsize > 1]
-    return StoredTensor(stored[0].file, weight.shape, wide[0] if wide else UNQUANTIZED_DTYPE)
+    integers = None
+    if weight.kept is not None:
+        read = partial(_read_integers, source, weight)
+        integers = StoredIntegers(weight.kept.precision, read)
+    dtype = wide[0] if wide else UNQUANTIZED_DTYPE
+    return StoredTensor(stored[0].file, weight.shape, dtype, integers)
+
+
+def _read_integers(source: Checkpoint, weight: QuantizedWeight) -> IntegerWeight | None:
+    with _parts_of(source, weight) as parts:
+        return weight.read_integers(parts)
+
+
+@contextmanager
+def _parts_of(source: Checkpoint, weight: QuantizedWeight) -> Iterator[Parts]:
+    """Map the tensors of a weight; what turns out wrong about their values names the weight."""
+    try:
+        yield {part: source.get(stored) for part, stored in weight.parts.items()}
+    except ValueError as error:
+        raise TensorError(source.folder, f"{weight.name}: {error}", MISFIT) from error
 
 
 def _refuse_left_over(

@@ -4,12 +4,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from specdecode_engine.model.checkpoint import Shape, StoredTensor, TensorError
+from specdecode_kernels import IntegerWeight, Precision
+from specdecode_kernels.weights import INT4_GROUPS, pack_int4
 
 UNQUANTIZED_DTYPE = torch.bfloat16
 """The type of plain weights where neither config.json nor the scales have one."""
@@ -21,6 +23,50 @@ Parts = Mapping[str, Tensor]
 """The tensors of one weight, by the names that its format gives to them."""
 
 
+class IntegerRows(NamedTuple):
+    """Some rows of a weight of integers: scales[o, g] * (values[o, i] - zeros[o, g])."""
+
+    values: Tensor  # [rows, inputs], signed
+    scales: Tensor  # [rows, groups] f32
+    zeros: Tensor | None  # [rows, groups], signed
+
+    def plain(self, groups: Tensor) -> Tensor:
+        """Return the weights in float32; `groups` [inputs] i64 has the group of each input."""
+        values = self.values
+        if self.zeros is not None:
+            values = values - self.zeros.index_select(1, groups)
+        return values * self.scales.index_select(1, groups)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptIntegers:
+    """The form in which the integers of a weight are kept, and their rows.
+
+    `rows` returns None where the groups are not consecutive inputs.
+    """
+
+    precision: Precision
+    rows: Callable[[Parts, slice], IntegerRows | None]
+
+
+def kept_precisions(bits: int, group: int | None) -> tuple[Precision, ...]:
+    """Return the forms in which kernels take integers of which `group` inputs share a scale.
+
+    Args:
+        group: None: all of them.
+
+    Returns:
+        Those without and with zero points, as far as there are any.
+    """
+    if bits == 8:
+        return () if group is not None else (Precision(8),)
+    # A scale for every output is one for every 128 of its inputs.
+    group = INT4_GROUPS[-1] if group is None else group
+    if bits != 4 or group not in INT4_GROUPS:
+        return ()
+    return Precision(4, group), Precision(4, group, has_zeros=True)
+
+
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
     """A plain tensor that a checkpoint stores in other tensors."""
@@ -30,14 +76,45 @@ class QuantizedWeight:
     parts: Mapping[str, str]  # stored names, by the format's names
     dequantize_rows: Callable[[Parts, slice], Tensor]  # rows of dimension 0, in float32
     row_multiple: int = 1  # rows that one stored word holds
+    kept: KeptIntegers | None = None
 
     def dequantize(self, parts: Parts, into: Tensor) -> None:
         """Write the plain tensor, rounded once to the type of `into`, some rows at a time."""
+        for rows in self._chunks():
+            into[rows].copy_(self.dequantize_rows(parts, rows))
+
+    def read_integers(self, parts: Parts) -> IntegerWeight | None:
+        """Return the integers, read some rows at a time; zero points that are all 0 are left out.
+
+        Returns:
+            None where the weight has none that are kept.
+        """
+        if self.kept is None:
+            return None
+        outputs, inputs = self.shape
+        bits = self.kept.precision.bits
+        size = self.kept.precision.group or inputs
+        width, stored = (inputs, torch.int8) if bits == 8 else (-(-inputs // 2), torch.uint8)
+        values = torch.empty(outputs, width, dtype=stored)
+        scales = torch.empty(outputs, -(-inputs // size))
+        zeros = torch.zeros(scales.shape, dtype=torch.int8)
+        for rows in self._chunks():
+            part = self.kept.rows(parts, rows)
+            if part is None:
+                return None
+            values[rows] = pack_int4(part.values) if bits == 4 else part.values
+            scales[rows] = part.scales
+            if part.zeros is not None:
+                zeros[rows] = part.zeros
+        shape = torch.Size(self.shape)
+        kept_zeros = zeros if bool(zeros.any()) else None
+        return IntegerWeight(values, scales, shape, torch.float32, size, kept_zeros)
+
+    def _chunks(self) -> Iterator[slice]:
         row = max(math.prod(self.shape[1:]), 1)
         step = max(CHUNK_ELEMENTS // row // self.row_multiple, 1) * self.row_multiple
         for start in range(0, self.shape[0], step):
-            rows = slice(start, min(start + step, self.shape[0]))
-            into[rows].copy_(self.dequantize_rows(parts, rows))
+            yield slice(start, min(start + step, self.shape[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +148,11 @@ class Headers:
 
 class QuantizedFormat(Protocol):
     """How the weights of one checkpoint are stored."""
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """The forms in which integers of the checkpoint may be kept."""
+        ...
 
     def find(self, headers: Headers) -> Iterator[QuantizedWeight]:
         """Yield all quantized weights.
