@@ -1,10 +1,11 @@
-"""`python -m operator_bench.busy COUNT PORT HASHES`: metrics of busy engines.
+"""`python -m operator_bench.busy COUNT PORT HASHES DRAFT`: metrics of busy engines.
 
 They are those after a day of mixed traffic. Each engine listens on a loopback address of its own.
 HASHES are the config hashes of the resources, separated by commas, which share the engines equally
-and in order. The text is written by the engine's own code from counters that grow with the time,
-once a second for all, so that this process takes little of the machine; no model runs. The process
-prints one line when it serves, and ends with its standard input.
+and in order; DRAFT is the folder of the draft that all of them report. The text is written by the
+engine's own code from counters that grow with the time, once a second for all, so that this process
+takes little of the machine; no model runs. The process prints one line when it serves, and ends
+with its standard input.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from specdecode_api import metrics, names
+from specdecode_api.report import DraftInUse
 from specdecode_engine.stats.prometheus import EngineMetrics, RequestLatency
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
@@ -85,22 +87,29 @@ def counters(age_s: float) -> Values:
     return found | {metrics.core.EMITTED_TOKENS: {(): 2.5 * steps * cells * 40}}
 
 
-async def _serve(count: int, port: int, hashes: Sequence[str]) -> None:
+async def _serve(count: int, port: int, hashes: Sequence[str], draft: str) -> None:
     engine, written_s, body = engine_metrics(hashes[0]), 0.0, b""
     own = {address(place): hashes[place * len(hashes) // count].encode() for place in range(count)}
+
+    def hash_of(request: web.Request) -> bytes:
+        assert request.transport is not None, "a request that is being answered has a connection"
+        return own[request.transport.get_extra_info("sockname")[0]]
+
+    async def describe_draft(request: web.Request) -> web.Response:
+        found = DraftInUse(path=draft, config_hash=hash_of(request).decode())
+        return web.json_response(text=found.model_dump_json())
 
     async def respond(request: web.Request) -> web.Response:
         nonlocal written_s, body
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         if time.monotonic() - written_s > RENEWED_S:
             written_s, body = time.monotonic(), encode(engine.registry)
-        assert request.transport is not None, "a request that is being answered has a connection"
-        config_hash = own[request.transport.get_extra_info("sockname")[0]]
-        changed = body.replace(hashes[0].encode(), config_hash)
+        changed = body.replace(hashes[0].encode(), hash_of(request))
         return web.Response(body=changed, headers={"content-type": content_type})
 
     application = web.Application()
     application.router.add_get(names.PATH_METRICS, respond)
+    application.router.add_get(names.PATH_DRAFT, describe_draft)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     for number in range(count):
@@ -111,4 +120,4 @@ async def _serve(count: int, port: int, hashes: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")))
+    asyncio.run(_serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(","), sys.argv[4]))

@@ -19,7 +19,7 @@ from operator_bench.process import OperatorProcess
 from operator_bench.recommending import serving
 from operator_bench.world import NAMESPACE, resource
 from specdecode_api import names
-from specdecode_operator.kinds import DEPLOYMENT, POD, RESOURCE, Manifest
+from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, Manifest
 from specdecode_operator.trial.looks import REST_LOOK_S
 
 ENGINES, PER_RESOURCE = 300, 4
@@ -36,7 +36,8 @@ async def recommending_operator(
     for number in range(count):
         await api.create(RESOURCE, _recommending(f"o7-{number}"))
     hashes = [await _start_pods(api, number) for number in range(count)]
-    with serving(count * PER_RESOURCE, names.MANAGEMENT_PORT, hashes):
+    draft = await _draft_folder(api, f"o7-0-{hashes[0]}")
+    with serving(count * PER_RESOURCE, names.MANAGEMENT_PORT, hashes, draft):
         await operator.settle()
         await asyncio.sleep(REST_LOOK_S)  # every resource once, with new connections
         before, cpu_s, began_s = await operator.metrics(), operator.cpu_s(), time.monotonic()
@@ -89,6 +90,14 @@ async def _start_pods(api: Api, number: int) -> str:
     metadata = {"name": name, "namespace": NAMESPACE}
     await api.apply(head | {"metadata": metadata, "status": status}, "/status")
     return str(template["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH])
+
+
+async def _draft_folder(api: Api, boot_file: str) -> str:
+    """Folder of the draft with which engines start."""
+    found = await api.find(CONFIG_MAP, NAMESPACE, boot_file)
+    assert found is not None, "it is written before the Deployment"
+    boot = json.loads(found["data"][names.BOOT_FILE_NAME])
+    return str(boot["speculation"]["draft_path"])
 
 
 def _ready(address: str) -> dict[str, Any]:

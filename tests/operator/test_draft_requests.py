@@ -29,6 +29,7 @@ class Engine:
 
     refuses: bool = False
     is_slow: bool = False
+    is_old: bool = False
     path: str = OLD
     config_hash: str | None = "v1-old"
     changing_to: str | None = None
@@ -38,6 +39,8 @@ class Engine:
     port: int = 0
 
     async def get(self, _request):
+        if self.is_old:
+            raise web.HTTPNotFound
         return web.json_response(self.describe())
 
     async def put(self, request):
@@ -156,6 +159,34 @@ async def test_an_engine_without_an_answer_is_asked_again(asked):
     assert WANTED.state(answer) is PodState.WAITING
     asked.now[0] += PERIOD_S
     assert (await asked.answered())[1] is PodState.EXCHANGED
+
+
+async def test_an_engine_that_never_answers_is_asked_less_and_less(engine, asked):
+    """An engine of an older release has no such route."""
+    engine.is_old = True
+    pauses_s = []
+    for _ in range(8):
+        await asked.answered()
+        pauses_s.append(max(asked.ask(), PERIOD_S))
+        asked.now[0] += pauses_s[-1]
+    assert pauses_s == [2.0, 4.0, 8.0, 16.0, 32.0, RETRY_S, RETRY_S, RETRY_S]
+    assert len(asked.woken) == 1
+    engine.is_old = False
+    assert (await asked.answered())[1] is PodState.EXCHANGED
+
+
+async def test_another_wanted_draft_is_not_delayed_by_earlier_failures(engine, asked):
+    engine.is_old = True
+    for _ in range(4):
+        await asked.answered()
+        asked.now[0] += RETRY_S
+    await asked.answered()
+    engine.is_old = False
+    asked.now[0] += PERIOD_S
+    other = WantedDraft("/models/other", "v1-other", "v1-old")
+    asked.asking.ask(KEY, "uid", [pod()], other)
+    await asked.asking.complete(KEY)
+    assert engine.path == "/models/other"
 
 
 async def test_pods_that_are_gone_and_forgotten_resources_have_no_answers(engine, asked):

@@ -18,7 +18,8 @@ from specdecode_operator.observed import DraftAnswer, Key
 log = logging.getLogger(__name__)
 
 PERIOD_S = 2.0
-"""Between two requests to an engine that is still to exchange its draft."""
+"""Between two requests to an engine that is still to exchange its draft. The time doubles with each
+request that fails, up to `RETRY_S`: an engine of an older release never answers."""
 RETRY_S = 60.0
 """Between two attempts of an engine that refuses the draft: its files may have been repaired."""
 CONCURRENT_REQUESTS = 8
@@ -33,13 +34,27 @@ class _Known:
     asked: str = ""
     asked_s: float = 0.0
     tried_s: float = 0.0  # when it was asked last to exchange its draft
+    failures: int = 0  # requests in a row
+    failed_s: float = 0.0  # the last of them
 
     def left_s(self, wanted: WantedDraft, now_s: float) -> float | None:
         """Seconds until it is to be asked; None: it uses the draft, or never can."""
         state = wanted.state(DraftAnswer(self.report))
         if state in UNDER_WAY:
-            return 0.0
+            return self._pause_left_s(wanted, now_s)
         return max(self.tried_s + RETRY_S - now_s, 0.0) if state is PodState.REFUSED else None
+
+    def note(self, report: DraftInUse | None, error: str, now_s: float) -> None:
+        """Keep an answer, or why there is none."""
+        self.report, self.error = report, error
+        self.failures, self.failed_s = (self.failures + 1 if error else 0), now_s
+
+    def _pause_left_s(self, wanted: WantedDraft, now_s: float) -> float:
+        """Seconds until the next request after those that failed; none where the draft is new."""
+        if self.failures < 2 or self.asked != wanted.config_hash:
+            return 0.0
+        pause_s = min(PERIOD_S * 2.0 ** (self.failures - 1), RETRY_S)
+        return max(self.failed_s + pause_s - now_s, 0.0)
 
 
 @dataclass(slots=True)
@@ -149,4 +164,4 @@ class DraftRequests:
                     report = answer
                 else:
                     report, error = await self._engines.draft(pod), answer
-            known.report, known.error = report, error
+            known.note(report, error, self._clock())
