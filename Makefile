@@ -12,7 +12,7 @@ N ?= 200
 SEED ?= 1
 
 .PHONY: help setup fmt lint vocabulary size manifests manifests-check models cluster cluster-tools cluster-down images \
-        demo serve bench-engine bench-ngram bench-dialled bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-router bench-graphs bench-operator \
+        demo serve bench-engine bench-ngram bench-fallback bench-dialled bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-router bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
         compile-gate fuzz soak clients test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo drafts-zoo release-dry-run clean
 
@@ -128,6 +128,9 @@ request-trace: setup ## List files, functions, calls per step and record types o
 
 bench-ngram: setup ## Compare NGRAM with plain decoding on copied text and on text without repetition
 	@PYTHONPATH=bench $(RUN) python -m ngram
+
+bench-fallback: setup ## Compare NGRAM next to an EAGLE-3 head with both alone, on texts with and without repetition (ARGS=--quick)
+	@PYTHONPATH=bench $(RUN) python -m ngram.fallback $(ARGS)
 
 bench-dialled: setup ## Compare DFlash with EAGLE-3 at the same dialled acceptance, and draft time by verified tokens (ARGS=--quick)
 	@PYTHONPATH=bench $(RUN) python -m dialled $(ARGS)

@@ -20,11 +20,13 @@ def boot_of(
     table: Mapping[str, object] | None = None,
     prefix_cache: bool = False,
     max_running: int = 4,
+    has_fallback: bool = False,
 ) -> EngineBoot:
     """Return the boot file of an engine that drafts `num_steps` tokens of the format.
 
     Args:
         table: speculation table, for draft steps that change.
+        has_fallback: whether NGRAM drafts next to a draft model.
     """
     speculation = {
         **({} if files.draft is None else {"draft_path": str(files.draft)}),
@@ -33,6 +35,7 @@ def boot_of(
         "topk": topk,
         "policy": "ema" if table else "static",
         "table": table or {},
+        "fallback": "NGRAM" if has_fallback and form.algorithm.takes_draft else None,
         **form.speculation,
     }
     document = {

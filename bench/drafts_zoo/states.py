@@ -1,10 +1,12 @@
 """What a drafter keeps between steps against a prefill of the same tokens in a fresh engine.
 
-Requests share prefixes, are preempted, verify random numbers of nodes, and change their draft steps
-in every step, so that rows are computed late, from cached prefixes and after every accepted path.
+Requests share prefixes, are preempted, verify random numbers of nodes, of the draft model or of
+NGRAM, and change their draft steps in every step, so that rows are computed late, from cached
+prefixes and after every accepted path.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 
 import torch
@@ -13,7 +15,7 @@ from drafts_zoo.engines import boot_of, build_drafting, greedy
 from drafts_zoo.format import DraftFiles, DraftFormat, FormatSettings, RequestState
 from drafts_zoo.targets import PROMPTS
 from lossless.poison import build_poisoned
-from lossless.run import RandomNumSteps
+from lossless.run import RandomNumSteps, RandomSources
 from lossless.verify_rows import RandomVerifyRows
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.engine import EngineCore
@@ -46,13 +48,18 @@ def find_other_state(form: DraftFormat, files: DraftFiles, seed: int) -> str | N
 
 
 def build_restless(form: FormatSettings, files: DraftFiles, seed: int) -> EngineCore:
-    """Build an engine that draws draft steps in every step, and verified nodes for each request."""
+    """Build an engine that draws draft steps in every step.
+
+    Verified nodes are drawn for each request, and whether they are NGRAM's or the draft model's.
+    """
     steps = sorted({0, 1, 2, form.num_steps})
     table = {"1": {"candidate_steps": steps, "update_interval": 1, "warmup_batches": 0}}
-    boot = boot_of(form, files, table=table, prefix_cache=True, max_running=3)
+    boot = boot_of(form, files, table=table, prefix_cache=True, max_running=3, has_fallback=True)
     core = build_poisoned(boot)
     core.scheduler.policy = RandomNumSteps(tuple(core.shapes), seed)
     core.choose_rows = RandomVerifyRows(seed)
+    if core.context.sources is not None:
+        core.context = replace(core.context, sources=RandomSources(seed))
     return core
 
 
@@ -87,6 +94,8 @@ def run_restless(
         "prefix hits": core.scheduler.cache.hit_tokens,
         "changes of draft steps": sum(core.counters.switches.values()),
     }
+    if core.context.sources is not None:
+        seen["tokens of NGRAM"] = core.counters.sources["ngram"].drafted
     missing = [name for name, number in seen.items() if not number]
     return f"the run had no {', no '.join(missing)}" if missing else None
 

@@ -79,6 +79,7 @@ class Tally:
             "draws_verify_rows",
             "graphs",
             "quantization",
+            "has_fallback",
         ):
             self.seen[f"{name}={getattr(case, name)}"] += 1
         for name, value in asdict(case.tuning).items():
@@ -92,6 +93,9 @@ class Tally:
         self.seen["graphs captured when idle"] += (
             case.graphs == "static" and not case.graph_max_seconds and report.pairs > 0
         )
+        if case.has_fallback:
+            for source, totals in core.counters.sources.items():
+                self.seen[f"draft tokens with a fallback: {source}"] += totals.drafted
         self.seen["preempted by force"] += len(case.preempted_at_steps)
         self.hit_tokens += core.scheduler.cache.hit_tokens
         self.seen["depth changes with batch size"] += bool(case.table)

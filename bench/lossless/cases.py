@@ -55,9 +55,11 @@ class Case:
     graph_batch_sizes: tuple[int, ...] | None
     graph_max_bytes: int | None
     graph_max_seconds: float
-    ngram: tuple[tuple[str, object], ...]  # settings of algorithm NGRAM
+    ngram: tuple[tuple[str, object], ...]  # settings of algorithm or fallback NGRAM
     tuning: Tuning  # of linear maps on a CPU
     quantization: str  # of weights
+    has_fallback: bool  # whether NGRAM drafts next to a draft model
+    draws_sources: bool  # which of the two a request verifies, at random in every step
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,11 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         ngram=_draw_ngram(rng),
         tuning=Tuning.draw(rng),
         quantization=rng.choice(("auto", "auto", "int8", "int4")),
+        has_fallback=rng.random() < 0.4,
+        draws_sources=rng.random() < 0.6,
     )
+    if case.algorithm == "NGRAM":
+        return replace(case, has_fallback=False)
     return case if case.algorithm != "MTP_CHAIN" else as_chain(with_most_steps(case, MODULES))
 
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from lossless.cases import Case, CaseRequest
 from lossless.poison import build_poisoned
 from lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
+from specdecode_engine.adaptive.draft_source import DraftSources, RequestTrials
 from specdecode_engine.adaptive.policy import Decision, Reason, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 from specdecode_engine.batch.request import (
@@ -71,6 +72,7 @@ class Models:
 def build_speculative(case: Case, models: Models) -> EngineCore:
     """Build the engine of a case; unwritten KV is NaN."""
     draft = models.drafts.get(case.algorithm)  # None: the algorithm needs no files of its own
+    has_ngram = case.has_fallback or case.algorithm == "NGRAM"
     speculation = {
         "algorithm": case.algorithm,
         "draft_path": None if draft is None else str(draft),
@@ -80,7 +82,8 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
         "policy": case.policy,
         "profile_seconds": case.profile_seconds,
         "table": {str(bound): RESTLESS | {"candidate_steps": steps} for bound, steps in case.table},
-        **({"ngram": dict(case.ngram)} if case.algorithm == "NGRAM" else {}),
+        "fallback": "NGRAM" if case.has_fallback else None,
+        **({"ngram": dict(case.ngram)} if has_ngram else {}),
         **models.speculation,
     }
     scheduling = {
@@ -100,6 +103,8 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
         core.scheduler.policy = RandomNumSteps(tuple(core.shapes), case.number)
     if case.draws_verify_rows:
         core.choose_rows = RandomVerifyRows(case.number)
+    if case.has_fallback and case.draws_sources:
+        core.context = replace(core.context, sources=RandomSources(case.number))
     return core
 
 
@@ -146,6 +151,21 @@ class RandomNumSteps(StaticPolicy):
     def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Draw one."""
         return Decision(self._rng.choice(self.table.candidates()), 1, 0, Reason.STATIC)
+
+
+class RandomSources(DraftSources):
+    """Prefers what NGRAM found at random, in runs of steps, so that drafts fall behind."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._rng = random.Random(seed)
+        self._is_preferred = True
+
+    def prefers_ngram(self, own: RequestTrials, draft_depth: int, ngram_depth: int) -> bool:
+        """Draw."""
+        if self._rng.random() < 0.1:
+            self._is_preferred = not self._is_preferred
+        return ngram_depth > 0 and (self._is_preferred or self._rng.random() < 0.5)
 
 
 @contextmanager

@@ -55,6 +55,9 @@ class ScriptedDrafter:
     def skip(self, req_indices: Items[int]) -> None:
         """Nothing is kept."""
 
+    def keep_up(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> bool:
+        return True
+
     def update_after_verify(
         self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
     ) -> None:

@@ -1,8 +1,11 @@
 """The scripted target of the NGRAM bench answers with its text, with drafts and without."""
 
+import random
+
 import pytest
 
 from ngram.__main__ import TARGET
+from ngram.fallback import ANSWER, PROMPT, make_texts
 from ngram.scripted_target import answer, script
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.startup.build import build_core
@@ -24,3 +27,15 @@ def test_a_scripted_target_answers_with_its_text(algorithm: str) -> None:
     answer(core, sampler, TEXT, len(TEXT) // 2)
     steps = core.counters.decode.request_steps
     assert steps == 29 if algorithm == "NONE" else steps < 15
+
+
+def test_texts_of_the_fallback_differ_in_their_first_token_and_repeat_as_named() -> None:
+    texts = make_texts(random.Random(1), vocab=4096, count=2)
+    firsts = [text[0] for several in texts.values() for text in several]
+    assert len(set(firsts)) == len(firsts)
+    for several in texts.values():
+        assert {len(text) for text in several} == {PROMPT + ANSWER}
+    (edit, _), (unique, _) = texts["edit"], texts["no repetition"]
+    copied = sum(a == b for a, b in zip(edit[1:PROMPT], edit[PROMPT + 1 :], strict=True))
+    assert copied > 0.9 * (PROMPT - 1)
+    assert len(set(unique)) == len(unique)

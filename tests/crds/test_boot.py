@@ -29,6 +29,7 @@ EVERYTHING = {
         "topk": 1,
         "num_steps": 3,
         "num_draft_tokens": 4,
+        "fallback": "NGRAM",
         "ngram": {
             "source": "suffix",
             "scope": "request",
@@ -224,7 +225,17 @@ BAD = {
     ),
     "ngram of another algorithm": (
         {"speculation": {"ngram": {"source": "trie"}}},
-        "speculation: algorithm NONE does not read ngram: remove it, or use NGRAM",
+        "speculation: algorithm NONE does not read ngram: remove it, or use NGRAM as algorithm or "
+        "fallback",
+    ),
+    "fallback without a draft model": (
+        {"speculation": {"algorithm": "NGRAM", "fallback": "NGRAM"}},
+        "speculation: algorithm NGRAM has no draft model to stand in for: remove fallback, or "
+        "choose an algorithm that drafts with a model",
+    ),
+    "another fallback": (
+        {"speculation": {"algorithm": "MTP", "fallback": "EAGLE"}},
+        "speculation.fallback: input should be 'NGRAM'",
     ),
     "breadths": (
         {"speculation": {"algorithm": "NGRAM", "ngram": {"min_breadth": 11}}},

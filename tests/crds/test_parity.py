@@ -56,6 +56,7 @@ SPECULATIONS = some(
         ["NONE", "EAGLE", "EAGLE3", "STANDALONE", "MTP", "EAGLE", "NGRAM", "eagle", None]
     ),
     draft=st.just({"uri": "pvc://m/d"}) | st.fixed_dictionaries({}, optional={"uri": URIS}),
+    fallback=st.sampled_from(["NGRAM", "NGRAM", "EAGLE"]),
     ngram=some(
         source=st.sampled_from(["Suffix", "Prompt", "Trie", "suffix"]),
         scope=st.sampled_from(["Request", "Model"]),

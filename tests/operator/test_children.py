@@ -56,6 +56,13 @@ def test_settings_of_ngram_reach_the_boot_file(example, build):
     assert (found.match, found.capacity, found.max_breadth) == ("PROB", 77, 10)
 
 
+def test_a_fallback_reaches_the_boot_file(example, build):
+    draft, ngram = {"uri": "pvc://models/draft"}, {"source": "Trie"}
+    speculation = {"algorithm": "EAGLE3", "draft": draft, "fallback": "NGRAM", "ngram": ngram}
+    boot = children.build(parse(example(speculation=speculation)), "engine:test").boot.speculation
+    assert (boot.algorithm, boot.fallback, boot.ngram.source) == ("EAGLE3", "NGRAM", "trie")
+
+
 def test_an_engine_pod_fixes_no_user_and_its_group_can_be_removed(example, build):
     """As OpenShift's SCC restricted-v2 demands; the image sets a numeric user."""
     spec = {"model": {"uri": "hf://org/model@main"}, "download": {"cacheClaim": "models"}}

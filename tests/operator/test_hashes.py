@@ -50,6 +50,7 @@ OTHERS = {
     ("speculation", "topk"): 3,
     ("speculation", "numSteps"): 1,
     ("speculation", "numDraftTokens"): 5,
+    ("speculation", "fallback"): "NGRAM",
     ("speculation", "ngram"): {"source": "Prompt"},
     ("speculation", "ngram", "source"): "Trie",
     ("speculation", "ngram", "scope"): "Model",

@@ -75,13 +75,24 @@ class Algorithm(StrEnum):
 
     @property
     def takes_draft(self) -> bool:
-        """Whether it may have one."""
+        """Whether it drafts with a model, which may have a checkpoint of its own."""
         return self.checkpoint is not DraftCheckpoint.NEVER
 
     @property
     def may_draft_with_target(self) -> bool:
         """Whether its draft is in the target's checkpoint where no other is named."""
         return self.checkpoint is DraftCheckpoint.ELSE_TARGET
+
+
+class Fallback(StrEnum):
+    """What drafts next to a draft model."""
+
+    NGRAM = "NGRAM"
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm that drafts alone in the same way."""
+        return Algorithm(self.value)
 
 
 class NgramSource(StrEnum):

@@ -20,6 +20,7 @@ from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters
 from specdecode_engine.stats.per_table import PerTableStats
 from specdecode_engine.stats.snapshot import CoreSnapshot, take_snapshot
+from specdecode_engine.steps.draft_sources import learn_sources
 from specdecode_engine.steps.feedback import make_feedback
 from specdecode_engine.steps.first_position import count_first_position
 from specdecode_engine.steps.in_flight import InFlightStep, SequenceResult
@@ -139,6 +140,8 @@ class EngineCore:
         for sequence in self.scheduler.running:
             sequence.first_proposals = MAX_PER_REQUEST
         self.scheduler.policy.forget_draft()
+        if self.context.sources is not None:
+            self.context.sources.forget_draft()
         self.counters.forget_draft()
         self.scheduler.forget_draft_kv()
         self._replan()
@@ -277,8 +280,12 @@ class EngineCore:
         verified = [result[2] - 1 for result in results]
         is_alone = step.is_alone
         self.counters.mixed_steps += not is_alone
-        drafted = [result[5][0] for result in results]
+        drafts = [result[5] for result in results]
+        drafted = [draft.tokens for draft in drafts]
         self.counters.count(step.decision, drafted, verified, accepted, seconds)
+        self.counters.count_sources([draft.is_ngram for draft in drafts], drafted, accepted)
+        if self.context.sources is not None:
+            learn_sources(self.context.sources, step, results)
         sequences = [result[0] for result in results]
         self.per_table.note(step.table, batch_size, zip(sequences, outputs, strict=True), seconds)
         shape = self.shapes[step.decision.num_steps]
@@ -313,7 +320,7 @@ class EngineCore:
 
     def _commit(self, step: InFlightStep, result: SequenceResult) -> Output:
         """Append the tokens that are kept, and end the sequence at a stop."""
-        sequence, token_ids, _, logprobs, experts, (drafted, _) = result
+        sequence, token_ids, _, logprobs, experts, (drafted, _, _) = result
         count, reason, stop_token_id = sequence.check_stop(token_ids)
         kept = token_ids[:count]
         fault = self._follow_grammar(sequence, kept)
@@ -323,7 +330,7 @@ class EngineCore:
             return Output(name, (), finish_reason=FinishReason.ERROR, grammar_fault=fault)
         if experts is not None and step.decision is not None:
             experts = experts[:count]
-        self._append(sequence, drafted, kept)
+        self._append(sequence, kept, draft_is_current=step.draft_is_current)
         if reason is not None:
             self._finish(sequence, reason)
         return Output(
@@ -344,7 +351,7 @@ class EngineCore:
             experts,
         )
 
-    def _append(self, sequence: Sequence, drafted: int, kept: tuple[int, ...]) -> None:
+    def _append(self, sequence: Sequence, kept: tuple[int, ...], *, draft_is_current: bool) -> None:
         """Append tokens, and note how far the KV of target and draft is computed."""
         before, drafter, req_index = len(sequence.tokens), self.context.drafter, sequence.req_index
         assert req_index is not None
@@ -354,7 +361,7 @@ class EngineCore:
             sequence.reusable = sequence.computed
         elif sequence.skips_draft:
             sequence.reusable = sequence.computed - self.scheduler.cache.lookahead
-        elif drafted and drafter.is_complete(req_index):
+        elif draft_is_current and drafter.is_complete(req_index):
             sequence.reusable = before - 1 + drafter.bonus_rows
 
     def _follow_grammar(self, sequence: Sequence, kept: tuple[int, ...]) -> str | None:

@@ -219,6 +219,18 @@ def test_flags_of_ngram_are_named_as_in_sglang() -> None:
     assert tree.speculation.num_steps == 3
 
 
+def test_a_fallback_takes_the_settings_of_ngram() -> None:
+    flags = ["--model-path", "/m", "--speculative-algorithm", "NEXTN"]
+    trie = ["--speculative-fallback", "NGRAM", "--speculative-ngram-source", "trie"]
+    speculation = parse_flags([*flags, *trie]).speculation
+    assert (speculation.algorithm, speculation.fallback) == ("MTP", "NGRAM")
+    assert speculation.ngram.source == "trie"
+    with pytest.raises(ConfigurationError, match="NGRAM has no draft model to stand in for"):
+        parse_flags([*NGRAM, "--speculative-fallback", "NGRAM"])
+    with pytest.raises(ConfigurationError, match="input should be 'NGRAM'"):
+        parse_flags([*flags, "--speculative-fallback", "EAGLE"])
+
+
 def test_disabling_flags_and_graph_sizes_reach_the_boot_file() -> None:
     off = parse_flags(
         [*NGRAM, "--disable-overlap-schedule", "--disable-radix-cache", "--disable-cuda-graph"]

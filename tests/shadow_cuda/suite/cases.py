@@ -58,7 +58,8 @@ class ShadowCase:
     @property
     def results(self) -> int:
         """Steps whose results a step waits for: NGRAM drafts after the tokens of that in flight."""
-        return 2 if self.algorithm == "NGRAM" and self.overlap else 1
+        has_ngram = self.algorithm == "NGRAM" or "fallback" in self.speculation
+        return 2 if has_ngram and self.overlap else 1
 
     @property
     def reloaded_table(self) -> RangeTable:
@@ -72,6 +73,7 @@ PAUSED_BY_RANGE: dict[str, object] = {
     "table": {"1": {"candidate_steps": [3]}, "2": {"candidate_steps": [0]}}
 }
 TWO_CANDIDATES: dict[str, object] = {"table": {"1": {"candidate_steps": [1, 3]}}}
+FALLBACK: dict[str, object] = {"fallback": "NGRAM"}
 TRIE: dict[str, object] = {"ngram": {"source": "trie"}}
 GOODPUT: dict[str, object] = {
     "policy": "goodput",
@@ -143,6 +145,12 @@ _EVENTS = (
     replace(_EAGLE3, name="ngram", algorithm="NGRAM", requests=MIXED, preempted_at_step=5, waves=2),
     replace(_EAGLE3, name="ngram-tree", algorithm="NGRAM", topk=2, speculation=TRIE, waves=2),
     replace(_EAGLE3, name="ngram-sync", algorithm="NGRAM", overlap=False, requests=SCORED),
+    replace(
+        _EAGLE3, name="fallback", speculation=FALLBACK, requests=MIXED, preempted_at_step=5, waves=2
+    ),
+    replace(_EAGLE3, name="fallback-tree", topk=2, speculation=FALLBACK | TRIE, waves=2),
+    replace(_EAGLE3, name="fallback-eager", graphs="off", speculation=FALLBACK, overlap=False),
+    replace(_EAGLE3, name="fallback-unfit", speculation=FALLBACK, unfit_at_step=6),
     replace(_EAGLE3, name="catch-up-eagle", algorithm="EAGLE", speculation=PAUSED_BY_RANGE),
     replace(_EAGLE3, name="goodput", speculation=GOODPUT),
     replace(

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from lossless.poison import build_poisoned
+from lossless.run import RandomSources
 from lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.draft_evidence import FirstPosition
@@ -116,6 +117,8 @@ def build(
     core = build_poisoned(EngineBoot.model_validate(document))
     if case.draws_verify_rows:
         core.choose_rows = RandomVerifyRows(len(case.name))
+    if core.context.sources is not None:
+        core.context = replace(core.context, sources=RandomSources(len(case.name)))
     return core
 
 

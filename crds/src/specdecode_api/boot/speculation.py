@@ -13,6 +13,7 @@ from specdecode_api.speculation import (
     MAX_TABLE_ENTRIES,
     MAX_TOPK,
     Algorithm,
+    Fallback,
     Policy,
     effective_num_steps,
     max_tree_tokens,
@@ -56,8 +57,14 @@ class SpeculationBoot(FileRecord):
         default=None,
         description="Nodes verified in a step at num_steps, root included; derived if null.",
     )
+    fallback: Fallback | None = Field(
+        default=None,
+        description="NGRAM: a request in which that is expected to have more draft tokens accepted "
+        "verifies those instead of the draft model's; not for NONE and NGRAM.",
+    )
     ngram: NgramBoot = Field(
-        default=NgramBoot(), description="Drafting without a model; algorithm NGRAM only."
+        default=NgramBoot(),
+        description="Drafting without a model; algorithm or fallback NGRAM only.",
     )
     policy: Policy = Field(
         default=Policy.STATIC, description="Policy that chooses the draft steps."
@@ -128,8 +135,17 @@ class SpeculationBoot(FileRecord):
             yield f"algorithm {self.algorithm} needs draft_path: add it"
         if not self.algorithm.takes_draft and self.draft_path is not None:
             yield f"algorithm {self.algorithm} takes no draft_path: remove it"
-        if self.algorithm is not Algorithm.NGRAM and self.ngram != NgramBoot():
-            yield f"algorithm {self.algorithm} does not read ngram: remove it, or use NGRAM"
+        if self.fallback is not None and not self.algorithm.takes_draft:
+            yield (
+                f"algorithm {self.algorithm} has no draft model to stand in for: remove fallback, "
+                "or choose an algorithm that drafts with a model"
+            )
+        is_read = self.fallback is not None or self.algorithm is Algorithm.NGRAM
+        if not is_read and self.ngram != NgramBoot():
+            yield (
+                f"algorithm {self.algorithm} does not read ngram: remove it, or use NGRAM as "
+                "algorithm or fallback"
+            )
         if not self.algorithm.drafts_trees and self.topk > 1:
             yield f"algorithm {self.algorithm} drafts chains alone: set topk {self.topk} to 1"
         if self.algorithm is Algorithm.NONE:

@@ -19,6 +19,14 @@ VERIFIED_TOKENS = counter(
     "verified_tokens", "Draft tokens verified by the target; a step may leave out some."
 )
 ACCEPTED_TOKENS = counter("accepted_tokens", "Draft tokens accepted by the target.")
+SOURCE_DRAFTED_TOKENS = counter(
+    "source_drafted_tokens", "Draft tokens proposed, by source: model or ngram.", "source"
+)
+SOURCE_ACCEPTED_TOKENS = counter(
+    "source_accepted_tokens",
+    "Draft tokens accepted by the target, by source: model or ngram.",
+    "source",
+)
 EMITTED_TOKENS = counter("emitted_tokens", "Output tokens of decode steps.")
 PROMPT_TOKENS = counter("prompt_tokens", "Prompt tokens prefilled.")
 DECODE_SECONDS = counter("decode_seconds", "Seconds spent in decode steps.")
@@ -99,6 +107,7 @@ EAGER_STEPS = counter("eager_steps", "Decode steps that ran eagerly, by reason."
 
 CORE = (
     DECODE_STEPS, REQUEST_STEPS, DRAFTED_TOKENS, VERIFIED_TOKENS, ACCEPTED_TOKENS, EMITTED_TOKENS,
+    SOURCE_DRAFTED_TOKENS, SOURCE_ACCEPTED_TOKENS,
     PROMPT_TOKENS, DECODE_SECONDS, PREFILL_SECONDS, CACHE_QUERIED_TOKENS, CACHE_HIT_TOKENS,
     CACHE_EVICTED_PAGES, KERNEL_COMPILES, PREEMPTED_REQUESTS, OUT_OF_MEMORY_STEPS,
     RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES, KV_PAGES, KV_WINDOW_PAGES,

@@ -1,7 +1,7 @@
 """How tokens are drafted: the fields, the rules between them, and their defaults."""
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, WithJsonSchema
 
@@ -108,9 +108,15 @@ class Speculation(ResourceRecord):
         "MTP_CHAIN draft with the modules in the target's checkpoint. The others need one.",
         json_schema_extra=RESTART,
     )
+    fallback: Literal["NGRAM"] | None = Field(
+        default=None,
+        description="NGRAM: a request in which that is expected to have more draft tokens accepted "
+        "verifies those instead of the draft model's. Not for NONE and NGRAM.",
+    )
     ngram: NgramSpec | None = Field(
         default=None,
-        description="Drafting without a model; algorithm NGRAM only. Its defaults where absent.",
+        description="Drafting without a model; algorithm or fallback NGRAM only. Its defaults "
+        "where absent.",
         json_schema_extra=RESTART,
     )
     topk: Int = Field(
@@ -159,9 +165,22 @@ class Speculation(ResourceRecord):
             reason="FieldValueForbidden",
         ),
         Rule(
-            cel=f"!has(self.ngram) || {_ALGORITHM} == 'NGRAM'",
-            holds=lambda it: it.ngram is None or it.algorithm is Algorithm.NGRAM,
-            message="this algorithm does not read ngram: remove it, or use NGRAM",
+            cel=f"!has(self.fallback) || {_is_one_of(one for one in Algorithm if one.takes_draft)}",
+            holds=lambda it: it.fallback is None or it.algorithm.takes_draft,
+            message="this algorithm has no draft model to stand in for: remove fallback, "
+            "or choose an algorithm that drafts with a model",
+            shows="algorithm",
+            absent="NONE",
+            field="fallback",
+            reason="FieldValueForbidden",
+        ),
+        Rule(
+            cel=f"!has(self.ngram) || has(self.fallback) || {_ALGORITHM} == 'NGRAM'",
+            holds=lambda it: (
+                it.ngram is None or it.fallback is not None or it.algorithm is Algorithm.NGRAM
+            ),
+            message="this algorithm does not read ngram: remove it, or use NGRAM as algorithm or "
+            "fallback",
             shows="algorithm",
             absent="NONE",
             field="ngram",

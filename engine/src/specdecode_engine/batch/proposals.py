@@ -3,11 +3,13 @@
 Letters: B batch, N nodes of the step's drafts, root included.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from specdecode_engine.adaptive.draft_source import Trials
 from specdecode_engine.batch.draft import Draft, Tree
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.staging import StagingBuffer
@@ -20,6 +22,8 @@ class Proposals:
 
     tokens: tuple[list[int], ...]
     parents: tuple[list[int], ...]  # of node j + 1, where node 0 is the root
+    drafts: tuple[bool, ...] = ()
+    """Whether each request verifies what the draft model drafts instead; empty: none does."""
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -29,6 +33,22 @@ class Proposals:
     def depths(self) -> tuple[int, ...]:
         """Return the depth of each request's deepest node, 0 without any."""
         return tuple([_depth(parents) for parents in self.parents])
+
+    def agreement(self, request: int, followed: Items[int]) -> Trials:
+        """Compare what was found for a request with the tokens that followed.
+
+        Positions after the last of these are not decided.
+        """
+        node = agreed = 0
+        is_refuted = False
+        pairs = zip(self.tokens[request], self.parents[request], strict=True)
+        for child, (token, parent) in enumerate(pairs, start=1):
+            if parent != node or agreed == len(followed):
+                continue
+            if is_refuted := token != followed[agreed]:
+                continue
+            node, agreed = child, agreed + 1
+        return Trials(agreed + is_refuted, agreed)
 
 
 def _depth(parents: list[int]) -> int:
@@ -46,6 +66,7 @@ class StagedProposals:
     tokens: Tensor  # [B, N - 1] i64
     parents: Tensor | None  # [B, N] i64; None for chains
     counts: Tensor | None  # [B] i64, tokens of each request; None where all have N - 1
+    drafts: Tensor | None  # [B] i64, 1 where the draft model's tokens count; None: nowhere
 
     @classmethod
     def stage(
@@ -66,6 +87,7 @@ class StagedProposals:
             staging.put(tokens).view(rows, width),
             staged_parents,
             staging.put(counts) if min(counts) < width else None,
+            staging.put(proposals.drafts) if any(proposals.drafts) else None,
         )
 
     def draft(self, ops: Backend) -> Draft:
@@ -78,3 +100,18 @@ class StagedProposals:
             is_drafted = nodes <= self.counts[:, None]
             ancestry = ancestry & is_drafted[:, :, None] | (nodes[:, None] == nodes)
         return Draft(self.shape, self.tokens, Tree(self.parents, depths, ancestry))
+
+    def next_to(self, drafted: Draft, ops: Backend) -> Draft:
+        """Return the draft, with what the draft model drafted for the requests that verify that."""
+        assert self.drafts is not None
+        proposed, is_drafted = self.draft(ops), self.drafts[:, None] != 0
+        tokens = torch.where(is_drafted, drafted.tokens, proposed.tokens)
+        if drafted.tree is None or proposed.tree is None:
+            return replace(drafted, tokens=tokens)
+        one, other = drafted.tree, proposed.tree
+        tree = Tree(
+            torch.where(is_drafted, one.parents, other.parents),
+            torch.where(is_drafted, one.depths, other.depths),
+            torch.where(is_drafted[:, :, None], one.ancestry, other.ancestry),
+        )
+        return Draft(self.shape, tokens, tree)

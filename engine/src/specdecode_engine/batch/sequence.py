@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from specdecode_engine.adaptive.draft_source import RequestTrials
 from specdecode_engine.adaptive.policy import Decision
 from specdecode_engine.batch.request import FinishReason, Request, TokenLogprobs
 
@@ -75,6 +76,7 @@ class Sequence:
     cached_tokens: int = 0  # `matched` then: a preempted sequence also finds its own rows
     skips_draft: bool = False  # whether its prompt does not pass the draft, which is unfit
     first_proposals: int = 0  # draft tokens at the first position that count as evidence
+    source_trials: RequestTrials | None = None  # where NGRAM drafts next to a draft model
 
     @classmethod
     def of(cls, request: Request, eos_token_ids: frozenset[int] = frozenset()) -> "Sequence":

@@ -33,6 +33,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--speculative-num-steps", "speculation.num_steps", int),
     ("--speculative-eagle-topk", "speculation.topk", int),
     ("--speculative-num-draft-tokens", "speculation.num_draft_tokens", int),
+    ("--speculative-fallback", "speculation.fallback", str),
     ("--speculative-ngram-source", "speculation.ngram.source", str),
     ("--speculative-ngram-scope", "speculation.ngram.scope", str),
     ("--speculative-ngram-max-trie-depth", "speculation.ngram.max_depth", int),

@@ -69,10 +69,13 @@ class Scheduler:
         policy: AdaptivePolicy,
         cache: PrefixCache,
         draft_health: DraftHealth | None = None,
+        *,
+        has_fallback: bool = False,
     ) -> None:
         self.limits = limits
         self.policy = policy
         self.draft_health = draft_health  # None: the draft is not tested, or there is none
+        self.has_fallback = has_fallback  # whether NGRAM drafts where the draft model does not
         self.cache = cache
         self.pages = PageAllocator(limits.pages, limits.page_size)
         self.windows: WindowPages | None = None
@@ -136,7 +139,7 @@ class Scheduler:
         self._move_windows(chunks, decoding)
         kv_tokens = sum(sequence.computed for sequence in decoding)
         decision = self._decide(decoding, kv_tokens) if decoding else None
-        feeds_draft = decision is None or decision.reason is not Reason.UNFIT
+        feeds_draft = decision is None or self._feeds_draft(decision)
         return SchedulerOutput(
             chunks, tuple(decoding), decision, kv_tokens, feeds_draft=feeds_draft
         )
@@ -150,7 +153,9 @@ class Scheduler:
         health = self.draft_health
         if health is not None and health.is_unfit:
             has_probe = health.is_probing and not all(one.skips_draft for one in decoding)
-            return health.decide(self.policy.table, len(decoding), has_probe=has_probe)
+            decision = health.decide(self.policy.table, len(decoding), has_probe=has_probe)
+            if decision.reason is Reason.UNFIT_PROBE or not self.has_fallback:
+                return decision
         decision = self.policy.decide(len(decoding), kv_tokens)
         limits = [sequence.request.max_steps for sequence in decoding]
         if None in limits:
@@ -162,6 +167,11 @@ class Scheduler:
         if num_steps >= decision.num_steps:
             return decision
         return decision._replace(num_steps=num_steps, reason=Reason.LIMIT)
+
+    def _feeds_draft(self, decision: Decision) -> bool:
+        """Whether a step keeps what the draft reads: not while that is unfit, but for probes."""
+        is_unfit = self.draft_health is not None and self.draft_health.is_unfit
+        return not is_unfit or decision.reason is Reason.UNFIT_PROBE
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence wherever it is and give back what it holds."""

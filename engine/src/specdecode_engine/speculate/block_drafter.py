@@ -169,6 +169,12 @@ class BlockDrafter:
         outputs = self._graphs.run(ForwardKind.BLOCK, inputs)
         return self._tokens.choose(batch, sampling, shape, outputs)
 
+    def keep_up(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> bool:
+        if not self._pending.must_catch_up(batch, batch.host_lengths, shape.path_length):
+            return False
+        self.draft(batch, sampling, DraftShape.of(1, shape.topk))
+        return True
+
     def update_after_verify(
         self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
     ) -> None:

@@ -90,6 +90,12 @@ class ModelDrafter:
         draft_step = RecurrentStep(self._graphs, outputs.hidden)
         return self._builder.expand(batch, sampling, shape, outputs, draft_step)
 
+    def keep_up(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> bool:
+        if not self._pending.must_catch_up(batch, self._required_rows(batch), shape.path_length):
+            return False
+        self.draft(batch, sampling, DraftShape.of(1, shape.topk))
+        return True
+
     def update_after_verify(
         self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
     ) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 
 from specdecode_engine.batch.request_table import DecodeBatch, Rows
-from specdecode_engine.speculate.draft_state import DraftKvProgress
+from specdecode_engine.speculate.draft_state import KEPT_ROWS, DraftKvProgress
 
 
 class PendingRows:
@@ -50,6 +50,11 @@ class PendingRows:
                 self._catch_up_one(batch.only(row), count)
         self._progress.complete(batch.host_req_indices)
         return min(max(pending), self._window)
+
+    def must_catch_up(self, batch: DecodeBatch, required: Items[int], rows: int) -> bool:
+        """Whether a request could lack more rows than are kept, once a step committed `rows`."""
+        pending = max(self._progress.max_pending(batch.host_req_indices, required))
+        return pending + rows > (KEPT_ROWS if self._kept is None else self._kept)
 
     def _catch_up_one(self, one: DecodeBatch, pending: int) -> None:
         """Compute all but the last `window` of one request's pending rows.

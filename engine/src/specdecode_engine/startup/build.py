@@ -10,6 +10,7 @@ import torch
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Policy
 from specdecode_engine.adaptive.draft_health import DraftHealth
+from specdecode_engine.adaptive.draft_source import DraftSources
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
@@ -158,7 +159,10 @@ def _scheduler(
     lookahead = context.drafter.lookahead if context.drafter else 0
     cache = PrefixCache(limits.page_size, lookahead, is_on=config.boot.memory.prefix_cache)
     is_tested = tests_draft and config.draft is not None
-    return Scheduler(limits, policy, cache, DraftHealth() if is_tested else None)
+    health = DraftHealth() if is_tested else None
+    return Scheduler(
+        limits, policy, cache, health, has_fallback=config.boot.speculation.fallback is not None
+    )
 
 
 def _log_choices(config: EngineConfig) -> None:
@@ -230,8 +234,9 @@ def _wire(
         graphs,
         drafter,
         config.aux_spec,
-        config.method.make_proposer(config.boot),
+        config.text_method.make_proposer(config.boot),
         routed,
+        None if config.boot.speculation.fallback is None else DraftSources(),
     )
 
 
@@ -271,7 +276,9 @@ def _with_measured_costs(
     has_draft = context.drafter is not None or context.proposer is not None
     if speculation.policy is not Policy.GOODPUT or not has_draft:
         return policy
-    if context.proposer is not None:  # nothing would match in synthetic requests
+    if context.drafter is not None:
+        context = replace(context, proposer=None, sources=None)
+    elif context.proposer is not None:  # nothing would match in synthetic requests
         context = replace(context, proposer=FullProposer())
     seconds = speculation.profile_seconds
     costs = profile_steps(context, limits, config.sizes.shapes, policy, seconds, clock, progress)
@@ -286,7 +293,7 @@ def _facts(
     routed: RoutedShape | None,
     graphs: GraphReport,
 ) -> dict[str, object]:
-    kernels: dict[str, object] = {}
+    fallback, kernels = config.boot.speculation.fallback, dict[str, object]()
     for name, choice in config.kernels.items():
         kernels[f"{name}_attention"] = choice.backend.attention
         kernels[f"{name}_attention_reason"] = choice.reason
@@ -308,6 +315,7 @@ def _facts(
         **models.linears.facts(),
         **_cpu_kernels(config),
         "threads": torch.get_num_threads(),
+        **({} if fallback is None else {"fallback": str(fallback)}),
         "num_steps_at_start": config.boot.speculation.num_steps,
         "max_draft_tokens": limits.max_draft_tokens,
         "kv_pages": limits.pages,

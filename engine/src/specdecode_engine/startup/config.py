@@ -85,6 +85,12 @@ class EngineConfig:
     widths: Mapping[ForwardKind, ForwardWidths]
 
     @property
+    def text_method(self) -> DraftMethod:
+        """The method that may draft on the host: that of the fallback, else of the algorithm."""
+        fallback = self.boot.speculation.fallback
+        return self.method if fallback is None else METHODS[fallback.algorithm]
+
+    @property
     def draft_plan(self) -> DraftPlan | None:
         """With what and in which sizes the draft is computed; None without a draft model."""
         if self.draft is None:
@@ -130,9 +136,10 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
         CannotServe, CheckpointError, CudaUnavailable, GraphsUnavailable: the message contains the
             remedy. A draft that does not fit the target is found here, not minutes later.
     """
-    method = METHODS[boot.speculation.algorithm]
-    if (reason := method.unsupported_reason()) is not None:
-        raise CannotServe(reason)
+    method, fallback = METHODS[boot.speculation.algorithm], boot.speculation.fallback
+    for one in (method, *([] if fallback is None else [METHODS[fallback.algorithm]])):
+        if (reason := one.unsupported_reason()) is not None:
+            raise CannotServe(reason)
     device = choose_device(boot.device)
     target = read_config(Path(boot.model.path), boot.model.implementation)
     draft = read_checked_draft(boot, target)

@@ -126,7 +126,7 @@ def plan_limits(
 
     def plan(running: int) -> MemoryPlan:
         most_rows = (config.context_length + sizes.reserve_tokens) * running
-        host_bytes = config.method.host_bytes(boot, running, config.context_length)
+        host_bytes = config.text_method.host_bytes(boot, running, config.context_length)
         demand = MemoryDemand(
             available_bytes=available_bytes,
             weight_bytes=weight_bytes,

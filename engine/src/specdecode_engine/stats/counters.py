@@ -89,6 +89,14 @@ class StepTotals:
 
 
 @dataclass(slots=True)
+class SourceTotals:
+    """Monotonic totals of the draft tokens of one source."""
+
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(slots=True)
 class PositionStats:
     """How often a draft position followed accepted tokens only, and how often it was accepted."""
 
@@ -110,6 +118,9 @@ class Counters:
     recent: RecentSteps = field(default_factory=RecentSteps)
     ranges: dict[int, DecodeTotals] = field(  # by lower bound
         default_factory=lambda: defaultdict(DecodeTotals)
+    )
+    sources: dict[str, SourceTotals] = field(  # "model" or "ngram"
+        default_factory=lambda: defaultdict(SourceTotals)
     )
     switches: dict[tuple[int, Reason], int] = field(default_factory=lambda: defaultdict(int))
     buckets: dict[tuple[int, int], StepTotals] = field(  # by batch bucket, draft steps
@@ -158,6 +169,16 @@ class Counters:
             totals.seconds += seconds
         self.drafted_request_steps += requests - drafted.count(0)
         self.recent.count(emitted, requests)
+
+    def count_sources(
+        self, is_ngram: Sequence[bool], drafted: Sequence[int], accepted: Sequence[int]
+    ) -> None:
+        """Count the draft tokens of a finished step by their source; all by request."""
+        for from_ngram, tokens, hits in zip(is_ngram, drafted, accepted, strict=True):
+            if tokens:
+                totals = self.sources["ngram" if from_ngram else "model"]
+                totals.drafted += tokens
+                totals.accepted += hits
 
     def learn(self, feedback: Feedback) -> None:
         """Count what a finished step measured of its cost and its draft, under any policy."""

@@ -113,6 +113,8 @@ def take_snapshot(
     values: dict[MetricSpec, Values] = {
         **{each: {(): value} for each, value in single.items()},
         core.OUT_OF_MEMORY_STEPS: {(k,): n for k, n in counters.out_of_memory.items()},
+        core.SOURCE_DRAFTED_TOKENS: {(k,): one.drafted for k, one in counters.sources.items()},
+        core.SOURCE_ACCEPTED_TOKENS: {(k,): one.accepted for k, one in counters.sources.items()},
         core.KV_PAGES: {("free",): free, ("used",): scheduler.pages.total - free},
         core.KV_WINDOW_PAGES: _window_pages(scheduler),
         **_totals(_DECODE, [((), counters.decode)]),
@@ -126,9 +128,10 @@ def take_snapshot(
 
 
 def _states(scheduler: Scheduler) -> tuple[RangeState, ...]:
-    """Return the state of every range; an unfit draft overrules the policy in all of them."""
+    """Return the state of every range; an unfit draft overrules the policy without a fallback."""
     states = scheduler.policy.states()
-    if scheduler.draft_health is None or not scheduler.draft_health.is_unfit:
+    health = scheduler.draft_health
+    if health is None or not health.is_unfit or scheduler.has_fallback:
         return states
     return tuple(replace(state, num_steps=0, reason=Reason.UNFIT) for state in states)
 

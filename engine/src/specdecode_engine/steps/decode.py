@@ -20,7 +20,7 @@ from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.batch.verify_rows import VerifyRows
 from specdecode_engine.model.forward import VerifyLayout
 from specdecode_engine.sampling.sampler import SamplingBatch
-from specdecode_engine.steps.in_flight import DraftedCounts, InFlightStep
+from specdecode_engine.steps.in_flight import Drafted, InFlightStep
 from specdecode_engine.steps.logprobs import LogprobRequest
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.prefill import StagedPrefill, prefill
@@ -42,8 +42,8 @@ class StagedDecode:
     limits: Tensor | None
     """[B] i64, the most draft tokens of a tree that may be accepted; None where no request limits
     them. A chain of fewer rows limits them by its length."""
-    proposed: StagedProposals | None  # instead of what a drafter drafts
-    counts: DraftedCounts | None  # of what was proposed
+    proposed: StagedProposals | None  # instead of what a drafter drafts, or next to it
+    drafted: tuple[Drafted, ...]  # where sequences have drafts of their own
     feeds_draft: bool
 
     @property
@@ -73,9 +73,21 @@ class StagedDecode:
             VerifyRows.stage(counts, shape.num_tokens, staging),
             _stage_limits(sequences, shape, staging),
             None if proposals is None else StagedProposals.stage(proposals, shape, staging),
-            None if proposals is None else DraftedCounts(proposals.counts, proposals.depths()),
+            () if proposals is None else _drafted(proposals, shape),
             plan.feeds_draft,
         )
+
+
+def _drafted(proposals: Proposals, shape: DraftShape) -> tuple[Drafted, ...]:
+    """Return what is drafted for each sequence, by the draft model where that is chosen."""
+    found = zip(proposals.counts, proposals.depths(), strict=True)
+    own = [Drafted(count, depth, is_ngram=True) for count, depth in found]
+    if not proposals.drafts:
+        return tuple(own)
+    by_model = Drafted(shape.num_tokens - 1, shape.num_steps)
+    return tuple(
+        by_model if is_chosen else one for one, is_chosen in zip(own, proposals.drafts, strict=True)
+    )
 
 
 def _stage_limits(
@@ -89,13 +101,26 @@ def _stage_limits(
 
 
 def _draft(
-    context: ModelContext, batch: DecodeBatch, staged: StagedDecode, shape: DraftShape
+    context: ModelContext,
+    batch: DecodeBatch,
+    staged: StagedDecode,
+    shape: DraftShape,
+    step: InFlightStep,
 ) -> Draft | None:
-    if staged.proposed is not None:
-        return staged.proposed.draft(context.ops)
-    if context.drafter is not None and shape.num_steps:
-        return context.drafter.draft(batch, staged.sampling, shape)
-    return None
+    """Return the draft, and note on the step what the draft model has computed."""
+    drafter, proposed = context.drafter, staged.proposed
+    if not shape.num_steps:
+        return None
+    if drafter is None or not staged.feeds_draft:
+        step.leaves_out_draft = drafter is not None
+        return None if proposed is None else proposed.draft(context.ops)
+    if proposed is not None and proposed.drafts is None:
+        step.leaves_out_draft = True
+        step.draft_is_current = drafter.keep_up(batch, staged.sampling, shape)
+        return proposed.draft(context.ops)
+    step.draft_is_current = True
+    drafted = drafter.draft(batch, staged.sampling, shape)
+    return drafted if proposed is None else proposed.next_to(drafted, context.ops)
 
 
 def decode(
@@ -117,7 +142,7 @@ def decode(
     sampling = staged.sampling
     bounds = [sequence.most_computed for sequence in staged.sequences]
     batch = context.table.decode_batch(sampling.req_indices, bounds, staged.req_indices)
-    draft, on_host = _draft(context, batch, staged, shape), None
+    draft, on_host = _draft(context, batch, staged, shape, steps[-1]), None
     # A CUDA graph computes all nodes; those that are not verified are only never accepted.
     selected = None if context.graphs.uses_graphs else staged.verify
     inputs = _inputs(batch, draft, selected)
@@ -152,7 +177,7 @@ def decode(
     if staged.routed is not None:
         routed = staged.routed.select(context, batch, tokens.shape[1])
     steps[-1].send_tokens(
-        staged.sequences, tokens, accepted, _num_drafted(draft), logprobs, routed, staged.counts
+        staged.sequences, tokens, accepted, _num_drafted(draft), logprobs, routed, staged.drafted
     )
 
 

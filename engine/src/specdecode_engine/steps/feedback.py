@@ -19,8 +19,9 @@ def make_feedback(
     """
     assert step.decision is not None
     width, partial = shape.num_tokens - 1, list[tuple[int, int]]()
-    if step.proposed is not None:
-        is_full = min(step.proposed.tokens) == width
+    if step.proposed:
+        least = min(one.tokens for one in step.proposed)
+        is_full = least == width and not step.leaves_out_draft
         accepted = _split_by_depth(shape.num_steps, results, outputs, partial)
     else:
         is_full = step.drafted == width
@@ -60,7 +61,7 @@ def _split_by_depth(
     """Count the accepted tokens of drafts of full depth; add shallower ones, with their depth."""
     accepted = []
     for result, output in zip(results, outputs, strict=True):
-        sequence, token_ids, count, _, _, (drafted, depth) = result
+        sequence, token_ids, count, _, _, (drafted, depth, _) = result
         if output.finish_reason is not None or count != drafted + 1:
             continue
         if 0 < depth < num_steps:

@@ -12,11 +12,11 @@ def count_first_position(results: Iterable[SequenceResult], drafter: Drafter) ->
     """Count the draft tokens at the first position that are evidence.
 
     Requests that have ended are not, nor those whose rows the draft lacks, nor those whose tokens
-    do not follow the target's own distribution.
+    do not follow the target's own distribution. Tokens that NGRAM found are none of the draft's.
     """
     proposed = accepted = requests = 0
-    for sequence, token_ids, nodes, _, _, _ in results:
-        if sequence.first_proposals >= MAX_PER_REQUEST or nodes == 1:
+    for sequence, token_ids, nodes, _, _, drafted in results:
+        if sequence.first_proposals >= MAX_PER_REQUEST or nodes == 1 or drafted.is_ngram:
             continue
         if sequence.req_index is None or sequence.skips_draft:
             continue

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.adaptive.policy import Decision
+from specdecode_engine.batch.proposals import Proposals
 from specdecode_engine.batch.request import ExpertIds, TokenLogprobs
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.steps.logprobs import LogprobRows, ScoredPrompt
@@ -20,21 +21,21 @@ SequenceResult = tuple[
     int,
     tuple[TokenLogprobs, ...] | None,
     ExpertIds | None,
-    tuple[int, int],
+    "Drafted",
 ]
 """What a step brought for a sequence, before stops and limits are checked: its tokens, of which all
 but the last are accepted draft tokens; the nodes that the target verified, root included; logprobs;
-the experts of the prompt, or of the token before each token; and the number of drafted tokens and
-the depth of the draft.
+the experts of the prompt, or of the token before each token; and what was drafted.
 
 A plain tuple: a hundred of them are made in a step."""
 
 
-class DraftedCounts(NamedTuple):
-    """Drafted tokens of each sequence, and the depth of its draft."""
+class Drafted(NamedTuple):
+    """The number of tokens drafted for a sequence, the depth of the draft, and its source."""
 
-    tokens: tuple[int, ...]
-    depths: tuple[int, ...]
+    tokens: int
+    depth: int
+    is_ngram: bool = False
 
 
 @dataclass(slots=True)
@@ -55,7 +56,10 @@ class InFlightStep:
     num_verify_rows: tuple[int, ...] = ()  # of the decode batch, as in `SchedulerOutput`
     sequences: tuple[Sequence, ...] = ()
     drafted: int = 0  # tokens of each sequence
-    proposed: DraftedCounts | None = None  # instead, where each sequence has a number of its own
+    proposed: tuple[Drafted, ...] = ()  # instead, where each sequence has a draft of its own
+    found: Proposals | None = None  # what NGRAM found for each sequence, next to a draft model
+    draft_is_current: bool = False  # whether the draft model has computed the rows of its tokens
+    leaves_out_draft: bool = False  # whether all sequences verify NGRAM's tokens instead of its own
     _most: tuple[int, ...] = ()  # tokens that each sequence can get
     _result: Tensor | None = None  # [B, path_length + 1] i64, on the host: tokens, number accepted
     _logprobs: LogprobRows | None = None
@@ -76,7 +80,7 @@ class InFlightStep:
         drafted: int,
         logprobs: LogprobRows | None,
         routed: RoutedRows | None = None,
-        proposed: DraftedCounts | None = None,
+        proposed: tuple[Drafted, ...] = (),
     ) -> None:
         """Start the copy of the tokens to the host and note on the sequences what is in flight.
 
@@ -84,7 +88,7 @@ class InFlightStep:
             tokens: [B, width] i64.
             accepted: [B] i64; the first accepted + 1 tokens of each row count.
             drafted: tokens of each sequence.
-            proposed: instead, where each sequence has a number of its own.
+            proposed: instead, where each sequence has a draft of its own.
         """
         counts, width = self.num_verify_rows or (1,) * len(sequences), tokens.shape[1]
         self._most = tuple([count if count < width else width for count in counts])
@@ -144,11 +148,11 @@ class InFlightStep:
         results = zip(*columns, strict=True)
         return [result for result in results if result[0].finish_reason is None]
 
-    def _drafts(self) -> Items[tuple[int, int]]:
-        if self.proposed is not None:
-            return list(zip(*self.proposed, strict=True))
+    def _drafts(self) -> Items[Drafted]:
+        if self.proposed:
+            return self.proposed
         depth = self.decision.num_steps if self.decision is not None and self.drafted else 0
-        return [(self.drafted, depth)] * len(self.sequences)
+        return [Drafted(self.drafted, depth)] * len(self.sequences)
 
 
 def _start_copy(tensor: Tensor) -> Tensor:

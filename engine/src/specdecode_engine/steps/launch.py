@@ -12,14 +12,12 @@ from specdecode_engine.batch.proposals import Proposals
 from specdecode_engine.batch.sequence import SchedulerOutput
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, check_verify_rows
-from specdecode_engine.speculate.ngram.proposer import NgramProposer
 from specdecode_engine.steps.decode import StagedDecode, decode
+from specdecode_engine.steps.draft_sources import NOTHING_DRAFTED, StepDrafts, plan_drafts
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.prefill import StagedPrefill, prefill
 from specdecode_engine.steps.timing import Stopwatch
-
-_PLAIN = DraftShape.chain(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +47,19 @@ class Launcher:
             shape = self.shapes[decision.num_steps]
             chosen = choose_rows(shape, plan.decoding)
             check_verify_rows(chosen, shape, len(plan.decoding))
-            proposals = None
-            if context.proposer is not None:
-                proposals = _propose(context.proposer, plan, shape, in_flight)
-                counts = (0,) * len(chosen) if proposals is None else proposals.counts
-                shape = _PLAIN if proposals is None else shape
-                chosen = tuple([min(n, 1 + own) for n, own in zip(chosen, counts, strict=True)])
-            plan = plan._replace(num_verify_rows=chosen)
-            is_plain = not plan.feeds_draft
-            context.graphs.activate(shape.num_steps, len(plan.decoding), is_plain=is_plain)
-            if plan.chunks and not self._can_mix(context, shape):
+            drafts = plan_drafts(context, plan, shape, chosen, in_flight)
+            plan = plan._replace(num_verify_rows=drafts.num_verify_rows)
+            is_plain, num_steps = not plan.feeds_draft, drafts.shape.num_steps
+            context.graphs.activate(num_steps, len(plan.decoding), is_plain=is_plain)
+            if plan.chunks and not self._can_mix(context, drafts.shape):
                 prompts = plan._replace(decoding=(), decision=None, num_verify_rows=())
                 decoding = plan._replace(chunks=())
                 return (
-                    *self._launch(context, prompts, table, _PLAIN),
-                    *self._launch(context, decoding, table, shape, proposals),
+                    *self._launch(context, prompts, table, NOTHING_DRAFTED),
+                    *self._launch(context, decoding, table, drafts),
                 )
-            return self._launch(context, plan, table, shape, proposals)
-        return self._launch(context, plan, table, _PLAIN)
+            return self._launch(context, plan, table, drafts)
+        return self._launch(context, plan, table, NOTHING_DRAFTED)
 
     def _can_mix(self, context: ModelContext, shape: DraftShape) -> bool:
         """Whether decode rows can share a forward: they form chains and run in no CUDA graph."""
@@ -77,8 +70,7 @@ class Launcher:
         context: ModelContext,
         plan: SchedulerOutput,
         table: str,
-        shape: DraftShape,
-        proposals: Proposals | None = None,
+        drafts: StepDrafts,
     ) -> tuple[InFlightStep, ...]:
         """Launch one forward; two parts share its time by rows."""
         timing, counts = self.stopwatch.start(), plan.num_verify_rows
@@ -99,28 +91,19 @@ class Launcher:
             decision = plan.decision
             steps += (
                 InFlightStep(
-                    timing, table, 1 - share, decision, plan.kv_tokens, num_verify_rows=counts
+                    timing,
+                    table,
+                    1 - share,
+                    decision,
+                    plan.kv_tokens,
+                    num_verify_rows=counts,
+                    found=drafts.found,
                 ),
             )
-        launch_forward(context, plan, shape, steps, proposals)
+        proposals = drafts.found if drafts.is_verified else None
+        launch_forward(context, plan, drafts.shape, steps, proposals)
         timing.stop()
         return steps
-
-
-def _propose(
-    proposer: NgramProposer,
-    plan: SchedulerOutput,
-    shape: DraftShape,
-    in_flight: tuple[InFlightStep, ...],
-) -> Proposals | None:
-    """Draft on the host after the tokens of the step before; None where nothing is drafted."""
-    if not shape.num_steps:
-        return None
-    received: dict[int, tuple[int, ...]] = {}
-    for step in in_flight:
-        received |= step.received()
-    proposals = proposer.propose(plan.decoding, received, shape)
-    return proposals if any(proposals.counts) else None
 
 
 def launch_forward(

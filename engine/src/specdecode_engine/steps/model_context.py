@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from specdecode_engine.adaptive.draft_source import DraftSources
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.batch.staging import StagingBuffer
@@ -31,6 +32,7 @@ class ModelContext:
     aux_spec: AuxHiddenStates  # the target's hidden states that the drafter reads
     proposer: NgramProposer | None = None  # drafts on the host, before a step is launched
     routed: RoutedExperts | None = None  # where the target's experts are kept, if they are returned
+    sources: DraftSources | None = None  # chooses between drafter and proposer, if there are both
 
     @property
     def staging(self) -> StagingBuffer:

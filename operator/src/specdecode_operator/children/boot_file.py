@@ -24,7 +24,7 @@ from specdecode_api.boot import (
 )
 from specdecode_api.duration import duration_s
 from specdecode_api.quantity import amount, whole_amount
-from specdecode_api.speculation import default_draft_tokens
+from specdecode_api.speculation import Fallback, default_draft_tokens
 from specdecode_api.v1alpha1 import Spec, Speculation
 from specdecode_api.v1alpha1.ngram import NgramSpec
 from specdecode_operator.children import api_keys, router_token
@@ -131,6 +131,7 @@ def _speculation(spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry]) ->
         topk=wanted.topk,
         num_steps=wanted.num_steps,
         num_draft_tokens=_num_draft_tokens(wanted),
+        fallback=None if wanted.fallback is None else Fallback(wanted.fallback),
         ngram=_ngram(wanted.ngram),
         policy=wanted.adaptive.engine_policy,
         table={

@@ -31,6 +31,7 @@ OWNED: Final[Mapping[tuple[str, ...], str]] = {
     ("speculation", "topk"): "use speculation.topk",
     ("speculation", "num_steps"): "use speculation.numSteps",
     ("speculation", "num_draft_tokens"): "use speculation.numDraftTokens",
+    ("speculation", "fallback"): "use speculation.fallback",
     ("speculation", "ngram"): "use speculation.ngram",
     ("speculation", "policy"): "use speculation.adaptive.policy",
     ("speculation", "table"): "use speculation.adaptive.batchSizes",

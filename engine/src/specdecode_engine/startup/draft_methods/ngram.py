@@ -14,7 +14,7 @@ class FromText(DraftMethod):
 
     def unsupported_reason(self) -> str | None:
         reason = library.unsupported_reason()
-        return reason and f"algorithm NGRAM is in C, compiled at the first start: {reason}"
+        return reason and f"NGRAM is in C, compiled at the first start: {reason}"
 
     def host_bytes(self, boot: EngineBoot, running: int, context_length: int) -> int:
         return ngram_bytes(boot.speculation.ngram, running, context_length)

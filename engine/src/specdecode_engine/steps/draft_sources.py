@@ -1,0 +1,132 @@
+"""What a step verifies of each request: what the draft model drafts, or what NGRAM found.
+
+NGRAM drafts on the host, before the launch, alone or next to a draft model.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+from dataclasses import replace
+from typing import NamedTuple
+
+from specdecode_engine.adaptive.draft_source import (
+    NO_TRIALS,
+    DraftSources,
+    RequestTrials,
+    Trials,
+)
+from specdecode_engine.adaptive.policy import Reason
+from specdecode_engine.batch.proposals import Proposals
+from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
+from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.speculate.ngram.proposer import NgramProposer
+from specdecode_engine.steps.in_flight import InFlightStep, SequenceResult
+from specdecode_engine.steps.model_context import ModelContext
+
+
+class StepDrafts(NamedTuple):
+    """The drafts of a step, as far as the host knows them before the launch."""
+
+    shape: DraftShape
+    num_verify_rows: tuple[int, ...]  # nodes that each request verifies, root included
+    found: Proposals | None = None  # by NGRAM
+    is_verified: bool = False  # whether any request verifies what was found
+
+
+NOTHING_DRAFTED = StepDrafts(DraftShape.chain(0), ())
+
+
+def plan_drafts(
+    context: ModelContext,
+    plan: SchedulerOutput,
+    shape: DraftShape,
+    num_verify_rows: tuple[int, ...],
+    in_flight: tuple[InFlightStep, ...],
+) -> StepDrafts:
+    """Draft on the host, and choose the source of each request.
+
+    Args:
+        shape: of the decided draft steps.
+        num_verify_rows: nodes that each request verifies at most.
+        in_flight: the step before, if it is not collected; a proposer waits for its tokens.
+    """
+    proposer, decided = context.proposer, StepDrafts(shape, num_verify_rows)
+    assert plan.decision is not None
+    if proposer is None or plan.decision.reason is Reason.UNFIT_PROBE:
+        return decided
+    found = _propose(proposer, plan, shape, in_flight)
+    has_model = context.drafter is not None and plan.feeds_draft
+    if found is None and has_model:
+        return decided
+    if found is None:
+        return NOTHING_DRAFTED._replace(num_verify_rows=(1,) * len(num_verify_rows))
+    if has_model:
+        assert context.sources is not None
+        found = choose_sources(context.sources, plan.decoding, found, shape, num_verify_rows)
+        if all(found.drafts):
+            return decided._replace(found=found)
+    by_model = found.drafts or (False,) * len(num_verify_rows)
+    columns = zip(num_verify_rows, by_model, found.counts, strict=True)
+    rows = [most if is_chosen else min(most, 1 + own) for most, is_chosen, own in columns]
+    return StepDrafts(shape, tuple(rows), found, is_verified=True)
+
+
+def _propose(
+    proposer: NgramProposer,
+    plan: SchedulerOutput,
+    shape: DraftShape,
+    in_flight: tuple[InFlightStep, ...],
+) -> Proposals | None:
+    """Draft after the tokens of the step before; None where nothing is found."""
+    if not shape.num_steps:
+        return None
+    received: dict[int, tuple[int, ...]] = {}
+    for step in in_flight:
+        received |= step.received()
+    proposals = proposer.propose(plan.decoding, received, shape)
+    return proposals if any(proposals.counts) else None
+
+
+def choose_sources(
+    sources: DraftSources,
+    sequences: Items[Sequence],
+    found: Proposals,
+    shape: DraftShape,
+    num_verify_rows: Items[int],
+) -> Proposals:
+    """Choose the requests that verify what the draft model drafts."""
+    columns = zip(sequences, found.depths(), num_verify_rows, strict=True)
+    drafts = [
+        rows > 1 and not sources.prefers_ngram(_trials_of(one), _depth(one, shape.num_steps), depth)
+        for one, depth, rows in columns
+    ]
+    return replace(found, drafts=tuple(drafts))
+
+
+def learn_sources(
+    sources: DraftSources, step: InFlightStep, results: Iterable[SequenceResult]
+) -> None:
+    """Count what a step with draft steps showed of the sources in each request that continues."""
+    assert step.decision is not None
+    if not step.decision.num_steps:
+        return
+    places = {id(sequence): place for place, sequence in enumerate(step.sequences)}
+    for sequence, token_ids, rows, _, _, drafted in results:
+        ngram, draft = NO_TRIALS, None
+        if step.found is not None:
+            ngram = step.found.agreement(places[id(sequence)], token_ids)
+        if drafted.tokens and not drafted.is_ngram and rows > 1:
+            depth = min(_depth(sequence, drafted.depth), rows - 1)
+            draft = Trials.of(len(token_ids) - 1, depth)
+        sources.learn(_trials_of(sequence), draft, ngram)
+
+
+def _trials_of(sequence: Sequence) -> RequestTrials:
+    if sequence.source_trials is None:
+        sequence.source_trials = RequestTrials()
+    return sequence.source_trials
+
+
+def _depth(sequence: Sequence, num_steps: int) -> int:
+    """Return how deep a sequence may accept a draft of so many draft steps."""
+    limit = sequence.request.max_steps
+    return num_steps if limit is None else min(num_steps, limit)
