@@ -113,6 +113,7 @@ _NEXT = """\
   kubectl explain sdd.spec.speculation           what can be written in a resource
   kubectl edit sdd chat                          change numSteps, and watch the pods roll
   kubectl apply -f examples/standalone.yaml      draft with a small model instead of a head
+  kubectl apply -f examples/dflash.yaml          draft a block of tokens in one forward
   make traffic QUICK=1                           scale, kill and drain engines while they are asked
   make serve                                     the same resource without Kubernetes
   make lossless N=50 SEED=7                      compare random speculative runs with plain ones

@@ -11,7 +11,7 @@ from demo.kubernetes import ROOT, Cluster, wait_until
 
 EXAMPLES = ROOT / "examples"
 MODELS = EXAMPLES / "models"
-NAMES = ("target", "draft", "eagle", "eagle3")
+NAMES = ("target", "draft", "eagle", "eagle3", "dflash")
 HOST_FOLDER = Path("/var/lib/specdecode-models")
 MARK = "/models/.checkpoints"
 

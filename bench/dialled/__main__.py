@@ -17,6 +17,7 @@ from tqdm import tqdm
 from dialled.dial import MOST_STEPS, Dial, undialled
 from dialled.engines import BATCH_SIZES, DFLASH, EAGLE3, NONE, Tokens, answer, build, ratios
 from dialled.heads import write_heads
+from dialled.trained import compare_trained
 from engine.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
 from peers.report import processor_model
 from specdecode_engine.batch.draft import Draft
@@ -58,6 +59,7 @@ def main() -> int:
         "processor": processor_model(),
         "rates": _rates(cores, size, batch_sizes, repeats),
         "draft_ms": dict(_draft_times(drafting, cores[NONE], size, 30 * repeats)),
+        "trained": compare_trained(repeats),
     }
     print(json.dumps(figures, ensure_ascii=False))
     return 0

@@ -1,4 +1,4 @@
-"""Make the four tiny models and the held-out prompts: `uv run python examples/models/train.py`."""
+"""Make the five tiny models and the held-out prompts: `uv run python examples/models/train.py`."""
 
 import argparse
 import json
@@ -11,7 +11,16 @@ from pathlib import Path
 
 import torch
 
-from recipe import answers, documents, draft, eagle3_training, eagle_training, target, vocabulary
+from recipe import (
+    answers,
+    dflash_training,
+    documents,
+    draft,
+    eagle3_training,
+    eagle_training,
+    target,
+    vocabulary,
+)
 
 FOLDER = Path(__file__).parent
 PROMPT_SEED, PROMPTS = 7, 60
@@ -23,6 +32,7 @@ DRAFTS: dict[str, tuple[Train, int]] = {
     "draft": (draft.train, 1800),
     "eagle": (eagle_training.train, 1000),
     "eagle3": (eagle3_training.train, 1000),
+    "dflash": (dflash_training.train, 1600),  # as much time of a core as EAGLE-3
 }
 """How each draft is trained, by its folder, and for how many steps."""
 

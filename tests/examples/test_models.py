@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer, BatchEncoding, LlamaForCausalLM
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
-FOLDERS = ("target", "draft", "eagle", "eagle3")
+FOLDERS = ("target", "draft", "eagle", "eagle3", "dflash")
 
 
 def _attention_and_mlp(config: dict[str, Any], inputs: int) -> dict[str, tuple[int, int]]:
@@ -162,6 +162,34 @@ def test_the_vocabulary_maps_of_the_eagle3_head_agree() -> None:
     assert torch.equal(target_ids, weights["t2d"].nonzero().flatten())
 
 
+def test_the_dflash_draft_has_the_published_layout() -> None:
+    config, target = _config("dflash"), _config("target")
+    weights = load_file(MODELS / "dflash" / "model.safetensors")
+    assert config["architectures"] == ["DFlashDraftModel"]
+    assert config["block_size"] == 16
+    for shared in ("vocab_size", "hidden_size", "rope_theta"):
+        assert config[shared] == target[shared]
+    method, hidden, head_dim = config["dflash_config"], config["hidden_size"], config["head_dim"]
+    ids = method["target_layer_ids"]
+    assert 0 <= method["mask_token_id"] < target["vocab_size"]
+    assert 0 <= ids[0] <= ids[-1] < target["num_hidden_layers"] - 1
+    norms = {f"{name}_layernorm.weight": (hidden,) for name in ("input", "post_attention")}
+    head_norms = {f"self_attn.{name}_norm.weight": (head_dim,) for name in "qk"}
+    layer = _attention_and_mlp(config, hidden) | norms | head_norms
+    shapes = {
+        "fc.weight": (hidden, len(ids) * hidden),
+        "hidden_norm.weight": (hidden,),
+        "norm.weight": (hidden,),
+        **{
+            f"layers.{number}.{name}": shape
+            for number in range(config["num_hidden_layers"])
+            for name, shape in layer.items()
+        },
+    }
+    assert {name: tuple(t.shape) for name, t in weights.items()} == shapes
+    assert {t.dtype for t in weights.values()} == {torch.bfloat16}
+
+
 def test_enough_prompts_are_held_out() -> None:
     prompts = json.loads((MODELS / "prompts.json").read_text())
     assert len({p["text"] for p in prompts}) == len(prompts) >= 40
@@ -175,5 +203,5 @@ def test_every_draft_is_worth_its_while_on_held_out_prompts() -> None:
     assert done.returncode == 0, done.stderr
     measured = json.loads(done.stdout)
     assert measured["greedy_equal"] is True
-    for name in ("standalone", "eagle", "eagle3"):
+    for name in ("standalone", "eagle", "eagle3", "dflash"):
         assert 2.2 <= measured[name]["accept_length"] <= 4.0, measured

@@ -17,6 +17,7 @@ GOLDEN = Path(__file__).parent / "golden"
 EXAMPLES = (
     "specdecode",
     "standalone",
+    "dflash",
     "gemma-4-e2b-assistant",
     "gpu",
     "hub",
