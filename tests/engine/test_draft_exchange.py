@@ -17,7 +17,7 @@ from specdecode_engine.adaptive.draft_health import Fitness
 from specdecode_engine.adaptive.policy import DraftRefused
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model import draft_exchange, weights
-from specdecode_engine.model.weights import named_tensors
+from specdecode_engine.model.record_tensors import named_tensors
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.draft_staging import DraftStaging
 from tests.engine.live_bytes import LiveBytes

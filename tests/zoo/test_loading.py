@@ -16,10 +16,10 @@ from specdecode_engine.model.checkpoint import TensorError
 from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.pickle_store import PICKLE, PICKLE_INDEX
+from specdecode_engine.model.record_tensors import tensor_bytes
 from specdecode_engine.model.transformers.attention import UnsupportedModel
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
-from specdecode_engine.model.weights import tensor_bytes
 from specdecode_kernels import PackedWeight, choose_backend
 from tests.zoo.conftest import MakeModel
 from zoo.__main__ import load_alone

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from specdecode_engine.adaptive.policy import DraftRefused
 from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.weights import COMPARED_BYTES, named_tensors, tensor_bytes
+from specdecode_engine.model.record_tensors import named_tensors, tensor_bytes
+from specdecode_engine.model.weights import COMPARED_BYTES
 
 DESCRIPTIVE = frozenset({"verifier", "proposed_draft_steps"})
 """Fields of a config on which no number depends."""

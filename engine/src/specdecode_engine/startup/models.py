@@ -12,7 +12,7 @@ from specdecode_engine.model.draft_exchange import staging_bytes
 from specdecode_engine.model.implementations import load_model
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.weights import tensor_bytes
+from specdecode_engine.model.record_tensors import tensor_bytes
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.startup.draft_methods.method import LoadedDraft
 from specdecode_engine.startup.draft_methods.registry import LoadModel, load_draft

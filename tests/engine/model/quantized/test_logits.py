@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdecode_engine.model.quantized import weight
 from specdecode_engine.model.quantized.store import open_checkpoint
-from specdecode_engine.model.weights import tensor_bytes
+from specdecode_engine.model.record_tensors import tensor_bytes
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.model_check import CheckOptions, check_pair
 from specdecode_kernels import INT4, INT8, Precision
