@@ -38,31 +38,43 @@ INLINE floats activated(long kind, struct gate of, floats gate, floats up) {
     return bounded / (1.0f + exponent(-bounded * of.alpha)) * (up + 1.0f);
 }
 
+/* Sorted rows of one expert. */
+struct slab {
+    int64_t expert, first, rows;
+};
+
 /* Rows sorted by expert. */
 struct sorted {
-    long *starts;  /* [experts + 1]: where each expert's rows begin */
-    long *busy;    /* [found]: experts that have rows */
-    long *places;  /* [pairs]: where each pair of a row and an expert goes */
-    long *sources; /* [pairs]: the row that a place comes from */
+    long *starts;       /* [experts + 1]: where each expert's rows begin */
+    long *places;       /* [pairs]: where each pair of a row and an expert goes */
+    long *sources;      /* [pairs]: the row that a place comes from */
+    struct slab *slabs; /* [found], at most one for each pair */
     long found;
 };
 
+/* Lists the slabs of all experts that have rows. */
+static long cut_slabs(const long *starts, long experts, struct slab *slabs) {
+    long found = 0;
+    for (long expert = 0; expert < experts; expert++)
+        for (long first = starts[expert], end = starts[expert + 1]; first < end; first += SLAB)
+            slabs[found++] = (struct slab){expert, first, end - first < SLAB ? end - first : SLAB};
+    return found;
+}
+
 static struct sorted sort_pairs(const int32_t *ids, struct sizes of, long *order) {
     long pairs = of.rows * of.top_k;
-    struct sorted by = {order, order + of.experts + 1, order + 2 * of.experts + 1,
-                        order + 2 * of.experts + 1 + pairs, 0};
+    struct sorted by = {order, order + of.experts + 1, order + of.experts + 1 + pairs,
+                        (struct slab *)(order + of.experts + 1 + 2 * pairs), 0};
     memset(by.starts, 0, (size_t)(of.experts + 1) * sizeof *by.starts);
     for (long pair = 0; pair < pairs; pair++) by.starts[ids[pair] + 1]++;
-    for (long expert = 0; expert < of.experts; expert++) {
-        if (by.starts[expert + 1]) by.busy[by.found++] = expert;
-        by.starts[expert + 1] += by.starts[expert];
-    }
+    for (long expert = 0; expert < of.experts; expert++) by.starts[expert + 1] += by.starts[expert];
     for (long pair = 0; pair < pairs; pair++) {
         by.places[pair] = by.starts[ids[pair]]++;
         by.sources[by.places[pair]] = pair / of.top_k;
     }
     for (long expert = of.experts; expert > 0; expert--) by.starts[expert] = by.starts[expert - 1];
     by.starts[0] = 0;
+    by.found = cut_slabs(by.starts, of.experts, by.slabs);
     return by;
 }
 
@@ -72,28 +84,33 @@ INLINE struct weight weight_of(struct weight all, long expert) {
     return all;
 }
 
+/* Packs a slab in memory of this thread; sources as in `map_sorted`. */
+static float *pack_slab(const struct slab *of, struct weight by, const entry *x, long stride,
+                        const long *sources) {
+    long wide = padded_inputs(by);
+    float *packed = scratch(of->rows * wide);
+    const entry *from = sources ? x : x + of->first * stride;
+    pack_rows(from, stride, sources ? sources + of->first : NULL, of->rows, by.inputs, wide, packed);
+    return packed;
+}
+
 /* Maps rows of x, `stride` entries apart, each by its expert's weight. Sources are those of sorted rows
-where x is not sorted itself, else NULL. */
+where x is not sorted itself, else NULL. A thread packs a slab right before it maps it, while nothing
+has displaced it from the caches; threads that share a slab pack it each. */
 static void map_sorted(struct weight by, const entry *bias, const entry *x, long stride,
                        const long *sources, struct sorted of, struct result out) {
-    long wide = padded_inputs(by), blocks = blocks_of(by.outputs);
-    long pairs = of.starts[of.busy[of.found - 1] + 1];
-    float *packed = scratch(pairs * wide);
-#pragma omp parallel if (pairs * by.outputs * by.inputs > 65536)
+    long blocks = blocks_of(by.outputs);
+#pragma omp parallel if (of.found * by.outputs * by.inputs > 65536)
     {
-#pragma omp for schedule(dynamic)
-        for (long task = 0; task < of.found; task++) {
-            long first = of.starts[of.busy[task]], count = of.starts[of.busy[task] + 1] - first;
-            const entry *from = sources ? x : x + first * stride;
-            pack_rows(from, stride, sources ? sources + first : NULL, count, by.inputs, wide,
-                      packed + first * wide);
-        }
+        const struct slab *packed = NULL;
+        const float *rows = NULL;
 #pragma omp for schedule(dynamic, 4)
         for (long task = 0; task < of.found * blocks; task++) {
-            long expert = of.busy[task / blocks], first = of.starts[expert];
-            struct result here = {out.rows + first * out.stride, out.stride};
-            map_blocks(weight_of(by, expert), bias ? bias + expert * by.outputs : NULL, task % blocks, 1,
-                       packed + first * wide, of.starts[expert + 1] - first, here);
+            const struct slab *slab = of.slabs + task / blocks;
+            if (slab != packed) rows = pack_slab(packed = slab, by, x, stride, sources);
+            struct result here = {out.rows + slab->first * out.stride, out.stride};
+            map_blocks(weight_of(by, slab->expert), bias ? bias + slab->expert * by.outputs : NULL,
+                       task % blocks, 1, rows, slab->rows, here);
         }
     }
 }
@@ -125,7 +142,7 @@ static void combine(const entry *outputs, const long *places, const float *facto
 
 /* x [rows, hidden], rows `stride` entries apart, to out [rows, hidden], by the experts ids [rows, top_k]
 with factors [rows, top_k]. Weights are those of the first expert; biases may be NULL. workspace holds
-pairs * (hidden + 2 * inner) entries, order 2 * experts + 1 + 2 * pairs numbers, where pairs = rows *
+pairs * (hidden + 2 * inner) entries, order experts + 1 + 5 * pairs numbers, where pairs = rows *
 top_k. */
 void experts(const struct weight *gate_up, const entry *gate_up_bias, const struct weight *down,
              const entry *down_bias, const entry *x, long stride, const int32_t *ids, const float *factors,

@@ -35,7 +35,7 @@ def experts(
     scratch = torch.empty(rows * top_k * (width + 2 * inner), dtype=hidden.dtype)
     sizes = _Sizes(rows, top_k, num_experts, width, inner, KINDS.index(activation.kind))
     settings = _Gate(activation.alpha, activation.limit)
-    order = torch.empty(2 * num_experts + 1 + 2 * rows * top_k, dtype=torch.int64)
+    order = torch.empty(num_experts + 1 + 5 * rows * top_k, dtype=torch.int64)
     library.experts(
         gate_up.address,
         _address(weights.gate_up_bias),

@@ -12,11 +12,9 @@ sum of its products in the order of the inputs (tile.c): a row's bits depend on 
 #include "tile.h"
 #include "tuning.h"
 
-#define SLAB 240         /* rows that share a panel */
 #define MOST_PANEL 512   /* inputs */
 #define MOST_STREAMS 4
 #define MOST_SUMS (SLAB > MOST_STREAMS * MOST_ROWS ? SLAB : MOST_STREAMS * MOST_ROWS)
-#define FEW_TILES 2
 #define LEAST_PARALLEL 65536 /* weights */
 
 float *scratch(long count) {
@@ -35,6 +33,25 @@ float *scratch(long count) {
 INLINE long tiles_of(long rows) { return (rows + tuning.rows - 1) / tuning.rows; }
 INLINE long tile_start(long tile, long tiles, long rows) { return rows * tile / tiles; }
 
+typedef float four __attribute__((vector_size(16)));
+typedef int32_t four_ints __attribute__((vector_size(16)));
+
+INLINE four load_four(const entry *from) {
+#ifdef BFLOAT16
+    typedef uint16_t narrow __attribute__((vector_size(8)));
+    typedef uint32_t wide __attribute__((vector_size(16)));
+    narrow bits;
+    memcpy(&bits, from, sizeof bits);
+    return (four)(__builtin_convertvector(bits, wide) << 16);
+#else
+    four x;
+    memcpy(&x, from, sizeof x);
+    return x;
+#endif
+}
+
+INLINE void store_four(float *to, four x) { memcpy(to, &x, sizeof x); }
+
 INLINE float as_float(entry x) {
 #ifdef BFLOAT16
     return widen(x);
@@ -43,24 +60,39 @@ INLINE float as_float(entry x) {
 #endif
 }
 
+/* Four rows by four inputs become four inputs by four rows, `stride` numbers apart. */
+INLINE void transpose(const entry *const *x, long at, float *to, long stride) {
+    const four_ints low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, first = {0, 1, 4, 5}, second = {2, 3, 6, 7};
+    four a = load_four(x[0] + at), b = load_four(x[1] + at);
+    four c = load_four(x[2] + at), d = load_four(x[3] + at);
+    four ab = __builtin_shuffle(a, b, low), cd = __builtin_shuffle(c, d, low);
+    four more_ab = __builtin_shuffle(a, b, high), more_cd = __builtin_shuffle(c, d, high);
+    store_four(to, __builtin_shuffle(ab, cd, first));
+    store_four(to + stride, __builtin_shuffle(ab, cd, second));
+    store_four(to + 2 * stride, __builtin_shuffle(more_ab, more_cd, first));
+    store_four(to + 3 * stride, __builtin_shuffle(more_ab, more_cd, second));
+}
+
 /* One tile [padded, rows]. */
 static void pack_tile(const entry *const *x, long rows, long inputs, long padded, float *to) {
+    long whole = rows / 4 * 4, vectors = inputs / 4 * 4;
+    for (long at = 0; at < vectors; at += 4)
+        for (long row = 0; row < whole; row += 4) transpose(x + row, at, to + at * rows + row, rows);
     for (long at = 0; at < inputs; at++)
-        for (long row = 0; row < rows; row++) *to++ = as_float(x[row][at]);
-    memset(to, 0, (size_t)((padded - inputs) * rows) * sizeof(float));
+        for (long row = at < vectors ? whole : 0; row < rows; row++)
+            to[at * rows + row] = as_float(x[row][at]);
+    memset(to + inputs * rows, 0, (size_t)((padded - inputs) * rows) * sizeof(float));
 }
 
 void pack_rows(const entry *x, long stride, const long *order, long rows, long inputs, long padded,
                float *to) {
-    for (long top = 0; top < rows; top += SLAB) {
-        long height = rows - top < SLAB ? rows - top : SLAB, tiles = tiles_of(height);
-        for (long tile = 0; tile < tiles; tile++) {
-            long first = tile_start(tile, tiles, height), end = tile_start(tile + 1, tiles, height);
-            const entry *of_tile[MOST_ROWS];
-            for (long row = first; row < end; row++)
-                of_tile[row - first] = x + (order ? order[top + row] : top + row) * stride;
-            pack_tile(of_tile, end - first, inputs, padded, to + (top + first) * padded);
-        }
+    long tiles = tiles_of(rows);
+    for (long tile = 0; tile < tiles; tile++) {
+        long first = tile_start(tile, tiles, rows), end = tile_start(tile + 1, tiles, rows);
+        const entry *of_tile[MOST_ROWS];
+        for (long row = first; row < end; row++)
+            of_tile[row - first] = x + (order ? order[row] : row) * stride;
+        pack_tile(of_tile, end - first, inputs, padded, to + first * padded);
     }
 }
 
@@ -96,7 +128,8 @@ INLINE long widened_from(long format) {
 static void add_panel(struct panel panel, const float *x, long rows, long inputs, float *sums) {
     long tiles = tiles_of(rows), passes = 0;
     for (long tile = 0; tile < tiles; tile++)
-        passes += passes_of(tile_start(tile + 1, tiles, rows) - tile_start(tile, tiles, rows));
+        passes += passes_of(panel.layout,
+                            tile_start(tile + 1, tiles, rows) - tile_start(tile, tiles, rows));
     struct prefetch ahead = fetched_during(panel, passes);
     __attribute__((aligned(64))) float widened[MOST_PANEL * BLOCK];
     if (tiles >= widened_from(panel.layout.format)) {
@@ -109,12 +142,19 @@ static void add_panel(struct panel panel, const float *x, long rows, long inputs
     }
 }
 
-/* Inputs of a panel: all where one tile reads its weights once from one stream; whole groups. */
+/* Whether one tile reads its weights once. */
+INLINE int is_one_pass(struct layout of, long rows) {
+    return tiles_of(rows) == 1 && passes_of(of, rows) == 1;
+}
+
+/* Inputs of a panel: all where one tile reads its weights once from one stream; else whole groups, of
+nearly equal number, since each panel fetches as many bytes of the next as it has. */
 static long panel_inputs(struct layout of, long rows, long count, long inputs) {
-    long tiles = tiles_of(rows);
-    if (count == 1 && tiles == 1 && passes_of(rows) == 1) return inputs;
-    long most = tiles <= FEW_TILES ? tuning.few_panel : tuning.panel;
-    return most < of.group ? of.group : of.group ? most / of.group * of.group : most;
+    if (count == 1 && is_one_pass(of, rows)) return inputs;
+    long unit = of.group ? of.group : CHUNK, units = inputs / unit;
+    long most = (tiles_of(rows) == 1 ? tuning.few_panel : tuning.panel) / unit;
+    long panels = most ? (units + most - 1) / most : units;
+    return (units + panels - 1) / panels * unit;
 }
 
 /* The weights of a block for `count` inputs from `first` on. */
@@ -133,9 +173,9 @@ static void finish_block(struct weight by, const entry *bias, long block, const 
         finish(sums + row * BLOCK, scales, bias ? bias + at : NULL, out.rows + row * out.stride + at, width);
 }
 
-/* One slab of rows; the blocks take turns, panel by panel. */
-static void map_slab(struct weight by, const entry *bias, long first, long count, const float *x, long rows,
-                     struct result out) {
+/* The blocks take turns, panel by panel. */
+void map_blocks(struct weight by, const entry *bias, long first, long count, const float *x, long rows,
+                struct result out) {
     __attribute__((aligned(64))) float sums[MOST_SUMS * BLOCK];
     long inputs = padded_inputs(by), most = panel_inputs(by.layout, rows, count, inputs);
     memset(sums, 0, (size_t)(count * rows * BLOCK) * sizeof(float));
@@ -147,25 +187,13 @@ static void map_slab(struct weight by, const entry *bias, long first, long count
         finish_block(by, bias, first + block, sums + block * rows * BLOCK, rows, out);
 }
 
-void map_blocks(struct weight by, const entry *bias, long first, long count, const float *x, long rows,
-                struct result out) {
-    for (long top = 0; top < rows; top += SLAB) {
-        long height = rows - top < SLAB ? rows - top : SLAB;
-        struct result here = {out.rows + top * out.stride, out.stride};
-        map_slab(by, bias, first, count, x + top * padded_inputs(by), height, here);
-    }
-}
-
-long blocks_together(long rows) {
-    return tiles_of(rows) == 1 && passes_of(rows) == 1 ? tuning.streams : 1;
-}
-
 /* x [rows, inputs], rows `stride` entries apart, to out [rows, outputs]; bias [outputs] may be NULL. */
 void linear(const struct weight *weight, const entry *bias, const entry *x, long stride, entry *out,
             long rows) {
     struct weight by = *weight;
     for (long top = 0; top < rows; top += SLAB) {
-        long height = rows - top < SLAB ? rows - top : SLAB, together = blocks_together(height);
+        long height = rows - top < SLAB ? rows - top : SLAB;
+        long together = is_one_pass(by.layout, height) ? tuning.streams : 1;
         float *packed = scratch(height * padded_inputs(by));
         pack_rows(x + top * stride, stride, NULL, height, by.inputs, padded_inputs(by), packed);
         struct result here = {out + top * by.outputs, by.outputs};

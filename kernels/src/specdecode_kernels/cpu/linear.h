@@ -31,17 +31,16 @@ INLINE long packed_bytes(struct weight of) {
     return blocks_of(of.outputs) * block_bytes(of.layout, padded_inputs(of));
 }
 
-/* Writes rows of x [inputs], `stride` entries apart, as floats in the order in which tiles read them:
-[rows, padded] numbers. Row i is that at order[i], or i where order is NULL. */
+#define SLAB 240 /* rows that are packed and mapped together, at most */
+
+/* Writes a slab of rows of x [inputs], `stride` entries apart, as floats in the order in which tiles read
+them: [rows, padded] numbers. Row i is that at order[i], or i where order is NULL. */
 HIDDEN void pack_rows(const entry *x, long stride, const long *order, long rows, long inputs, long padded,
                       float *to);
 
-/* Maps packed rows by `count` blocks of a weight from `first` on; bias [outputs] may be NULL. */
+/* Maps a packed slab by `count` blocks of a weight from `first` on; bias [outputs] may be NULL. */
 HIDDEN void map_blocks(struct weight by, const entry *bias, long first, long count, const float *x,
                        long rows, struct result out);
-
-/* Blocks that a thread maps together. */
-HIDDEN long blocks_together(long rows);
 
 /* Memory of this thread for `count` floats, until the next call; it is kept, and grows. */
 HIDDEN float *scratch(long count);

@@ -184,9 +184,10 @@ INLINE void add_part(const int kind, const int format, const int rows, const int
 #define TILE(kind, format, rows)                                                                  \
     static void tile_##kind##_##format##_##rows(struct panel panel, const float *x, float *sums,  \
                                                 struct prefetch *ahead) {                         \
+        const int parts = parts_of(format, rows);                                                 \
         struct prefetch own = *ahead; /* in registers */                                          \
-        for (int first = 0; first < PARTS; first += parts_of(rows))                               \
-            add_part(kind, format, rows, parts_of(rows), panel, first, x, sums, &own);            \
+        for (int first = 0; first < PARTS; first += parts)                                        \
+            add_part(kind, format, rows, parts, panel, first, x, sums, &own);                     \
         *ahead = own;                                                                             \
     }
 #define NAME(kind, format, rows) tile_##kind##_##format##_##rows,

@@ -31,15 +31,16 @@ typedef void tile(struct panel panel, const float *x, float *sums, struct prefet
 /* Goes on with sums [rows, BLOCK] over the inputs of a panel; x [inputs, rows]. */
 __attribute__((visibility("hidden"))) tile *tile_of(struct panel panel, long rows);
 
-/* Vectors of a block whose sums a tile keeps in registers at once. */
-INLINE int parts_of(int rows) {
-    if (WIDTH == 16) return rows <= 6 ? 4 : 2;
+/* Vectors of a block whose sums a tile keeps in registers at once. With 6 rows, weights that are not
+floats would need more registers than there are for 4. */
+INLINE int parts_of(int format, int rows) {
+    if (WIDTH == 16) return rows <= (format == OF_FLOAT32 ? 6 : 5) ? 4 : 2;
     if (WIDTH == 8) return rows == 1 ? 8 : rows <= 3 ? 4 : 2;
     return rows == 1 ? 16 : rows <= 3 ? 8 : 4;
 }
 
 /* How often a tile of so many rows reads its weights. */
-INLINE long passes_of(long rows) { return PARTS / parts_of((int)rows); }
+INLINE long passes_of(struct layout of, long rows) { return PARTS / parts_of((int)of.format, (int)rows); }
 
 /* Writes the weights of a panel as floats [inputs, BLOCK]; of integers, the integers. */
 __attribute__((visibility("hidden"))) void widen_weights(struct panel panel, float *to);

@@ -5,7 +5,7 @@
 struct tuning {
     long rows;      /* of a tile, at most */
     long panel;     /* inputs whose weights serve all rows before the next ones are read */
-    long few_panel; /* the same where there are no more than two tiles of rows, or several streams */
+    long few_panel; /* the same where rows are one tile, or streams are several */
     long streams;   /* blocks that are read in turns where one tile reads its weights once */
     long ahead;     /* bytes: how far such a tile fetches weights before it needs them */
     long level;     /* cache that they are fetched to; 0: as data that is read once */

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 CHOICES: Mapping[str, tuple[int, ...]] = {
     "rows": (4, 6, 8, 10, 12),
     "panel": (64, 128, 256, 512),
-    "few_panel": (32, 64, 128, 256),
+    "few_panel": (32, 64, 128, 256, 512),
     "streams": (1, 2, 4),
     "ahead": (1024, 2048, 4096, 8192, 16384),
     "level": (0, 1, 2),
@@ -104,11 +104,11 @@ def measure(machine: Timed) -> Tuning:
     found = _fastest(machine, integers, [(1, "int8"), (1, "int4")])
     heights = [rows for rows in CHOICES["rows"] if rows <= machine.most_rows]
     tiles = [replace(found, rows=rows) for rows in heights]
-    found = _fastest(machine, tiles, [(8, "floats"), (64, "floats")])
+    found = _fastest(machine, tiles, [(8, "floats"), (16, "floats"), (64, "floats")])
     panels = [replace(found, few_panel=panel) for panel in CHOICES["few_panel"]]
-    found = _fastest(machine, panels, [(8, "floats"), (16, "floats")])
+    found = _fastest(machine, panels, [(8, "floats"), (12, "floats")])
     panels = [replace(found, panel=panel) for panel in CHOICES["panel"]]
-    found = _fastest(machine, panels, [(64, "floats")])
+    found = _fastest(machine, panels, [(16, "floats"), (64, "floats")])
     widening = [replace(found, widen=tiles) for tiles in CHOICES["widen"]]
     found = _fastest(
         machine, widening, [(16, "floats"), (64, "floats"), (16, "int8"), (64, "int8")]
