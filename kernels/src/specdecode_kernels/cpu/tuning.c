@@ -12,7 +12,7 @@
 
 #define HUGE_PAGE (2ul << 20)
 
-struct tuning tuning = {.rows = MOST_ROWS == 12 ? 8 : 6, .panel = 256, .few_panel = 64, .streams = 1,
+struct tuning tuning = {.rows = MOST_ROWS, .panel = 512, .few_panel = 64, .streams = 1,
                         .ahead = 4096, .level = 1, .ahead_integers = 8192, .widen = 1000, .widen_int4 = 2};
 
 /* For all maps that begin afterwards. */

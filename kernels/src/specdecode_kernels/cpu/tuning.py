@@ -17,9 +17,9 @@ from typing import Literal, Protocol
 log = logging.getLogger(__name__)
 
 CHOICES: Mapping[str, tuple[int, ...]] = {
-    "rows": (4, 6, 8, 10, 12),
-    "panel": (64, 128, 256, 512),
-    "few_panel": (32, 64, 128, 256, 512),
+    "rows": (12, 10, 8, 6, 4),
+    "panel": (512, 256, 128, 64),
+    "few_panel": (64, 128, 256, 512, 32),
     "streams": (1, 2, 4),
     "ahead": (1024, 2048, 4096, 8192, 16384),
     "level": (0, 1, 2),
@@ -41,8 +41,8 @@ SAME_PAGES = 0.96
 class Tuning:
     """`struct tuning` of tuning.h, and whether packed weights are in huge pages."""
 
-    rows: int = 8
-    panel: int = 256
+    rows: int = 12
+    panel: int = 512
     few_panel: int = 64
     streams: int = 1
     ahead: int = 4096
