@@ -99,7 +99,7 @@ test-node: setup ## Run the tests on the local node
 rollout-suite: setup ## Try speculation tables and drafts on the local node under constant load (ACTS=name: only that act)
 	@PYTHONPATH=cluster:bench:. $(RUN) python -m trials $(if $(ACTS),--acts $(ACTS))
 
-traffic: setup ## Roll, scale, kill and drain on the local node under constant load; no request may be lost (QUICK=1: three minutes)
+traffic: setup ## Roll, scale, kill and drain three engines and two routers on the local node under constant load; no request may be lost (QUICK=1: the events that routers are for; EVENTS="router_kill": only these)
 	@PYTHONPATH=cluster:bench:. $(RUN) python -m traffic $(if $(QUICK),--quick) $(if $(EVENTS),--events $(EVENTS))
 
 lossless: setup ## Compare N random speculative runs with plain decoding (SEED: random seed)

@@ -1,4 +1,4 @@
-"""`make traffic`: every event under steady traffic, a line each, and the counts as JSON."""
+"""`make traffic`: every event under steady traffic through routers, and the counts as JSON."""
 
 import argparse
 import json
@@ -10,10 +10,12 @@ from localnode.errors import NodeError
 from localnode.paths import Paths
 from localnode.progress import say
 from traffic.changes import forget_second_tags
-from traffic.load import MIXED_CLIENTS
+from traffic.load import LONG_CLIENTS, MIXED_CLIENTS
 from traffic.play import EVENTS, QUICK, Event, play
 from traffic.scene import Scene, prepared_cluster, staged
 from traffic.verdict import HEAD, Outcome, line, summary
+
+ENGINES, ROUTERS = 3, 2
 
 
 def main() -> int:
@@ -40,7 +42,7 @@ def main() -> int:
 def _run(events: Sequence[Event]) -> list[Outcome]:
     cluster = prepared_cluster()
     try:
-        with staged(cluster, MIXED_CLIENTS) as scene:
+        with staged(cluster, MIXED_CLIENTS + LONG_CLIENTS, ENGINES, ROUTERS) as scene:
             return _play_all(scene, events)
     finally:
         forget_second_tags(Paths.from_environment())

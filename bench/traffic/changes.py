@@ -12,6 +12,7 @@ from traffic.scene import Scene
 from traffic.seen import Seen
 
 SECOND_TAG = "traffic"
+RESUME_ID_S = 60.0
 HOT_S = 240.0  # the kubelet looks after mounted ConfigMaps about once a minute
 
 
@@ -26,8 +27,21 @@ def image_change(scene: Scene) -> None:
 
 
 def restart_change(scene: Scene) -> None:
-    """Change what needs new pods: the draft steps at start."""
+    """Change the draft steps at start: new pods, which could continue the streams of old ones."""
+    before = _resume_ids(scene)
     scene.patch({"speculation": {"numSteps": 1}})
+    scene.settle()
+    if (after := _resume_ids(scene)) != before:
+        scene.load.tally.fail(f"other draft steps have another resume_id: {before}, {after}")
+
+
+def parser_change(scene: Scene) -> None:
+    """Read reasoning by another parser, whose text is the same: a stream may not change over."""
+    before = _resume_ids(scene)
+    scene.patch({"serving": {"reasoningParser": "deepseek_r1"}})
+    scene.settle()
+    if scene.routers and _resume_ids(scene) & before:
+        scene.load.tally.fail("another parser has the same resume_id")
 
 
 def hot_change(scene: Scene) -> None:
@@ -41,15 +55,15 @@ def hot_change(scene: Scene) -> None:
 
 
 def scale_up_and_down(scene: Scene) -> None:
-    """Go to one replica, to two, and back to one."""
-    for replicas in (1, 2, 1):
+    """Go to one replica, to all, and back to one."""
+    for replicas in (1, scene.replicas, 1):
         scene.scale(replicas)
         scene.settle()
 
 
 def scale_up(scene: Scene) -> None:
-    """Have two replicas again."""
-    scene.scale(2)
+    """Have all replicas again."""
+    scene.scale(scene.replicas)
 
 
 def operator_upgrade(scene: Scene) -> None:
@@ -85,6 +99,24 @@ def _tag_again(scene: Scene, image: str) -> str:
 
 def _uids(seen: Seen) -> set[str]:
     return {pod["metadata"]["uid"] for pod in seen.living_pods}
+
+
+def _resume_ids(scene: Scene) -> set[str]:
+    """Ask each engine for its resume_id, once it has computed it; there is none without routers."""
+    if not scene.routers:
+        return set()
+    found: set[str | None] = set()
+
+    def missing() -> str | None:
+        found.clear()
+        for pod in scene.now().ready_pods:
+            host = f"http://{pod['status']['podIP']}:{names.MANAGEMENT_PORT}"
+            url = f"{host}{names.PATH_SERVER_INFO}"
+            found.add(httpx.get(url, timeout=10, trust_env=False).json()["resume_id"])
+        return "an engine has not computed its resume_id" if None in found else None
+
+    wait_until(missing, say, RESUME_ID_S)
+    return {each for each in found if each is not None}
 
 
 def _stale_engines(seen: Seen, alpha: float) -> str | None:

@@ -4,13 +4,13 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import openai
 
 from traffic.asking import NoAnswer, ask, asking
-from traffic.questions import ALL_QUESTIONS, QUESTIONS, Question
+from traffic.questions import ALL_QUESTIONS, LONG_QUESTIONS, QUESTIONS, Question
 from traffic.tally import Tally
 
 PAUSE_S = 0.3
@@ -36,16 +36,20 @@ CLIENTS = tuple(
 )
 
 MIXED_CLIENTS = tuple(replace(client, questions=ALL_QUESTIONS) for client in CLIENTS)
+LONG_CLIENTS = tuple(
+    Client(number, is_stream=True, keeps_connections=bool(number % 2), questions=LONG_QUESTIONS)
+    for number in range(6)
+)
 
 
-def plain_texts(url: str, model: str) -> dict[Question, str]:
-    """Ask every question of every form once, one after the other."""
+def plain_texts(
+    url: str, model: str, questions: Iterable[Question] = ALL_QUESTIONS
+) -> dict[Question, str]:
+    """Ask every question once, one after the other."""
 
     async def run() -> dict[Question, str]:
         async with asking(url, keeps_connections=True) as client:
-            return {
-                question: await ask(client, model, question, False) for question in ALL_QUESTIONS
-            }
+            return {question: await ask(client, model, question, False) for question in questions}
 
     return asyncio.run(run())
 

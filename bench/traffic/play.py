@@ -8,6 +8,7 @@ import httpx
 from demo.console import DemoFailed
 from localnode.errors import NodeError
 from traffic import changes, control, losses
+from traffic.routers import increase
 from traffic.scene import Scene
 from traffic.verdict import Outcome
 
@@ -17,10 +18,14 @@ EVENTS: tuple[Event, ...] = (
     changes.steady,
     changes.image_change,
     changes.restart_change,
+    changes.parser_change,
     changes.hot_change,
     changes.scale_up_and_down,
     changes.scale_up,
     losses.engine_kill,
+    losses.engine_kills,
+    losses.router_kill,
+    losses.last_engine_kill,
     losses.pod_deletion,
     losses.node_drain,
     control.operator_kill,
@@ -30,19 +35,21 @@ EVENTS: tuple[Event, ...] = (
     changes.operator_upgrade,
 )
 QUICK: tuple[Event, ...] = (
+    losses.engine_kills,
+    losses.router_kill,
     changes.scale_up_and_down,
-    changes.scale_up,
-    losses.pod_deletion,
-    losses.engine_kill,
+    losses.last_engine_kill,  # has all replicas again
     losses.node_drain,
-    control.operator_kill,
-    control.api_server_restart,
+    changes.restart_change,
+    changes.parser_change,
 )
+"""Tests in tests/e2e play the others that are short."""
 ANSWERS_AFTER = 20
 
 
 def play(scene: Scene, event: Event) -> Outcome:
     """Play one event; what keeps it from its end is a failure of the event."""
+    counts = scene.router_counts()
     scene.load.begin()
     scene.witness.begin()
     tally, findings = scene.load.tally, scene.witness.findings
@@ -54,4 +61,5 @@ def play(scene: Scene, event: Event) -> Outcome:
         tally.fail(f"{type(failure).__name__}: {failure}")
     seconds = time.monotonic() - started
     scene.load.wait_answers(ANSWERS_AFTER, 60)
-    return Outcome(event.__name__, seconds, tally, findings)
+    routers = increase(counts, scene.router_counts())
+    return Outcome(event.__name__, seconds, tally, findings, routers)

@@ -15,6 +15,7 @@ PROMPTS = (
 )
 TOKENS = 40
 STRUCTURED_TOKENS = 96
+LONG_TOKENS = 400
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -36,6 +37,7 @@ class Form(Enum):
     TOOL_CALL = auto()
     JSON = auto()
     REASONING = auto()
+    LONG_TEXT = auto()
 
 
 _FIELDS = MappingProxyType(
@@ -63,6 +65,7 @@ _FIELDS = MappingProxyType(
                 "continue_final_message": True,
             },
         },
+        Form.LONG_TEXT: {"max_tokens": LONG_TOKENS, "extra_body": {"ignore_eos": True}},
     }
 )
 _REASONING_START = {"role": "assistant", "content": "<think>\nFirst"}
@@ -79,7 +82,7 @@ class Question:
 
     @property
     def is_chat(self) -> bool:
-        return self.form is not Form.TEXT
+        return self.form not in (Form.TEXT, Form.LONG_TEXT)
 
     def body(self, model: str) -> dict[str, object]:
         """Fields of the request that do not depend on how the answer is delivered."""
@@ -105,3 +108,5 @@ def _questions(*forms: Form) -> tuple[Question, ...]:
 QUESTIONS = _questions(Form.TEXT, Form.CHAT)
 ALL_QUESTIONS = QUESTIONS + _questions(Form.TOOL_CALL, Form.JSON, Form.REASONING)
 """Of every form. Trials compare drafts on open text, where no grammar chooses the tokens."""
+LONG_QUESTIONS = _questions(Form.LONG_TEXT)
+"""Their answers take seconds, so that most kills of an engine meet one."""

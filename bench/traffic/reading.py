@@ -8,7 +8,14 @@ import httpx
 from localnode.lifecycle import control_plane
 from localnode.paths import Paths
 from specdecode_api import names
-from specdecode_operator.kinds import CHILDREN, POD, RESOURCE, Manifest, ResourceKind
+from specdecode_operator.kinds import (
+    CHILDREN,
+    POD,
+    RESOURCE,
+    ROUTER_CHILDREN,
+    Manifest,
+    ResourceKind,
+)
 from traffic.seen import Seen
 
 NAMESPACE = "default"
@@ -29,12 +36,17 @@ class Reader:
             httpx.HTTPError: the API server is away or refuses.
         """
         label = f"{names.LABEL_DEPLOYMENT}={name}"
+        kinds = (*CHILDREN, *ROUTER_CHILDREN)
+        routers = f"{label},{names.LABEL_COMPONENT}={names.COMPONENT_ROUTER}"
+        engines = f"{label},{names.LABEL_COMPONENT}={names.COMPONENT_ENGINE}"
         return Seen(
             resource=self.get(RESOURCE.path(NAMESPACE, name)),
-            children=tuple(child for kind in CHILDREN for child in self._list(kind, label)),
-            replica_sets=tuple(self._list(_REPLICA_SET, label)),
-            pods=tuple(self._list(POD, label)),
+            children=tuple(child for kind in kinds for child in self._list(kind, label)),
+            replica_sets=tuple(self._list(_REPLICA_SET, engines)),
+            pods=tuple(self._list(POD, engines)),
             slices=tuple(self._list(_SLICE, label)),
+            router_sets=tuple(self._list(_REPLICA_SET, routers)),
+            router_pods=tuple(self._list(POD, routers)),
         )
 
     def pods(self, namespace: str, label: str) -> list[Manifest]:

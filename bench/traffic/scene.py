@@ -1,4 +1,4 @@
-"""The stage: one resource with two engines on the local node, its traffic and its witness."""
+"""The stage: one resource on the local node, with routers or without, its traffic and witness."""
 
 import json
 import time
@@ -20,9 +20,11 @@ from localnode.paths import Paths
 from localnode.progress import say, step
 from specdecode_operator.kinds import Manifest
 from traffic.load import CLIENTS, Client, Load, plain_texts
-from traffic.questions import Question
+from traffic.questions import ALL_QUESTIONS, Question
 from traffic.reading import Reader, reading
+from traffic.routers import RouterCounts, read_counts, requests_on
 from traffic.seen import Seen, hash_of
+from traffic.victims import kill_container
 from traffic.witness import Witness
 
 NAME = "traffic"
@@ -30,6 +32,8 @@ PLAIN = "traffic-plain"
 OPERATOR = "app.kubernetes.io/name=specdecode"
 SETTLE_S = 300.0
 START_S = 600.0
+STREAM_S = 5.0
+"""How long the kill of an engine waits for a request there."""
 
 _SPEC: Manifest = {
     "model": {"uri": "pvc://models/target", "servedName": NAME},
@@ -64,6 +68,11 @@ class Scene:
     reader: Reader
     load: Load
     witness: Witness
+    url: str
+    """Of the Service, with `/v1`."""
+    replicas: int
+    """Engines at the beginning."""
+    routers: int
 
     def patch(self, spec: Manifest) -> None:
         """Change the resource's spec; the API server may be slow to answer after a restart."""
@@ -92,6 +101,25 @@ class Scene:
             "roll that is half done", lambda seen: len({hash_of(p) for p in seen.living_pods}) > 1
         )
 
+    def kill_engine(self, pod: Manifest) -> None:
+        """Kill an engine's process, in the middle of a request if one comes soon.
+
+        With routers no request may fail by it.
+        """
+        name, deadline_s = pod["metadata"]["name"], time.monotonic() + STREAM_S
+        if not self.routers:
+            self.load.allow_cuts()
+        routers = self.now().ready_routers
+        while not (requests := requests_on(routers, name)) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        kill_container(pod)
+        self.load.tally.kills += 1
+        self.load.tally.kills_with_streams += bool(requests)
+
+    def router_counts(self) -> dict[str, RouterCounts]:
+        """Read what each router has counted."""
+        return read_counts(self.now().ready_routers)
+
     def operator_pods(self) -> list[Manifest]:
         """Pods of the operator that are not ending."""
         pods = self.reader.pods(NAMESPACE, OPERATOR)
@@ -115,40 +143,47 @@ def prepared_cluster() -> Cluster:
 
 
 @contextmanager
-def staged(cluster: Cluster, clients: Sequence[Client] = CLIENTS) -> Iterator[Scene]:
-    """Stage two engines under traffic, on a cluster that holds operator and checkpoints."""
+def staged(
+    cluster: Cluster, clients: Sequence[Client] = CLIENTS, replicas: int = 2, routers: int = 0
+) -> Iterator[Scene]:
+    """Stage engines under traffic, on a cluster that holds operator and checkpoints."""
     cluster.kubectl("delete", "sdd", NAME, PLAIN, "--ignore-not-found", "--wait")
     with reading() as reader:
-        texts = _plain_texts(cluster, reader)
+        texts = _plain_texts(cluster, reader, clients)
+        router: Manifest = {"router": {"replicas": routers}} if routers else {}
         try:
-            _apply(cluster, NAME, 2, _SPECULATION)
+            _apply(cluster, NAME, {"replicas": replicas, "speculation": _SPECULATION, **router})
             url = _service_url(reader, NAME)
             with (
                 Witness(NAME, ENGINE_IMAGE) as witness,
                 Load(url, NAME, texts, clients) as load,
             ):
-                scene = Scene(cluster, Paths.from_environment(), reader, load, witness)
+                paths = Paths.from_environment()
+                scene = Scene(cluster, paths, reader, load, witness, url, replicas, routers)
                 scene.settle()
                 yield scene
         finally:
             cluster.kubectl("delete", "sdd", NAME, "--ignore-not-found", "--wait=false")
 
 
-def _plain_texts(cluster: Cluster, reader: Reader) -> dict[Question, str]:
+def _plain_texts(
+    cluster: Cluster, reader: Reader, clients: Sequence[Client]
+) -> dict[Question, str]:
     """What a plain engine of the same image answers."""
+    sent = (question for client in clients for question in client.questions)
     try:
-        _apply(cluster, PLAIN, 1, {"algorithm": "NONE"})
-        return plain_texts(_service_url(reader, PLAIN), NAME)
+        _apply(cluster, PLAIN, {"replicas": 1, "speculation": {"algorithm": "NONE"}})
+        return plain_texts(_service_url(reader, PLAIN), NAME, {*ALL_QUESTIONS, *sent})
     finally:
         cluster.kubectl("delete", "sdd", PLAIN, "--ignore-not-found", "--wait=false")
 
 
-def _apply(cluster: Cluster, name: str, replicas: int, speculation: Manifest) -> None:
+def _apply(cluster: Cluster, name: str, spec: Manifest) -> None:
     manifest = {
         "apiVersion": "specdecode.io/v1alpha1",
         "kind": "SpecDecodeDeployment",
         "metadata": {"name": name},
-        "spec": {**_SPEC, "replicas": replicas, "speculation": speculation},
+        "spec": {**_SPEC, **spec},
     }
     cluster.kubectl("apply", "-f", "-", given=json.dumps(manifest))
     started = time.monotonic()

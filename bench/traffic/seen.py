@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 from specdecode_api import names
 from specdecode_operator import pods as engine_pods
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.children import engines_service_name
+from specdecode_operator.children.labels import router_selector
+from specdecode_operator.kinds import SERVICE, Manifest, child_id
+from specdecode_operator.status import SERVICE_LABEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,8 @@ class Seen:
     replica_sets: tuple[Manifest, ...]
     pods: tuple[Manifest, ...]
     slices: tuple[Manifest, ...]
+    router_sets: tuple[Manifest, ...] = ()
+    router_pods: tuple[Manifest, ...] = ()
 
     @property
     def wanted(self) -> int:
@@ -34,9 +39,39 @@ class Seen:
         return tuple(pod for pod in self.living_pods if engine_pods.is_ready(pod))
 
     @property
+    def living_routers(self) -> tuple[Manifest, ...]:
+        """Router pods that are not on their way out."""
+        return tuple(pod for pod in self.router_pods if "deletionTimestamp" not in pod["metadata"])
+
+    @property
+    def ready_routers(self) -> tuple[Manifest, ...]:
+        """Living router pods that are ready."""
+        return tuple(pod for pod in self.living_routers if engine_pods.is_ready(pod))
+
+    @property
+    def wanted_routers(self) -> int:
+        """Desired router pods of the resource; 0 without routers."""
+        return int((self.resource["spec"].get("router") or {}).get("replicas", 0))
+
+    @property
+    def leads_to_routers(self) -> bool:
+        """Whether the Service leads to the routers."""
+        wanted = SERVICE.kind, self.resource["metadata"]["name"]
+        found = next((child for child in self.children if child_id(child) == wanted), {})
+        selector = found.get("spec", {}).get("selector") or {}
+        return router_selector(wanted[1]).items() <= selector.items()
+
+    @property
     def routable(self) -> int:
-        """Addresses to which the Service sends requests."""
-        endpoints = (e for part in self.slices for e in part.get("endpoints") or ())
+        """Engines to which the Service, or the routers, send requests."""
+        name = self.resource["metadata"]["name"]
+        service = engines_service_name(name) if self.leads_to_routers else name
+        endpoints = (
+            endpoint
+            for part in self.slices
+            if (part["metadata"].get("labels") or {}).get(SERVICE_LABEL, service) == service
+            for endpoint in part.get("endpoints") or ()
+        )
         return sum(bool(endpoint.get("conditions", {}).get("ready")) for endpoint in endpoints)
 
     def condition(self, kind: str) -> Manifest:

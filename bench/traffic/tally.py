@@ -15,6 +15,9 @@ class Tally:
     wrong_text: int = 0
     cut_by_kill: int = 0
     """Attempts that ended with a killed process; each was tried again, and must be answered."""
+    kills: int = 0
+    kills_with_streams: int = 0
+    """Kills of engines; those that routers had requests on."""
     longest_s: float = 0.0
     failures: list[str] = field(default_factory=list)
 

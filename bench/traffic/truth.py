@@ -7,7 +7,7 @@ spec shows as well.
 from collections import Counter
 from collections.abc import Iterator
 
-from specdecode_operator.children import Built, build
+from specdecode_operator.children import Built, build, routed
 from specdecode_operator.kinds import Manifest, child_id
 from specdecode_operator.observed import controller_of, is_controlled_by
 from specdecode_operator.resource import parse_stored
@@ -32,10 +32,11 @@ def strays(seen: Seen, engine_image: str) -> tuple[str, ...]:
 
     While pods of another configuration live, its boot file stays as well.
     """
-    built = build(parse_stored(seen.resource), engine_image)
+    resource = parse_stored(seen.resource)
+    built = routed([*build(resource, engine_image).children], resource, "", is_serving=True)
     uid = seen.resource["metadata"]["uid"]
     found = Counter(child_id(child) for child in seen.children)
-    wanted = Counter(child_id(child) for child in built.children)
+    wanted = Counter(child_id(child) for child in built)
     kept = {f"{child.kind} {child.name}" for child in found - wanted if _is_used(seen, child.name)}
     sentences = [f"{child.kind} {child.name} is missing" for child in wanted - found]
     sentences += [f"{child.kind} {child.name} is one too many" for child in found - wanted]
@@ -54,6 +55,8 @@ def is_settled(seen: Seen, engine_image: str) -> bool:
         seen.condition("Ready").get("status") == "True"
         and seen.routable == seen.wanted
         and len(seen.pods) == seen.wanted
+        and len(seen.router_pods) == len(seen.ready_routers) == seen.wanted_routers
+        and seen.leads_to_routers == bool(seen.wanted_routers)
         and _running_sets(seen) <= 1
         and not untruths(seen, engine_image)
         and not strays(seen, engine_image)
@@ -67,6 +70,10 @@ def _counts(seen: Seen, built: Built, reported: Manifest) -> Iterator[tuple[str,
     yield "readyReplicas", len(seen.ready_pods), reported.get("readyReplicas")
     yield "routableReplicas", seen.routable, reported.get("routableReplicas")
     yield "updatedReplicas", len(current), reported.get("updatedReplicas")
+    if seen.wanted_routers:
+        router = reported.get("router") or {}
+        yield "router.readyReplicas", len(seen.ready_routers), router.get("readyReplicas")
+        yield "router.isServing", seen.leads_to_routers, router.get("isServing")
 
 
 def _conditions(seen: Seen, built: Built) -> Iterator[tuple[str, object, object]]:
@@ -98,11 +105,12 @@ def _is_used(seen: Seen, name: str) -> bool:
 def _orphans(seen: Seen) -> Iterator[str]:
     """Objects of other controllers that hang on nothing, or on something that is gone."""
     uids = {child["metadata"]["uid"] for child in seen.children}
-    sets = {each["metadata"]["uid"] for each in seen.replica_sets}
+    replica_sets = (*seen.replica_sets, *seen.router_sets)
+    sets = {each["metadata"]["uid"] for each in replica_sets}
     for parts, owners in (
-        (seen.replica_sets, uids),
+        (replica_sets, uids),
         (seen.slices, uids),
-        (seen.living_pods, sets),
+        ((*seen.living_pods, *seen.living_routers), sets),
     ):
         for part in parts:
             owner = controller_of(part) or {}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from traffic.routers import NO_COUNTS, RouterCounts
 from traffic.tally import Tally
 from traffic.witness import Findings
 
@@ -19,6 +20,7 @@ class Outcome:
     """From its beginning until the resource had come to rest."""
     tally: Tally
     findings: Findings
+    routers: RouterCounts = NO_COUNTS
 
     @property
     def longest_untrue_s(self) -> float:
@@ -40,8 +42,10 @@ class Outcome:
             listed.append(f"{tally.wrong_text} answers are not those of plain decoding")
         if not tally.answered:
             listed.append("no request was answered")
-        if not found.fewest_ready:
+        if not found.fewest_ready and not found.may_be_without:
             listed.append("at some time no engine was ready")
+        if self.routers.unresumable:
+            listed.append(f"{self.routers.unresumable} streams could not be continued")
         for texts in (found.untrue, found.strays):
             listed += [f"{text}, for {s:.1f} s" for text, s in texts.items() if s > PATIENCE_S]
         return listed
@@ -59,19 +63,29 @@ class Outcome:
             "untrue_s": round(self.longest_untrue_s, 1),
             "stray_s": round(self.longest_stray_s, 1),
             "reasons": self.findings.reasons,
+            **asdict(self.routers),
         }
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """The whole run, for JSON."""
     faults: Mapping[str, list[str]] = {each.name: each.faults() for each in outcomes}
+    fields = {
+        "sent": "sent", "answered": "answered", "streamed": "streamed", "failed": "failed",
+        "wrong": "wrong_text", "kills": "kills", "kills_with_streams": "kills_with_streams",
+        "cut_by_router_kill": "cut_by_kill",
+    }  # fmt: skip
     sums = {
-        field: sum(getattr(each.tally, field) for each in outcomes)
-        for field in ("sent", "answered", "streamed", "failed", "wrong_text", "cut_by_kill")
+        name: sum(getattr(each.tally, field) for each in outcomes) for name, field in fields.items()
+    }
+    counted = {
+        name: sum(getattr(each.routers, name) for each in outcomes)
+        for name in ("resumed", "held", "unresumable")
     }
     return {
         "passed": not any(faults.values()),
         **sums,
+        **counted,
         "faults": {name: listed for name, listed in faults.items() if listed},
         "events": {each.name: each.record() for each in outcomes},
     }
@@ -82,12 +96,14 @@ def line(outcome: Outcome) -> str:
     tally = outcome.tally
     return (
         f"{outcome.name:<22} {tally.answered:>5}/{tally.sent:<5} {tally.failed:>6} "
-        f"{tally.wrong_text:>5} {tally.cut_by_kill:>4} {outcome.seconds:>7.1f} "
+        f"{tally.wrong_text:>5} {tally.cut_by_kill:>4} {tally.kills:>5} "
+        f"{outcome.routers.resumed:>7} {outcome.seconds:>7.1f} "
         f"{outcome.longest_untrue_s:>7.1f} {outcome.longest_stray_s:>6.1f}"
     )
 
 
 HEAD = (
-    f"{'event':<22} {'answered/sent':>11} {'failed':>6} {'wrong':>5} {'cut':>4} "
+    f"{'event':<22} {'answered/sent':>11} {'failed':>6} {'wrong':>5} {'cut':>4} {'kills':>5} "
+    f"{'resumed':>7} "
     f"{'rest s':>7} {'untrue':>7} {'stray':>6}"
 )

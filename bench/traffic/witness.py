@@ -26,6 +26,8 @@ class Findings:
     reasons: list[str] = field(default_factory=list)
     """Reasons of the condition Ready, in the order in which they came."""
     fewest_ready: int | None = None
+    may_be_without: bool = False
+    """Whether the event leaves no engine ready, on purpose."""
     looks: int = 0
 
 

@@ -46,6 +46,9 @@ def kubelet_settings(paths: Paths, authority: Authority, serving: Identity) -> d
         "imageGCHighThresholdPercent": 100,  # images come from no registry: never drop one
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1Gi"},
         "serializeImagePulls": False,
+        # Tests kill engines every few seconds, and are not about the kubelet's back-off.
+        "featureGates": {"KubeletCrashLoopBackOffMax": True},
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
     }
 
 

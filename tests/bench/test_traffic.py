@@ -1,17 +1,24 @@
 """Errors that `make traffic` reports: wrong statuses, leftovers, lost and changed answers."""
 
 import copy
+import dataclasses
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from prometheus_client import generate_latest
 
 from specdecode_api import names
-from specdecode_operator.children import build
+from specdecode_operator.children import build, routed
 from specdecode_operator.resource import parse
+from specdecode_router.engines import EnginePool
+from specdecode_router.metrics import RouterMetrics
+from specdecode_router.routing.prefix_table import PrefixTable
+from specdecode_router.settings import EngineAddress
 from traffic.load import Client, Load, plain_texts
 from traffic.questions import ALL_QUESTIONS, QUESTIONS
+from traffic.routers import RouterCounts, counts_in, increase, requests_in
 from traffic.seen import Seen
 from traffic.tally import Tally
 from traffic.truth import is_settled, strays, untruths
@@ -175,6 +182,130 @@ def test_a_pod_of_nobody_is_an_orphan():
     seen = at_rest()
     del seen.pods[1]["metadata"]["ownerReferences"]
     assert strays(seen, IMAGE) == ("Pod b is an orphan",)
+
+
+def routed_at_rest():
+    """The engines of `at_rest` and two routers, to which the Service leads."""
+    seen = at_rest()
+    seen.resource["spec"]["router"] = {"replicas": 2}
+    resource = parse(seen.resource)
+    built = build(resource, IMAGE)
+    children = copy.deepcopy(routed([*built.children], resource, "router:1", is_serving=True))
+    for number, child in enumerate(children):
+        child["metadata"]["uid"] = f"child-{number}"
+    uids = {(each["kind"], each["metadata"]["name"]): each["metadata"]["uid"] for each in children}
+    stamp = {names.ANNOTATION_CONFIG_HASH: built.config_hash}
+    seen.resource["status"] |= {
+        "configHash": built.config_hash, "router": {"readyReplicas": 2, "isServing": True}
+    }  # fmt: skip
+    for pod in seen.pods:
+        pod["metadata"]["annotations"] = stamp
+    (engines,) = seen.replica_sets
+    engines["spec"]["template"]["metadata"]["annotations"] = stamp
+    engines["metadata"]["ownerReferences"][0]["uid"] = uids["Deployment", "chat"]
+    owner = {"controller": True, "kind": "Deployment", "name": "chat-router"}
+    owner["uid"] = uids["Deployment", "chat-router"]
+    metadata = {"name": "r", "uid": "routers", "ownerReferences": [owner]}
+    routers = {"kind": "ReplicaSet", "metadata": metadata}
+    pods = tuple(
+        {
+            "kind": "Pod",
+            "metadata": {"name": name, "ownerReferences": [OWNED | {"uid": "routers"}]},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        }
+        for name in ("r1", "r2")
+    )
+    slices = tuple(
+        {
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": service,
+                "labels": {"kubernetes.io/service-name": service},
+                "ownerReferences": [OWNED | {"kind": "Service", "uid": uids["Service", service]}],
+            },
+            "endpoints": [{"conditions": {"ready": True}}] * count,
+        }
+        for service, count in (("chat-engines", 2), ("chat", 1))
+    )
+    return Seen(seen.resource, tuple(children), (engines,), seen.pods, slices, (routers,), pods)
+
+
+def test_routers_are_no_strays_and_their_endpoints_are_not_those_of_engines():
+    seen = routed_at_rest()
+    assert untruths(seen, IMAGE) == ()
+    assert strays(seen, IMAGE) == ()
+    assert seen.routable == 2
+    assert is_settled(seen, IMAGE)
+
+
+def lose_router(seen):
+    seen.router_pods[0]["status"]["conditions"][0]["status"] = "False"
+
+
+def switch_back(seen):
+    service = next(
+        child for child in seen.children
+        if (child["kind"], child["metadata"]["name"]) == ("Service", "chat")
+    )  # fmt: skip
+    service["spec"]["selector"][names.LABEL_COMPONENT] = names.COMPONENT_ENGINE
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lose_router, "router.readyReplicas is 2, not 1"),
+        (switch_back, "router.isServing is True, not False"),
+    ],
+)
+def test_a_status_of_routers_that_is_not_so_is_reported(change, words):
+    seen = routed_at_rest()
+    change(seen)
+    assert words in untruths(seen, IMAGE)
+    assert not is_settled(seen, IMAGE)
+
+
+def test_a_missing_role_and_an_orphan_of_routers_are_reported():
+    seen = routed_at_rest()
+    children = tuple(child for child in seen.children if child["kind"] != "Role")
+    changed = dataclasses.replace(seen, children=children, router_sets=())
+    found = strays(changed, IMAGE)
+    assert "Role chat-router is missing" in found
+    assert "Pod r1 is an orphan" in found
+
+
+def test_counts_of_routers_are_read_from_their_metrics():
+    pool = EnginePool(lambda: 0.0)
+    address = EngineAddress("10.0.0.1", 8001)
+    pool.update({address: ("chat-a", "")})
+    metrics = RouterMetrics(pool, PrefixTable())
+    metrics.resumed.labels("lost").inc(3)
+    metrics.resumed.labels("stalled").inc()
+    metrics.unresumable.labels("resume_id").inc()
+    metrics.held.inc(2)
+    with pool.engines[address].count_request():
+        text = generate_latest(metrics.registry).decode()
+    assert counts_in(text) == RouterCounts(resumed=4, unresumable=1, held=2)
+    assert (requests_in(text, "chat-a"), requests_in(text, "chat-b")) == (1, 0)
+
+
+def test_a_router_that_started_meanwhile_counts_from_zero():
+    before = {"a": RouterCounts(resumed=5, held=1), "gone": RouterCounts(resumed=7)}
+    after = {"a": RouterCounts(resumed=8, held=1), "new": RouterCounts(resumed=2, unresumable=1)}
+    assert increase(before, after) == RouterCounts(resumed=5, unresumable=1, held=0)
+
+
+def test_a_verdict_on_routers_counts_what_they_resumed():
+    tally = Tally(answered=3, cut_by_kill=2, kills=1, kills_with_streams=1)
+    down = Findings(fewest_ready=0, may_be_without=True)
+    reported = summary([Outcome("kill", 1.0, tally, down, RouterCounts(resumed=2, held=4))])
+    assert reported["passed"] is True
+    wanted = {
+        "sent": 3, "failed": 0, "wrong": 0, "resumed": 2, "kills": 1, "kills_with_streams": 1,
+        "held": 4, "unresumable": 0, "cut_by_router_kill": 2,
+    }  # fmt: skip
+    assert wanted.items() <= reported.items()
+    cut = Outcome("roll", 1.0, tally, down, RouterCounts(unresumable=1))
+    assert cut.faults() == ["1 streams could not be continued"]
 
 
 def test_a_verdict_names_what_failed_and_forgives_a_short_lag():
