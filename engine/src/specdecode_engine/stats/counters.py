@@ -16,6 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
 from specdecode_api.metrics import batch_bucket
 from specdecode_engine.adaptive.acceptance import count_by_position
@@ -174,11 +175,18 @@ class Counters:
         self, is_ngram: Sequence[bool], drafted: Sequence[int], accepted: Sequence[int]
     ) -> None:
         """Count the draft tokens of a finished step by their source; all by request."""
-        for from_ngram, tokens, hits in zip(is_ngram, drafted, accepted, strict=True):
-            if tokens:
-                totals = self.sources["ngram" if from_ngram else "model"]
-                totals.drafted += tokens
-                totals.accepted += hits
+        found = hits = 0
+        if True in is_ngram:
+            found = sum(compress(drafted, is_ngram))
+            hits = sum(compress(accepted, is_ngram))
+        self._count_source("ngram", found, hits)
+        self._count_source("model", sum(drafted) - found, sum(accepted) - hits)
+
+    def _count_source(self, source: str, drafted: int, accepted: int) -> None:
+        if drafted:
+            totals = self.sources[source]
+            totals.drafted += drafted
+            totals.accepted += accepted
 
     def learn(self, feedback: Feedback) -> None:
         """Count what a finished step measured of its cost and its draft, under any policy."""

@@ -48,7 +48,7 @@ def _accepted_of_whole(
         for result, output in zip(results, outputs, strict=True)
         if result[2] == nodes
         and output.finish_reason is None
-        and not result[0].is_limited(num_steps)
+        and ((limit := result[0].request.max_steps) is None or limit >= num_steps)
     ]
 
 
