@@ -175,10 +175,7 @@ class Counters:
         self, is_ngram: Sequence[bool], drafted: Sequence[int], accepted: Sequence[int]
     ) -> None:
         """Count the draft tokens of a finished step by their source; all by request."""
-        found = hits = 0
-        if True in is_ngram:
-            found = sum(compress(drafted, is_ngram))
-            hits = sum(compress(accepted, is_ngram))
+        found, hits = sum(compress(drafted, is_ngram)), sum(compress(accepted, is_ngram))
         self._count_source("ngram", found, hits)
         self._count_source("model", sum(drafted) - found, sum(accepted) - hits)
 
