@@ -17,13 +17,12 @@ import torch
 
 from engine.epsilon_pair import SIZE_82M, STRONG, write_pair
 from ngram.memory import memory_after_inserts
-from ngram.scripted_target import ScriptedSampler, answer, script, submit
+from ngram.scripted_target import ScriptedSampler, answer, build_scripted, submit
 from peers.report import processor_model
-from specdecode_api.boot import EngineBoot, NgramBoot
+from specdecode_api.boot import NgramBoot
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.speculate.ngram.sources import DraftLimits
 from specdecode_engine.speculate.ngram.texts import text_maker
-from specdecode_engine.startup.build import build_core
 
 TARGET = Path(__file__).resolve().parents[2] / "examples" / "models" / "target"
 PROMPT, ANSWER, NUM_STEPS, REPEATS, STEP_REPEATS = 200, 200, 7, 5, 3
@@ -64,16 +63,7 @@ def _compare_on(target: Path) -> dict[str, dict[str, float]]:
 
 def _engine(target: Path, source: str) -> tuple[EngineCore, ScriptedSampler]:
     drafts = {"algorithm": "NGRAM", "num_steps": NUM_STEPS, "ngram": {"source": source}}
-    document = {
-        "model": {"path": str(target), "dtype": "float32"},
-        "speculation": drafts if source in SOURCES else {},
-        "scheduling": {"max_running_requests": 4, "overlap": False},
-        "memory": {"prefix_cache": False},
-        "device": "cpu",
-        "threads": 1,
-    }
-    core = build_core(EngineBoot.model_validate(document))
-    return core, script(core)
+    return build_scripted(target, drafts if source in SOURCES else {})
 
 
 def _edit(rng: random.Random, vocab: int) -> tuple[int, ...]:

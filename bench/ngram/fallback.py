@@ -22,11 +22,9 @@ from tqdm import tqdm
 from dialled.dial import MOST_STEPS, Dial
 from dialled.heads import write_heads
 from engine.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
-from ngram.scripted_target import ScriptedSampler, answer, script
+from ngram.scripted_target import ScriptedSampler, answer, build_scripted
 from peers.report import processor_model
-from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.startup.build import build_core
 
 PROMPT, ANSWER, NUM_STEPS, REPEATS = 200, 200, 5, 3
 EDIT_CHANCE = 0.05  # of a token of the answer
@@ -90,19 +88,7 @@ def _engines(target: Path, head: Path) -> dict[str, tuple[EngineCore, ScriptedSa
         NGRAM: {"algorithm": "NGRAM", "num_steps": NUM_STEPS},
         FALLBACK: {**eagle3, "fallback": "NGRAM"},
     }
-    engines = {}
-    for kind, speculation in kinds.items():
-        document = {
-            "model": {"path": str(target), "dtype": "float32"},
-            "speculation": speculation,
-            "scheduling": {"max_running_requests": 4, "overlap": False},
-            "memory": {"prefix_cache": False},
-            "device": "cpu",
-            "threads": 1,
-        }
-        core = build_core(EngineBoot.model_validate(document))
-        engines[kind] = core, script(core)
-    return engines
+    return {kind: build_scripted(target, speculation) for kind, speculation in kinds.items()}
 
 
 def _compare(

@@ -1,14 +1,18 @@
 """A target that answers with a given text, whatever it is asked: its forwards are computed."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.sampling.sampler import Sampler
+from specdecode_engine.startup.build import build_core
 
 
 class ScriptedSampler:
@@ -31,6 +35,22 @@ class ScriptedSampler:
         first = len(sequence.tokens)
         script = self.text[first : first + tokens.shape[1]]
         return torch.tensor([script + (0,) * (tokens.shape[1] - len(script))])
+
+
+def build_scripted(
+    target: Path, speculation: Mapping[str, object]
+) -> tuple[EngineCore, ScriptedSampler]:
+    """Build an engine on one thread that answers with a given text."""
+    document = {
+        "model": {"path": str(target), "dtype": "float32"},
+        "speculation": speculation,
+        "scheduling": {"max_running_requests": 4, "overlap": False},
+        "memory": {"prefix_cache": False},
+        "device": "cpu",
+        "threads": 1,
+    }
+    core = build_core(EngineBoot.model_validate(document))
+    return core, script(core)
 
 
 def script(core: EngineCore) -> ScriptedSampler:

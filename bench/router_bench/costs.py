@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 
+from operator_bench.report import percentile
 from router_bench.programs import EngineProgram, RouterProgram
 
 PROMPT = "the quick brown fox jumps over"
@@ -118,8 +119,3 @@ async def _first_byte_ms(session: aiohttp.ClientSession, url: str) -> float:
         first_s = clock() - started_s
         await response.read()
     return 1000 * first_s
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value below which a share of all is."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]

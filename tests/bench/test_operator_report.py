@@ -27,3 +27,8 @@ def test_the_table_shows_what_is_missed_and_what_is_not_known():
     assert row.split()[-4:] == ["7.5", "<=", "5", "missed"]
     row = next(line for line in lines if line.startswith("O4"))
     assert row.split()[-3:] == ["–", "<=", "3.5"]
+
+
+def test_a_percentile_is_one_of_the_values():
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0

@@ -14,7 +14,7 @@ from router_bench.affinity import (
     count_cached,
     write_long_model,
 )
-from router_bench.costs import CostSizes, measure_costs, percentile
+from router_bench.costs import CostSizes, measure_costs
 from router_bench.programs import TOKEN, EngineProgram, RouterProgram
 
 FEW = ConversationSizes(conversations=4, turns=3, system_tokens=300, clients=2)
@@ -72,8 +72,3 @@ def test_a_figure_that_misses_its_limit_is_named() -> None:
     assert missed({**hits, "cpu_ms_per_event": 0.16}) == ["cpu_ms_per_event", "hit_ratio"]
     assert missed({"cpu_ms_per_event": 0.15}) == []
     assert missed({"hit_ratio": 0.9, "first_byte_ms_added_p50": 2.1}) == ["first_byte_ms_added_p50"]
-
-
-def test_a_percentile_is_one_of_the_values() -> None:
-    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0

@@ -1,16 +1,14 @@
 """The DFlash draft: two layers that fill a block of tokens at once, in the published names."""
 
-import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
 from recipe import vocabulary
 from recipe.eagle3 import FEATURE_LAYERS
-from recipe.parts import Mlp, Norm, embed, head_config, rotate
+from recipe.parts import Mlp, Norm, embed, head_config, read_weights, rotate, write_head
 
 BLOCK = 16  # rows: the bonus token, and masks that each become one drafted token
 LAYERS = 2
@@ -114,10 +112,6 @@ def fresh(target: LlamaForCausalLM) -> DFlash:
 
 def save(draft: DFlash, target: LlamaForCausalLM, folder: Path) -> None:
     """Write the draft as z-lab's are."""
-    folder.mkdir(parents=True, exist_ok=True)
-    state = {name: t.to(torch.bfloat16).contiguous() for name, t in draft.state_dict().items()}
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)
     config = head_config(target) | {
         "architectures": ["DFlashDraftModel"],
         "block_size": BLOCK,
@@ -125,12 +119,11 @@ def save(draft: DFlash, target: LlamaForCausalLM, folder: Path) -> None:
         "model_type": "qwen3",
         "num_hidden_layers": LAYERS,
     }
-    (folder / "config.json").write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")
+    write_head(draft, config, folder)
 
 
 def load(folder: Path, target: LlamaForCausalLM) -> DFlash:
     """Read a draft back in float32; every weight must be there and none may be left over."""
     draft = fresh(target)
-    state = load_file(folder / "model.safetensors")
-    draft.load_state_dict({name: tensor.float() for name, tensor in state.items()})
+    read_weights(draft, folder)
     return draft.eval()

@@ -1,14 +1,12 @@
 """The EAGLE head, first and second generation alike: it foresees the target's last hidden state."""
 
-import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
-from recipe.parts import Attention, Mlp, Norm, head_config
+from recipe.parts import Attention, Mlp, Norm, head_config, read_weights, write_head
 
 # Letters: B rows of text, T positions, H hidden size.
 
@@ -65,17 +63,12 @@ def fresh(target: LlamaForCausalLM) -> Eagle:
 
 def save(head: Eagle, target: LlamaForCausalLM, folder: Path) -> None:
     """Write the head in bfloat16; embedding and scoring head are the target's and not stored."""
-    folder.mkdir(parents=True, exist_ok=True)
-    state = {name: t.to(torch.bfloat16).contiguous() for name, t in head.state_dict().items()}
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)
     config = head_config(target) | {"architectures": ["LlamaForCausalLMEagle"], "bias": True}
-    (folder / "config.json").write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")
+    write_head(head, config, folder)
 
 
 def load(folder: Path, target: LlamaForCausalLM) -> Eagle:
     """Read a head back in float32; every weight must be there and none may be left over."""
     head = fresh(target)
-    state = load_file(folder / "model.safetensors")
-    head.load_state_dict({name: t.float() for name, t in state.items()})
+    read_weights(head, folder)
     return head.eval()

@@ -1,14 +1,12 @@
 """The EAGLE-3 head: one layer over the target's features, in the published names."""
 
-import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
-from recipe.parts import Attention, Mlp, Norm, head_config
+from recipe.parts import Attention, Mlp, Norm, head_config, read_weights, write_head
 
 DRAFT_VOCAB_SIZE = 512
 FEATURE_LAYERS = (1, 3, 6)  # outputs of these layers (0 is the first) are the target's features
@@ -100,13 +98,6 @@ def fresh(target: LlamaForCausalLM) -> Eagle3:
 
 def save(head: Eagle3, target: LlamaForCausalLM, folder: Path) -> None:
     """Write the head as published heads are: bfloat16 weights, int64 offsets, a bool mask."""
-    folder.mkdir(parents=True, exist_ok=True)
-    state = {
-        name: (t.to(torch.bfloat16) if t.is_floating_point() else t).contiguous()
-        for name, t in head.state_dict().items()
-    }
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)
     config = head_config(target) | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "draft_vocab_size": DRAFT_VOCAB_SIZE,
@@ -115,12 +106,11 @@ def save(head: Eagle3, target: LlamaForCausalLM, folder: Path) -> None:
             "use_aux_hidden_state": True,
         },
     }
-    (folder / "config.json").write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")
+    write_head(head, config, folder)
 
 
 def load(folder: Path, target: LlamaForCausalLM) -> Eagle3:
     """Read a head back in float32; every weight must be there and none may be left over."""
     head = fresh(target)
-    state = load_file(folder / "model.safetensors")
-    head.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in state.items()})
+    read_weights(head, folder)
     return head.eval()

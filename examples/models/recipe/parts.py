@@ -1,6 +1,11 @@
-"""The parts that both kinds of EAGLE heads are made of, and the keys their configs share."""
+"""The parts that heads are made of, the keys their configs share, and how they are stored."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import embedding, rms_norm, silu
 from transformers import LlamaForCausalLM
@@ -119,3 +124,21 @@ def head_config(target: LlamaForCausalLM) -> dict[str, object]:
         "tie_word_embeddings": False,
         "vocab_size": c.vocab_size,
     }
+
+
+def write_head(head: nn.Module, config: Mapping[str, object], folder: Path) -> None:
+    """Write the weights in bfloat16, other tensors as they are, and config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {
+        name: (t.to(torch.bfloat16) if t.is_floating_point() else t).contiguous()
+        for name, t in head.state_dict().items()
+    }
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
+    (folder / "config.json").write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")
+
+
+def read_weights(head: nn.Module, folder: Path) -> None:
+    """Read the weights back in float32; every one must be there and none may be left over."""
+    state = load_file(folder / "model.safetensors")
+    head.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in state.items()})
