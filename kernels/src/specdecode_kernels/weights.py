@@ -55,6 +55,21 @@ class IntegerWeight:
         if self.bits == 8 and (groups != 1 or self.zeros is not None):
             raise ValueError("integers of 8 bits must have one scale for each output, and no more")
 
+    @classmethod
+    def empty(
+        cls, shape: torch.Size, precision: Precision, dtype: torch.dtype, device: torch.device
+    ) -> "IntegerWeight":
+        """Make a weight whose numbers are still to be written."""
+        *leading, inputs = shape
+        group = precision.group or inputs
+        width, stored = inputs, torch.int8
+        if precision.bits == 4:
+            width, stored = -(-inputs // 2), torch.uint8
+        values = torch.empty(*leading, width, dtype=stored, device=device)
+        scales = torch.empty(*leading, -(-inputs // group), device=device)
+        zeros = torch.empty_like(scales, dtype=torch.int8) if precision.has_zeros else None
+        return cls(values, scales, shape, dtype, group, zeros)
+
     @property
     def bits(self) -> int:
         return 8 if self.values.dtype == torch.int8 else 4

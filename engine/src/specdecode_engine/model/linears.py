@@ -108,9 +108,15 @@ class Linears:
         precision = precision_of(self.precision, kind, tuple(weight.shape))
         return weight if precision is None else _quantized(weight, precision)
 
-    def keeps(self, stored: StoredTensor, kind: MapKind) -> bool:
-        """Whether the integers of a weight are kept: unless fewer bits are configured."""
-        if stored.integers is None or not self.keeps_integers or kind is MapKind.ROUTER:
+    def keeps(self, stored: StoredTensor, kind: MapKind | None) -> bool:
+        """Whether the integers of a weight are kept: unless fewer bits are configured.
+
+        Args:
+            kind: None: the tensor is the weight of no linear map.
+        """
+        if stored.integers is None or not self.keeps_integers:
+            return False
+        if kind is None or kind is MapKind.ROUTER:
             return False
         rounded = precision_of(self.precision, kind, stored.shape)
         return rounded is None or stored.integers.precision.bits <= rounded.bits
@@ -142,10 +148,9 @@ def joined(parts: Sequence[IntegerWeight], placement: Placement) -> IntegerWeigh
 
     zeros = None
     if any(one.zeros is not None for one in parts):
-        none = (torch.zeros_like(one.scales, dtype=torch.int8) for one in parts)
         zeros = below(
-            other if one.zeros is None else one.zeros
-            for one, other in zip(parts, none, strict=True)
+            torch.zeros_like(one.scales, dtype=torch.int8) if one.zeros is None else one.zeros
+            for one in parts
         )
     values, scales = below(one.values for one in parts), below(one.scales for one in parts)
     shape = torch.Size((len(values), first.shape[1]))
@@ -184,10 +189,10 @@ def _quantized(weight: Tensor, precision: Precision) -> IntegerWeight:
 
 def kept_bytes(name: str, stored: StoredTensor, dtype: torch.dtype, linears: Linears) -> int:
     """Return the memory of one tensor of a checkpoint, without what fills up its last blocks."""
-    shape, kind, scale_bytes = stored.shape, _kind_of(name, stored.shape), 2
+    shape, kind, scale_bytes = stored.shape, kind_of(name, stored.shape), 2
     count = math.prod(shape)
     precision = kind and precision_of(linears.precision, kind, shape)
-    if kind and stored.integers and linears.keeps(stored, kind):
+    if stored.integers is not None and linears.keeps(stored, kind):
         precision = stored.integers.precision
         scale_bytes = 2 if stored.dtype == torch.bfloat16 else 4
     if precision is None:
@@ -201,7 +206,7 @@ _ROUTERS = (".gate.weight", ".router.weight", "_gate.weight", ".router.layer.wei
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 
 
-def _kind_of(name: str, shape: tuple[int, ...]) -> MapKind | None:
+def kind_of(name: str, shape: tuple[int, ...]) -> MapKind | None:
     """Infer from a tensor's name what it is the weight of; None: of no linear map."""
     if len(shape) < 2 or name.endswith((*_EMBEDDINGS, ".bias", "_bias")):
         return None

@@ -34,8 +34,6 @@ from specdecode_engine.startup.op_inputs import (
     sampling_params,
 )
 from specdecode_kernels import (
-    INT4,
-    INT8,
     Backend,
     DraftedNodes,
     ExpertRouting,
@@ -124,11 +122,10 @@ def _network_calls(
 ) -> Iterator[OpCall]:
     """Yield forwards of transformers' modules, whose ops depend on what was recognised."""
     network = make_network(config, needs.dtype)
-    rounded = [one for one in needs.integers if one in (INT8, INT4)]
-    linears = Linears(ops, precision=rounded[0] if rounded else None)
+    linears = Linears(ops, precision=needs.rounded[0] if needs.rounded else None)
     model = TransformersModel.of_network(config, network, AUDITED_POSITIONS, linears=linears)
     # Heads of one row are read in place, those of several are copied; many have tiles of their own.
-    for rows in (1, *(ROWS if needs.integers else ROWS[:1])):
+    for rows in (1, *(ROWS if needs.rounded else ROWS[:1])):
         yield f"layers of the {name}", partial(_forward, model, rows)
 
 

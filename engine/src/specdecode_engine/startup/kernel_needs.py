@@ -7,6 +7,7 @@ import torch
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.shapes import DraftShape, StepSizes
+from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_kernels import INT4, INT8, Precision
 
@@ -29,7 +30,8 @@ class KernelNeeds:
     page_size: int
     max_running: int
     chunk_tokens: int
-    integers: tuple[Precision, ...] = ()  # of weights
+    rounded: tuple[Precision, ...] = ()  # what weights are rounded to
+    kept: tuple[Precision, ...] = ()  # integers of quantized checkpoints
 
     @classmethod
     def of(
@@ -49,8 +51,14 @@ class KernelNeeds:
             boot.memory.page_size,
             boot.scheduling.max_running_requests,
             boot.scheduling.chunked_prefill_tokens,
-            _integers(boot.model.quantization, models.values()),
+            ROUNDED.get(boot.model.quantization, ()),
+            _kept(boot.model.quantization, models.values()),
         )
+
+    @property
+    def integers(self) -> tuple[Precision, ...]:
+        """The forms of weights that are integers."""
+        return tuple(dict.fromkeys((*self.rounded, *self.kept)))
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -58,8 +66,8 @@ class KernelNeeds:
         return tuple(sorted({1, min(3, self.max_running), self.max_running}))
 
 
-def _integers(quantization: str, models: Iterable[DraftConfig]) -> tuple[Precision, ...]:
-    """Return what weights are rounded to, and what those of quantized checkpoints are."""
-    stored = () if quantization == "none" else [one.quantization for one in models]
-    kept = [form for one in stored if one is not None for form in one.format.precisions]
-    return tuple(dict.fromkeys((*ROUNDED.get(quantization, ()), *kept)))
+def _kept(quantization: str, models: Iterable[DraftConfig]) -> tuple[Precision, ...]:
+    """Return the forms of integers that models of our own keep."""
+    own = [one.quantization for one in models if isinstance(one, LlamaConfig)]
+    stored = [] if quantization == "none" else [one for one in own if one is not None]
+    return tuple(form for one in stored for form in one.format.precisions)

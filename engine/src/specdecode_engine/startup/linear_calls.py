@@ -11,7 +11,7 @@ from specdecode_engine.model.config import DecoderConfig
 from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_engine.startup.op_inputs import empty
-from specdecode_kernels import Backend, IntegerWeight, OpCall, Precision
+from specdecode_kernels import META, Backend, IntegerWeight, OpCall, Precision
 
 ROWS = (3, 65)
 """Few and many: their tiles differ."""
@@ -54,16 +54,4 @@ def _linear(ops: Backend, precision: Precision, one: _Map, rows: int, dtype: tor
 
 def integers(precision: Precision, shape: tuple[int, ...], dtype: torch.dtype) -> IntegerWeight:
     """Make a weight [..., outputs, inputs] without memory."""
-    *leading, inputs = shape
-    group = precision.group or inputs
-    groups = -(-inputs // group)
-    width, stored = (inputs, torch.int8) if precision.bits == 8 else (-(-inputs // 2), torch.uint8)
-    zeros = empty(*leading, groups, dtype=torch.int8) if precision.has_zeros else None
-    return IntegerWeight(
-        empty(*leading, width, dtype=stored),
-        empty(*leading, groups, dtype=torch.float32),
-        torch.Size(shape),
-        dtype,
-        group,
-        zeros,
-    )
+    return IntegerWeight.empty(torch.Size(shape), precision, dtype, META)

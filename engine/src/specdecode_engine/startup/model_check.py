@@ -27,7 +27,7 @@ from specdecode_engine.model.draft_head import HiddenStateHead
 from specdecode_engine.model.eagle_weights import ID_MAPS
 from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
-from specdecode_engine.model.linears import Linears, kept_bytes
+from specdecode_engine.model.linears import Linears, kept_bytes, kind_of
 from specdecode_engine.model.llama import llama_shapes
 from specdecode_engine.model.mtp_config import count_modules
 from specdecode_engine.model.mtp_layout import without_modules
@@ -199,16 +199,20 @@ def _check_model(
     else:
         shapes = _parameters(config, checkpoint, head)
         routed = None if isinstance(config, HeadConfig) else RoutedShape.read(config)
-    stored = _kept_tensors(config, checkpoint, options.quantization)
+    linears = Linears.of(Choice(TORCH, "", None), options.quantization)
+    stored = _own_tensors(config, checkpoint)
     return ModelCheck(
         path=folder,
         model_type=_text(file.get("model_type")),
         architecture=file.architecture or None,
         implementation=implementation_of(config),
         parameters=sum(math.prod(shape) for shape in shapes.values()),
-        weight_bytes=_weight_bytes(shapes, stored, dtype, options.quantization),
+        weight_bytes=sum(
+            kept_bytes(name, stored.get(name, StoredTensor(Path(), shape, dtype)), dtype, linears)
+            for name, shape in shapes.items()
+        ),
         quantization=None if config.quantization is None else config.quantization.description,
-        keeps_integers=bool(stored),
+        keeps_integers=_keeps_integers(stored, linears),
         dtype=dtype,
         kv_bytes_per_token=cached_token_bytes(config, kv_dtype),
         kv_dtype=kv_dtype,
@@ -218,27 +222,18 @@ def _check_model(
     )
 
 
-def _kept_tensors(
-    config: DraftConfig, checkpoint: TensorStore | None, quantization: str
-) -> Mapping[str, StoredTensor]:
-    """Return the tensors whose integers may be kept, by the names of parameters."""
-    if checkpoint is None or not isinstance(config, LlamaConfig) or quantization == "none":
+def _own_tensors(config: DraftConfig, checkpoint: TensorStore | None) -> Mapping[str, StoredTensor]:
+    """Return the tensors of a model that the engine computes itself, by parameters' names."""
+    if checkpoint is None or not isinstance(config, LlamaConfig):
         return {}
-    named = (TextModelStore.of(checkpoint) if config.is_wrapped else checkpoint).tensors
-    return {name: one for name, one in named.items() if one.integers is not None}
+    return (TextModelStore.of(checkpoint) if config.is_wrapped else checkpoint).tensors
 
 
-def _weight_bytes(
-    shapes: Mapping[str, Shape],
-    stored: Mapping[str, StoredTensor],
-    dtype: torch.dtype,
-    quantization: str,
-) -> int:
-    """Add up the memory of parameters in the forms in which an engine keeps them."""
-    linears = Linears.of(Choice(TORCH, "", None), quantization)
-    return sum(
-        kept_bytes(name, stored.get(name) or StoredTensor(Path(), shape, dtype), dtype, linears)
-        for name, shape in shapes.items()
+def _keeps_integers(stored: Mapping[str, StoredTensor], linears: Linears) -> bool:
+    """Whether a checkpoint has weights of integers that kernels take, and all of them are kept."""
+    integers = {name: one for name, one in stored.items() if one.integers is not None}
+    return bool(integers) and all(
+        linears.keeps(one, kind_of(name, one.shape)) for name, one in integers.items()
     )
 
 

@@ -157,6 +157,10 @@ def test_integers_are_dequantized_on_request_or_rounded_to_fewer_bits(written: W
         maps = core.facts["linear_weights"]
         assert isinstance(maps, dict)
         assert set(maps) == expected, (name, quantization)
+        options = CheckOptions(torch.float32, quantization=quantization)
+        checked = check_pair(written[name][0], None, options).target
+        is_kept = (name, quantization) in {("awq", "int8"), ("int8-channel", "int8")}
+        assert checked.keeps_integers == (is_kept or (name in KEPT and quantization == "auto"))
         text = answer(core)
         drafting = build_core(boot(written[name][0], written[name][0], quantization=quantization))
         assert answer(drafting) == text

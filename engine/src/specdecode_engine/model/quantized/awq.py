@@ -15,7 +15,6 @@ Source: AutoAWQ, `awq/utils/packing_utils.py` and `awq/modules/linear/gemm.py`.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from specdecode_engine.model.quantized.packing import unpack
@@ -78,5 +77,5 @@ def _rows(parts: Parts, rows: slice) -> IntegerRows:
 
 def _dequantize_rows(parts: Parts, rows: slice) -> Tensor:
     inputs, groups = (len(parts[name]) for name in ("qweight", "scales"))
-    in_order = torch.arange(inputs, device=parts["scales"].device) // (inputs // groups)
-    return _rows(parts, rows).plain(in_order)
+    part = _rows(parts, rows)
+    return part.plain(part.in_order(inputs // groups))

@@ -73,12 +73,12 @@ class GptqFormat:
 
     def _dequantize_rows(self, parts: Parts, rows: slice) -> Tensor:
         part = self._rows(parts, rows)
-        groups = parts.get("g_idx", self._in_order(part))
+        groups = parts.get("g_idx", part.in_order(self.group_size))
         return part.plain(groups.long())
 
     def _kept(self, parts: Parts, rows: slice) -> IntegerRows | None:
         part = self._rows(parts, rows)
-        in_order = self._in_order(part)
+        in_order = part.in_order(self.group_size)
         return part if torch.equal(parts.get("g_idx", in_order).long(), in_order) else None
 
     def _rows(self, parts: Parts, rows: slice) -> IntegerRows:
@@ -88,7 +88,3 @@ class GptqFormat:
         zeros = unpack(parts["qzeros"][:, words], self.bits).T
         zeros = (zeros + self.zero_offset) & ((1 << self.bits) - 1)
         return IntegerRows(integers - middle, parts["scales"][:, rows].T.float(), zeros - middle)
-
-    def _in_order(self, part: IntegerRows) -> Tensor:
-        inputs = part.values.shape[1]
-        return torch.arange(inputs, device=part.values.device) // (self.group_size or inputs)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -29,6 +29,11 @@ class IntegerRows(NamedTuple):
     values: Tensor  # [rows, inputs], signed
     scales: Tensor  # [rows, groups] f32
     zeros: Tensor | None  # [rows, groups], signed
+
+    def in_order(self, group: int | None) -> Tensor:
+        """Return the group of each input [inputs] i64 where `group` in a row share one."""
+        inputs = self.values.shape[1]
+        return torch.arange(inputs, device=self.values.device) // (group or inputs)
 
     def plain(self, groups: Tensor) -> Tensor:
         """Return the weights in float32; `groups` [inputs] i64 has the group of each input."""
@@ -91,24 +96,18 @@ class QuantizedWeight:
         """
         if self.kept is None:
             return None
-        outputs, inputs = self.shape
-        bits = self.kept.precision.bits
-        size = self.kept.precision.group or inputs
-        width, stored = (inputs, torch.int8) if bits == 8 else (-(-inputs // 2), torch.uint8)
-        values = torch.empty(outputs, width, dtype=stored)
-        scales = torch.empty(outputs, -(-inputs // size))
-        zeros = torch.zeros(scales.shape, dtype=torch.int8)
+        shape, precision = torch.Size(self.shape), self.kept.precision
+        whole = IntegerWeight.empty(shape, precision, torch.float32, torch.device("cpu"))
         for rows in self._chunks():
             part = self.kept.rows(parts, rows)
             if part is None:
                 return None
-            values[rows] = pack_int4(part.values) if bits == 4 else part.values
-            scales[rows] = part.scales
-            if part.zeros is not None:
-                zeros[rows] = part.zeros
-        shape = torch.Size(self.shape)
-        kept_zeros = zeros if bool(zeros.any()) else None
-        return IntegerWeight(values, scales, shape, torch.float32, size, kept_zeros)
+            whole.values[rows] = pack_int4(part.values) if precision.bits == 4 else part.values
+            whole.scales[rows] = part.scales
+            if part.zeros is not None and whole.zeros is not None:
+                whole.zeros[rows] = part.zeros
+        is_symmetric = whole.zeros is None or not bool(whole.zeros.any())
+        return replace(whole, zeros=None) if is_symmetric else whole
 
     def _chunks(self) -> Iterator[slice]:
         row = max(math.prod(self.shape[1:]), 1)
