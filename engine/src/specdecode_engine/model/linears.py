@@ -111,8 +111,7 @@ class Linears:
     def keeps(self, stored: StoredTensor, kind: MapKind | None) -> bool:
         """Whether the integers of a weight are kept: unless fewer bits are configured.
 
-        Args:
-            kind: None: the tensor is the weight of no linear map.
+        `kind` is None for a tensor that is the weight of no linear map.
         """
         if stored.integers is None or not self.keeps_integers:
             return False
