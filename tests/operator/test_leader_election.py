@@ -54,8 +54,8 @@ def lease(holder="a", version="1", **spec):
         (lease(), "a", 0, LeaseAction.RENEW),
         (lease(), "a", 999, LeaseAction.RENEW),
         (lease(), "b", 0, LeaseAction.WAIT),
-        (lease(), "b", 15, LeaseAction.WAIT),
-        (lease(), "b", 15.1, LeaseAction.TAKE),
+        (lease(), "b", 14.9, LeaseAction.WAIT),
+        (lease(), "b", 15, LeaseAction.TAKE),
         (lease(leaseDurationSeconds=60), "b", 59, LeaseAction.WAIT),
         (lease(""), "b", 0, LeaseAction.TAKE),
         (lease(None), "b", 0, LeaseAction.TAKE),
@@ -67,14 +67,14 @@ def lease(holder="a", version="1", **spec):
 def test_a_lease_is_taken_when_its_holder_has_not_renewed_by_the_local_clock(
     found, who, age_s, step
 ):
-    seen = ObservedLease("1", 100.0) if found else None
+    seen = see(found, None, 100.0)
     assert decide(found, who, seen, 100.0 + age_s) is step
 
 
 def test_a_changed_lease_restarts_the_wait():
     first = see(lease(version="1"), None, 10.0)
     assert see(lease(version="1"), first, 20.0) == first
-    assert see(lease(version="2"), first, 20.0) == ObservedLease("2", 20.0)
+    assert see(lease(version="2"), first, 20.0) == ObservedLease("2", 35.0)
     assert see(None, first, 20.0) is None
 
 
@@ -93,7 +93,7 @@ def test_a_written_lease_contains_holder_times_and_transitions():
 def test_a_leader_stops_well_before_a_standby_may_start():
     assert DEADLINE_S + STOP_S < DURATION_S
     assert 2 * (PERIOD_S + REQUEST_S) > DEADLINE_S > PERIOD_S + REQUEST_S
-    assert DURATION_S + PERIOD_S < 20
+    assert DURATION_S + PERIOD_S <= 15, "20 s with the first reconciles of a busy machine"
 
 
 LEADER = Leadership(is_leader=True, renewed_at_s=100.0, was_permitted=True)
@@ -105,7 +105,7 @@ def test_a_leader_survives_renewals_without_success_until_the_deadline(attempt):
     for now_s in (102.0, 106.0, 100.0 + DEADLINE_S - 0.1):
         state = state.after(attempt, now_s - 1, now_s)
         assert state.is_leader
-    assert not state.after(attempt, 109.0, 100.0 + DEADLINE_S).is_leader
+    assert not state.after(attempt, 107.0, 100.0 + DEADLINE_S).is_leader
 
 
 def test_a_successful_renewal_counts_from_when_it_was_sent():
@@ -213,7 +213,7 @@ def test_a_standby_takes_over_from_a_leader_that_falls_silent(server):
         return server.now_s - began_s, first, second
 
     waited_s, _, second = asyncio.run(scenario())
-    assert DURATION_S < waited_s <= DURATION_S + 2 * PERIOD_S
+    assert waited_s == DURATION_S
     assert second.is_leader
     assert server.lease["spec"]["leaseTransitions"] == 1
 

@@ -21,13 +21,13 @@ from specdecode_operator.kube_api import KubeApiError
 
 log = logging.getLogger(__name__)
 
-DURATION_S = 15.0
+DURATION_S = 12.0
 """A Lease that has not been renewed for this long may be taken by another process."""
-DEADLINE_S = 10.0
+DEADLINE_S = 8.0
 """A leader that could not renew for this long stops working: before another process may start."""
 PERIOD_S = 2.0
 """Time between two attempts to acquire or renew the Lease."""
-REQUEST_S = 4.0
+REQUEST_S = 3.0
 """Timeout of one attempt: the renew deadline allows for two."""
 
 
@@ -93,22 +93,21 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True)
 class ObservedLease:
-    """A version of the Lease, and when it was first seen, in seconds of the local clock."""
+    """A version of the Lease, and when it expires, in seconds of the local clock."""
 
     version: str
-    at_s: float
+    expires_at_s: float
 
 
 def see(lease: Manifest | None, before: ObservedLease | None, now_s: float) -> ObservedLease | None:
-    """Note a version of the Lease; a version that was seen before keeps its time."""
+    """Note a version of the Lease; it expires its duration after it was first seen."""
     if lease is None:
         return None
     version = lease["metadata"]["resourceVersion"]
-    return (
-        before
-        if before is not None and before.version == version
-        else ObservedLease(version, now_s)
-    )
+    if before is not None and before.version == version:
+        return before
+    duration_s = float((lease.get("spec") or {}).get("leaseDurationSeconds") or DURATION_S)
+    return ObservedLease(version, now_s + duration_s)
 
 
 def decide(
@@ -121,7 +120,7 @@ def decide(
     holder = held.get("holderIdentity") or ""
     if holder == identity:
         return LeaseAction.RENEW
-    if not holder or now_s - seen.at_s > float(held.get("leaseDurationSeconds") or DURATION_S):
+    if not holder or now_s >= seen.expires_at_s:
         return LeaseAction.TAKE
     return LeaseAction.WAIT
 
@@ -195,7 +194,7 @@ class Election:
             if not has_waited:
                 log.info("standing by", extra={"lease": self._path})
             has_waited = True
-            await asyncio.sleep(PERIOD_S)
+            await asyncio.sleep(self._standby_s())
         log.info("leading", extra={"identity": self.identity})
         return has_waited
 
@@ -227,6 +226,11 @@ class Election:
 
     def _remaining_s(self) -> float:
         return self._state.remaining_s(self.clock())
+
+    def _standby_s(self) -> float:
+        """Seconds until the next attempt of a standby: not later than the Lease expires."""
+        left_s = self._seen.expires_at_s - self.clock() if self._seen is not None else 0.0
+        return min(PERIOD_S, left_s) if left_s > 0 else PERIOD_S
 
     async def _attempt(self) -> bool:
         """Acquire or renew the Lease once; returns whether this process leads now."""
