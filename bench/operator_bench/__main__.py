@@ -39,9 +39,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer repeats, shorter windows")
     parser.add_argument("--resources", type=int, default=RESOURCES, help="at rest and at restart")
     parser.add_argument("--many", type=int, help="to survive; 0 leaves it out")
-    only = parser.add_mutually_exclusive_group()
-    only.add_argument("--only-decisions", action="store_true", help="measure O4 alone")
-    only.add_argument("--only-whole", action="store_true", help="measure O7 alone")
+    parser.add_argument("--only", choices=("bursts", "decisions", "whole"), help="O2, O4 or O7")
     parser.add_argument("--engines", type=int, default=ENGINES, help="in mode Recommend")
     options = parser.parse_args()
     many = options.many if options.many is not None else MANY_QUICK if options.quick else MANY
@@ -49,16 +47,19 @@ def main() -> int:
         folder = Path(name)
         trials = TRIALS_QUICK if options.quick else TRIALS
         figures: measures.Figures = {}
-        if not options.only_whole:
+        if options.only in (None, "decisions"):
             figures |= asyncio.run(_with_trials(folder, trials))
-        if not options.only_decisions:
+        if options.only in (None, "whole"):
             window_s = 60.0 if options.quick else 180.0
             figures |= asyncio.run(_recommending(folder, options.engines, window_s))
-        if not options.only_decisions and not options.only_whole:
+        if options.only is None:
             with step("a trial of two hours on eight pods, in simulated time"):
                 seconds = LONG_QUICK_S if options.quick else DURATION_S
                 figures |= asyncio.run(long_trial(seconds))
             figures |= asyncio.run(_with_kubelet(folder, 5 if options.quick else 30))
+        if options.only in (None, "bursts"):
+            figures |= asyncio.run(_bursts(folder, options.quick))
+        if options.only is None:
             figures |= asyncio.run(_alone(folder, options.quick, options.resources, many))
     print(table(figures))
     result = {
@@ -121,6 +122,22 @@ async def _with_kubelet(folder: Path, count: int) -> measures.Figures:
                 operator.kill()
 
 
+async def _bursts(folder: Path, is_quick: bool) -> measures.Figures:
+    """What the operator and a plain client write to the API server, in turns."""
+    plane_folder = folder / "bursts"
+    with control_plane(plane_folder, ("garbage-collector-controller",)) as server:
+        kubeconfig = operator_kubeconfig(server, plane_folder)
+        operator = OperatorProcess.describe(kubeconfig, plane_folder / "operator.log", NEVER_S)
+        rounds, count = (3, 60) if is_quick else (7, 100)
+        async with connect(server) as api, watching(api, NAMESPACE) as seen:
+            try:
+                await measures.api_limit(api, 30)  # the first ones are slower
+                with step(f"{rounds} bursts of {count} resources"):
+                    return await measures.bursts(api, seen, operator, rounds, count)
+            finally:
+                operator.kill()
+
+
 async def _alone(folder: Path, is_quick: bool, resources: int, many: int) -> measures.Figures:
     """What is between the operator and the API server alone."""
     plane_folder = folder / "alone"
@@ -130,15 +147,10 @@ async def _alone(folder: Path, is_quick: bool, resources: int, many: int) -> mea
         operator = OperatorProcess.describe(kubeconfig, log, NEVER_S)
         async with connect(server) as api:
             try:
-                with step("the same writes without an operator"):
-                    await measures.api_limit(api, 30)  # the first ones are slower
-                    limit = await measures.api_limit(api, 100 if is_quick else 200)
                 await operator.start()
                 async with watching(api, NAMESPACE) as seen:
                     with step("resources one by one"):
                         figures = await measures.creation(api, seen, 30 if is_quick else 100)
-                    with step("200 resources at once"):
-                        figures |= await measures.burst(api, seen, operator, 200, limit)
                     with step(f"up to {resources} resources"):
                         await measures.fill(api, seen, operator, resources)
                 with step("at rest"):
