@@ -128,12 +128,12 @@ async def _bursts(folder: Path, is_quick: bool) -> measures.Figures:
     with control_plane(plane_folder, ("garbage-collector-controller",)) as server:
         kubeconfig = operator_kubeconfig(server, plane_folder)
         operator = OperatorProcess.describe(kubeconfig, plane_folder / "operator.log", NEVER_S)
-        rounds, count = (3, 60) if is_quick else (7, 100)
+        turns, count = (3, 60) if is_quick else (7, 100)
         async with connect(server) as api, watching(api, NAMESPACE) as seen:
             try:
                 await measures.api_limit(api, 30)  # the first ones are slower
-                with step(f"{rounds} bursts of {count} resources"):
-                    return await measures.bursts(api, seen, operator, rounds, count)
+                with step(f"{turns} bursts of {count} resources"):
+                    return await measures.bursts(api, seen, operator, turns, count)
             finally:
                 operator.kill()
 

@@ -79,15 +79,15 @@ async def _write_all(api: Api, manifest: Manifest) -> None:
 
 
 async def bursts(
-    api: Api, seen: Seen, operator: OperatorProcess, rounds: int, count: int
+    api: Api, seen: Seen, operator: OperatorProcess, turns: int, count: int
 ) -> Figures:
     """O2: many resources at once, until every owned object and every status is there.
 
     A plain client and the operator take turns, so that other work on the machine meets both; the
-    operator is killed for the client's turns. Medians over the rounds.
+    operator is killed for the client's turns. Medians over the turns.
     """
     taken: dict[str, list[float]] = {}
-    for number in range(rounds):
+    for number in range(turns):
         operator.kill()
         limit = await api_limit(api, count)
         await operator.start()

@@ -38,7 +38,7 @@ ROWS = (
     Row("burst_writes_per_resource", "O2 writes that each took"),
     Row("burst_cpu_ms_per_resource", "O2 processor time that each took of the operator"),
     Row("api_resources_per_s", "O2 resources per second from a plain client, same writes"),
-    Row("burst_share_of_api_limit", "O2 share of that, median of the rounds", at_least=0.6),
+    Row("burst_share_of_api_limit", "O2 share of that, median of the turns", at_least=0.6),
     Row("burst_share_lowest", "O2 the same, lowest"),
     Row("burst_share_highest", "O2 the same, highest"),
     Row("steady_writes_per_min", "O3 writes at rest", at_most=0),
