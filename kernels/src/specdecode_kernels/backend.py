@@ -202,11 +202,12 @@ class Backend:
     """(values, path): keep the rows of path [B, W] i64: [B, N, ...] to [B, W, ...]."""
 
     select_tree_nodes: Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor]]
-    """(scores, tokens, parents, count): keep the best candidates of each tree, in their order.
+    """(scores, tokens, parents, count): keep the best candidates of each tree, the best first.
 
     Scores [B, C] f32, not NaN; tokens [B, C] i64; parents [B, C] i64, candidate indices, -1 for
-    the root. Among equals the lower index is kept. A candidate must stand after its parent
-    and not score above it; then the kept ones contain their ancestors. Returns tokens [B, count]
+    the root. Among equals the lower index is first. A candidate must stand after its parent and
+    not score above it; then any number of first nodes contain their ancestors. Returns tokens [B,
+    count]
     i64, and the parents [B, count + 1] i64 of the nodes, root first, which is its own parent.
     """
 
@@ -228,9 +229,9 @@ class Backend:
     """(choices, drafted, parents, path_length): follow the target's choices from the root down.
 
     Siblings carry different tokens, so at most one child of a node agrees and the agreeing nodes
-    form one path. Parents [B, N] i64 are breadth first; path_length counts the nodes of the longest
-    path, root included. Returns nodes [B, path_length] i64, root first, filled up with the path's
-    last node; how many drafted tokens are among them [B] i64; the bonus token [B] i64.
+    form one path. Parents [B, N] i64 precede their children; path_length counts the nodes of the
+    longest path, root included. Returns nodes [B, path_length] i64, root first, filled up with the
+    path's last node; how many drafted tokens are among them [B] i64; the bonus token [B] i64.
     """
 
     apply_penalties: Callable[[Tensor, PenaltyParamsBatch, DraftedNodes | None], Tensor]

@@ -13,7 +13,7 @@ from specdecode_engine.batch.shapes import DraftShape
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Parents of nodes in breadth-first order: a parent precedes its children."""
+    """Parents of nodes: a parent precedes its children. A model's draft has the best node first."""
 
     parents: Tensor  # [B, N] i64; the root's is itself
     depths: Tensor  # [B, N] i64; the root's is 0

@@ -213,7 +213,7 @@ def grow_tree(
             frontier = TreeLevel(tokens, (*frontier.parents, chosen // k))
             count += k * k
     pool = torch.cat(nodes, dim=2)
-    # The best nodes of all, in breadth-first order.
+    # The best nodes of all, the best first: any number of first ones is a tree.
     tokens, parents = ops.select_tree_nodes(
         torch.cat(all_scores, dim=1), pool[:, 0], pool[:, 1], shape.num_tokens - 1
     )

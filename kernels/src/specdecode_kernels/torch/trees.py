@@ -7,13 +7,13 @@ from torch import Tensor
 def select_tree_nodes(
     scores: Tensor, tokens: Tensor, parents: Tensor, count: int
 ) -> tuple[Tensor, Tensor]:
-    """Take the best by a stable sort, put them back in order, look their parents up."""
+    """Take the best by a stable sort, look their parents up."""
     best = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :count]
-    chosen = best.sort(dim=1).values
-    flat_parents = parents.gather(1, chosen)
-    places = torch.searchsorted(chosen, flat_parents.clamp(min=0)) + 1
-    places = torch.where(flat_parents < 0, 0, places)
-    return tokens.gather(1, chosen), torch.nn.functional.pad(places, (1, 0))
+    nodes = torch.arange(1, count + 1, device=scores.device).expand_as(best)
+    node_of = torch.zeros_like(tokens).scatter(1, best, nodes)
+    flat_parents = parents.gather(1, best)
+    above = torch.where(flat_parents < 0, 0, node_of.gather(1, flat_parents.clamp(min=0)))
+    return tokens.gather(1, best), torch.nn.functional.pad(above, (1, 0))
 
 
 def build_tree_mask(parents: Tensor, max_depth: int) -> tuple[Tensor, Tensor]:
@@ -45,7 +45,7 @@ def verify_tree(
         reached = agrees & reached.gather(1, parents)
         reached[:, 0] = True
     accepted = reached.sum(dim=1) - 1
-    # Nodes stand breadth first, so a path's nodes ascend: reached ones first, each side in order.
+    # Parents stand before children, so a path's nodes ascend: reached ones first, each in order.
     order = torch.sort((~reached).to(torch.int8), dim=1, stable=True).indices[:, :path_length]
     steps = torch.arange(path_length, device=choices.device).clamp(max=accepted[:, None])
     path = order.gather(1, steps)

@@ -1,8 +1,8 @@
-"""The best candidates of a draft tree, in order, without a sort.
+"""The best candidates of a draft tree, the best first, without a sort.
 
 A candidate's rank is the number of those that score higher, or the same and stand before it: what a
-stable sort would give, and every candidate finds its own. How many kept ones stand before a
-candidate is then its place among the nodes, and its parent's place is looked up the same way.
+stable sort would give, and every candidate finds its own. It is the candidate's place among the
+nodes, and its parent's place is looked up the same way.
 """
 
 import torch
@@ -16,12 +16,11 @@ TILE = 128
 STEP = 32
 
 
-@triton.jit(do_not_specialize=("wanted",))
+@triton.jit
 def _rank_kernel(
     scores_ptr,
-    kept_ptr,
+    ranks_ptr,
     stride_scores,
-    wanted,
     CANDIDATES: tl.constexpr,
     TILE: tl.constexpr,
     STEP: tl.constexpr,
@@ -34,16 +33,16 @@ def _rank_kernel(
     for start in range(0, CANDIDATES, STEP):
         others = start + tl.arange(0, STEP)
         theirs = tl.load(scores_ptr + others, mask=others < CANDIDATES, other=0.0)[None, :]
-        earlier = (theirs == mine) & (others[None, :] < own[:, None])
+        # Were all scores not numbers, the ranks would be the candidates' indices.
+        earlier = ((theirs < mine) == 0) & (others[None, :] < own[:, None])
         before = ((theirs > mine) | earlier) & (others < CANDIDATES)[None, :]
         rank += tl.sum(before.to(tl.int32), axis=1)
-    kept = (rank < wanted).to(tl.int8)
-    tl.store(kept_ptr + row * CANDIDATES + own, kept, mask=own < CANDIDATES)
+    tl.store(ranks_ptr + row * CANDIDATES + own, rank, mask=own < CANDIDATES)
 
 
 @triton.jit(do_not_specialize=("wanted",))
 def _place_kernel(
-    kept_ptr,
+    ranks_ptr,
     tokens_ptr,
     parents_ptr,
     out_tokens_ptr,
@@ -57,18 +56,16 @@ def _place_kernel(
     row = tl.program_id(0).to(tl.int64)
     own = tl.arange(0, BLOCK)
     inside = own < candidates
-    kept = tl.load(kept_ptr + row * candidates + own, mask=inside, other=0).to(tl.int32)
-    places = tl.cumsum(kept, 0) - kept  # kept ones before this one
+    ranks = tl.load(ranks_ptr + row * candidates + own, mask=inside, other=BLOCK)
     parents = tl.load(parents_ptr + row * stride_parents + own, mask=inside, other=-1)
     parents = parents.to(tl.int32)
-    above = tl.gather(places, tl.maximum(parents, 0), 0) + 1
+    above = tl.gather(ranks, tl.maximum(parents, 0), 0) + 1
     above = tl.where(parents < 0, 0, above).to(tl.int64)
     tokens = tl.load(tokens_ptr + row * stride_tokens + own, mask=inside, other=0)
-    # Were scores not numbers, more might be kept than there is room for.
-    written = (kept > 0) & (places < wanted)
-    tl.store(out_tokens_ptr + row * wanted + places, tokens, mask=written)
+    written = ranks < wanted
+    tl.store(out_tokens_ptr + row * wanted + ranks, tokens, mask=written)
     out_parents_ptr += row * (wanted + 1)
-    tl.store(out_parents_ptr + 1 + places, above, mask=written)
+    tl.store(out_parents_ptr + 1 + ranks, above, mask=written)
     tl.store(out_parents_ptr, tl.zeros([], tl.int64))
 
 
@@ -84,13 +81,13 @@ def select_tree_nodes(
     scores, tokens, parents = (
         x if x.stride(1) == 1 else x.contiguous() for x in (scores, tokens, parents)
     )
-    kept = torch.empty((batch, candidates), dtype=torch.int8, device=device)
+    ranks = torch.empty((batch, candidates), dtype=torch.int32, device=device)
     _rank_kernel[(batch, triton.cdiv(candidates, TILE))](
-        scores, kept, scores.stride(0), count, CANDIDATES=candidates, TILE=TILE, STEP=STEP
+        scores, ranks, scores.stride(0), CANDIDATES=candidates, TILE=TILE, STEP=STEP
     )
     block = triton.next_power_of_2(candidates)
     _place_kernel[(batch,)](
-        kept,
+        ranks,
         tokens,
         parents,
         out_tokens,
