@@ -186,14 +186,17 @@ class Counters:
             totals.accepted += accepted
 
     def learn(self, feedback: Feedback) -> None:
-        """Count what a finished step measured of its cost and its draft, under any policy."""
+        """Count what a finished step measured of its cost and its draft, under any policy.
+
+        A step whose verified positions were chosen has not the cost of these draft steps.
+        """
         bucket, num_steps = batch_bucket(feedback.batch_size), feedback.decision.num_steps
-        if feedback.has_cost():
+        if feedback.has_cost() and not feedback.decision.verified:
             totals = self.buckets[bucket, num_steps]
             totals.steps += 1
             totals.request_steps += feedback.batch_size
             totals.busy_seconds += feedback.seconds
-        reached, accepted = count_by_position(feedback.accepted, num_steps, feedback.partial)
+        reached, accepted = count_by_position(feedback.accepted, num_steps, feedback.verified)
         for place, trials in enumerate(reached):
             position = self.positions[bucket, place + 1]
             position.reached += trials
