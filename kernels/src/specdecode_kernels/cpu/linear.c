@@ -73,14 +73,17 @@ INLINE void transpose(const entry *const *x, long at, float *to, long stride) {
     store_four(to + 3 * stride, __builtin_shuffle(more_ab, more_cd, second));
 }
 
-/* One tile [padded, rows]. */
+/* One tile [padded, rows], line by line. The last four rows may be packed twice. */
 static void pack_tile(const entry *const *x, long rows, long inputs, long padded, float *to) {
-    long whole = rows / 4 * 4, vectors = inputs / 4 * 4;
-    for (long at = 0; at < vectors; at += 4)
-        for (long row = 0; row < whole; row += 4) transpose(x + row, at, to + at * rows + row, rows);
-    for (long at = 0; at < inputs; at++)
-        for (long row = at < vectors ? whole : 0; row < rows; row++)
-            to[at * rows + row] = as_float(x[row][at]);
+    long vectors = rows < 4 ? 0 : inputs / 4 * 4;
+    for (long line = 0; line < vectors; line += 16)
+        for (long four = 0; four < rows; four += 4) {
+            long row = four < rows - 4 ? four : rows - 4;
+            for (long at = line; at < vectors && at < line + 16; at += 4)
+                transpose(x + row, at, to + at * rows + row, rows);
+        }
+    for (long row = 0; row < rows; row++)
+        for (long at = vectors; at < inputs; at++) to[at * rows + row] = as_float(x[row][at]);
     memset(to + inputs * rows, 0, (size_t)((padded - inputs) * rows) * sizeof(float));
 }
 

@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 log = logging.getLogger(__name__)
 
 CHOICES: Mapping[str, tuple[int, ...]] = {
-    "rows": (12, 10, 8, 6, 4),
+    "rows": (12, 6, 4),
     "panel": (512, 256, 128, 64),
     "few_panel": (64, 128, 256, 512, 32),
     "streams": (1, 2, 4),
@@ -104,7 +104,7 @@ def measure(machine: Timed) -> Tuning:
     found = _fastest(machine, integers, [(1, "int8"), (1, "int4")])
     heights = [rows for rows in CHOICES["rows"] if rows <= machine.most_rows]
     tiles = [replace(found, rows=rows) for rows in heights]
-    found = _fastest(machine, tiles, [(8, "floats"), (16, "floats"), (64, "floats")])
+    found = _fastest(machine, tiles, [(16, "floats"), (64, "floats")])
     panels = [replace(found, few_panel=panel) for panel in CHOICES["few_panel"]]
     found = _fastest(machine, panels, [(8, "floats"), (12, "floats")])
     panels = [replace(found, panel=panel) for panel in CHOICES["panel"]]
