@@ -17,6 +17,7 @@ REACHED_ONLY_HERE = {
     ("server", "request_headers_timeout_seconds"): 5.0,
     ("server", "request_body_timeout_seconds"): 600.0,
     ("server", "prompt_tokens_details"): True,
+    ("server", "engine_process"): "on",
     ("speculation", "profile_seconds"): 0.5,
 }
 """Settings of the boot file without a field of the custom resource, with a value of each."""

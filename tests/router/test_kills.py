@@ -1,9 +1,11 @@
 """kill -9 of real engines under a real router: every answer is the unbroken one."""
 
 import json
+import os
 import random
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -77,6 +79,40 @@ def test_a_stalled_engine_is_left_and_its_stream_continues(router, engines):
     assert without_ids(read_answer(text)) == without_ids(unbroken)
     assert router.metric("specdecode_router_resumed_total", reason="stalled") == 1
     wait_until(lambda: router.count_ready() == 3)
+
+
+def test_a_stream_continues_when_the_engine_process_of_a_server_dies(
+    start_router, engines, token_file
+):
+    path, body = body_of("text", max_tokens=900)
+    other = engines[0]
+    unbroken = read_answer(httpx.post(other.url + path, json=body, timeout=60).text)
+    server = EngineProgram(token_file, "--engine-process", "on").wait_ready()
+    try:
+        other.signal(signal.SIGSTOP)
+        router = start_router([server, other], ready=1)
+        text, is_killed = "", False
+        with httpx.stream("POST", router.url + path, json=body, timeout=60) as response:
+            for piece in response.iter_text():
+                text += piece
+                if not is_killed and text.count("\n\n") >= 20:
+                    is_killed = True
+                    kill_engine_process(server)
+                    other.signal(signal.SIGCONT)
+        assert without_ids(read_answer(text)) == without_ids(unbroken)
+        assert router.metric("specdecode_router_resumed_total", reason="failed") == 1
+        wait_until(lambda: router.count_ready() == 2)
+    finally:
+        other.signal(signal.SIGCONT)
+        server.close()
+
+
+def kill_engine_process(server: EngineProgram) -> None:
+    pid = server.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for child in children:
+        if b"engine.child" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(int(child), signal.SIGKILL)
 
 
 def test_all_answers_survive_the_kill_of_two_of_three_engines(router, engines):

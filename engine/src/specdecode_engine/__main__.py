@@ -6,17 +6,11 @@ needs: a preStop hook waits for `drain`.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from specdecode_api.boot import EngineBoot
-    from specdecode_engine.serve.engine.core import LoadedEngine, Progress
 
 FAILED = 1
 BAD_BOOT = 2
@@ -24,7 +18,9 @@ BAD_BOOT = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the engine until it is stopped; 2 for an invalid boot file, 1 for a failed start."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    from specdecode_engine.process import configure_logging
+
+    configure_logging()
     given = sys.argv[1:] if arguments is None else list(arguments)
     run = _COMMANDS.get(given[0]) if given else None
     return _serve(given) if run is None else run(given[1:])
@@ -81,6 +77,8 @@ def _serve(given: Sequence[str]) -> int:
         return_freed_tensors,
         termination_message_for,
     )
+    from specdecode_engine.serve.engine.core import load_engine
+    from specdecode_engine.serve.engine.engine_process import in_process
     from specdecode_engine.serve.server import serve
     from specdecode_server.request_id import log_request_ids
 
@@ -91,28 +89,21 @@ def _serve(given: Sequence[str]) -> int:
         print(f"specdecode-engine: {error}", file=sys.stderr)
         leave(termination_message_for(error))
         return BAD_BOOT
+    connect = None
+    if boot.server.has_engine_process:
+        # transformers reads tokenizers without torch, in a sixth of the memory.
+        sys.modules["torch"] = None  # type: ignore[assignment]
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+        connect = in_process(boot, load_engine, time.monotonic)
     return_freed_tensors()
     return serve(
         boot,
-        lambda progress: _load(boot, progress),
+        lambda progress: load_engine(boot, progress),
         on_failure=lambda error: leave(termination_message_for(error)),
         reread=lambda: parse_flags(given),
         on_loaded=freeze_heap,
+        connect=connect,
     )
-
-
-def _load(boot: EngineBoot, progress: Progress) -> LoadedEngine:
-    from specdecode_engine.process import keep_freed_memory
-    from specdecode_engine.serve.engine.core import LoadedEngine
-
-    progress("importing torch")
-    # Imported here: torch takes seconds, and the server answers its probes meanwhile.
-    from specdecode_engine.startup.build import build_core
-
-    progress("loading checkpoints")
-    core = build_core(boot, progress=True, on_weights=keep_freed_memory)
-    table = core.scheduler.policy.table
-    return LoadedEngine(core, Path(boot.model.path), core.facts, core.stage_draft, table)
 
 
 if __name__ == "__main__":

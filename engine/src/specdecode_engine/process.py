@@ -76,6 +76,11 @@ def leave(words: TerminationMessage, environment: Mapping[str, str] = os.environ
         log.warning("cannot leave the reason of this end in %s: %s", path, error)
 
 
+def configure_logging(level: int = logging.INFO) -> None:
+    """Log to the standard error, in one format for all processes of an engine."""
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+
+
 def return_freed_tensors() -> None:
     """Make glibc return the memory of tensors to the kernel; no effect with another C library.
 

@@ -29,6 +29,12 @@ class ServerLifecycle:
         self.is_loaded = True
         self._notify()
 
+    def restart(self) -> None:
+        """Record that the engine cannot be used until it is loaded again."""
+        self.progress = "the engine has failed and starts again"
+        self.is_loaded = False
+        self._notify()
+
     def fail(self, reason: str) -> None:
         """Record that the engine cannot be used any more."""
         self.failure = reason

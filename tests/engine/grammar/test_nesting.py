@@ -21,7 +21,7 @@ async def main():
     grammars.prepare(TokenBytes(spellings, frozenset({256}), frozenset({256})))
     for kind, text in json.load(sys.stdin):
         try:
-            await grammars.compile("guided", GrammarSource(GrammarKind(kind), text))
+            await grammars.translate("guided", GrammarSource(GrammarKind(kind), text))
             print("compiled", flush=True)
         except HttpError as error:
             print(error.status, error, flush=True)

@@ -13,6 +13,7 @@ from specdecode_engine import __main__ as engine_main
 from specdecode_engine import process
 from specdecode_engine.process import freeze_heap
 from specdecode_engine.serve import server
+from specdecode_engine.serve.engine import core
 from specdecode_engine.startup import build
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "models"
@@ -61,8 +62,8 @@ def test_memory_is_kept_when_weights_are_loaded_and_before_steps_are_timed(
         called.append("timed")
         return with_costs(*arguments)
 
-    monkeypatch.setattr(process, "keep_freed_memory", partial(called.append, "kept"))
+    monkeypatch.setattr(core, "keep_freed_memory", partial(called.append, "kept"))
     monkeypatch.setattr(build, "_with_measured_costs", timed)
     document = {"model": {"path": str(EXAMPLES / "target")}, "device": "cpu", "threads": 1}
-    engine_main._load(EngineBoot.model_validate(document), lambda _: None)
+    core.load_engine(EngineBoot.model_validate(document), lambda _: None)
     assert called == ["kept", "timed"]

@@ -1,8 +1,13 @@
 """A core without a model, for tests of the server: it repeats the prompt."""
 
+import os
+import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+from specdecode_api.boot import EngineBoot
 from specdecode_api.metrics import core
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import (
@@ -13,6 +18,7 @@ from specdecode_engine.batch.request import (
     RequestTooLong,
     TokenLogprobs,
 )
+from specdecode_engine.serve.engine.core import LoadedEngine, Progress
 from specdecode_engine.stats.snapshot import CoreSnapshot, Values
 
 
@@ -159,3 +165,19 @@ def _score(token_ids: tuple[int, ...], count: int | None) -> tuple[TokenLogprobs
         )
         for token_id in token_ids
     )
+
+
+def load_echo(boot: EngineBoot, progress: Progress, **core: Any) -> LoadedEngine:
+    """Load an echo core, also in a process of its own; `core` are its arguments."""
+    return LoadedEngine(EchoCore(**core), Path(boot.model.path))
+
+
+def die_at_start(boot: EngineBoot, progress: Progress, **core: Any) -> LoadedEngine:
+    """End the process as Linux does when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+def fail_at_start(boot: EngineBoot, progress: Progress, **core: Any) -> LoadedEngine:
+    """Fail as an engine whose configuration cannot be served."""
+    raise ValueError("no weights in this folder; name another")

@@ -14,21 +14,24 @@ import httpx
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
-import json, logging, sys
+import json, logging, sys, time
+from functools import partial
 sys.modules["torch"] = None  # the server does without, and starts sooner
 from pathlib import Path
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.process import leave, termination_message_for
-from specdecode_engine.serve.engine.core import LoadedEngine
+from specdecode_engine.serve.engine.engine_process import in_process
 from specdecode_engine.serve.server import serve
-from tests.engine.serve.echo_core import EchoCore
+from tests.engine.serve import echo_core
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 folder = Path(sys.argv[1])
 server = {"host": "127.0.0.1", "port": 0, "drain_seconds": 20, **json.loads(sys.argv[3])}
 boot = EngineBoot.model_validate({"model": {"path": str(folder)}, "server": server})
-core = EchoCore(step_seconds=float(sys.argv[2]), tokens_per_step=1, **json.loads(sys.argv[4]))
-sys.exit(serve(boot, lambda progress: LoadedEngine(core, folder),
+load = getattr(echo_core, sys.argv[5])
+load = partial(load, step_seconds=float(sys.argv[2]), tokens_per_step=1, **json.loads(sys.argv[4]))
+connect = in_process(boot, load, time.monotonic) if boot.server.has_engine_process else None
+sys.exit(serve(boot, partial(load, boot), connect=connect,
                on_failure=lambda error: leave(termination_message_for(error))))
 """
 
@@ -42,9 +45,10 @@ class EchoProcess:
         environment: dict[str, str],
         step_seconds: float,
         core: Mapping[str, object] = MappingProxyType({}),
+        load: str = "load_echo",
         **server: Any,
     ) -> None:
-        words = [str(folder), str(step_seconds), json.dumps(server), json.dumps(dict(core))]
+        words = [str(folder), str(step_seconds), json.dumps(server), json.dumps(dict(core)), load]
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *words],
             stdout=subprocess.PIPE,

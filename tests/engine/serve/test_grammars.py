@@ -45,14 +45,14 @@ def make() -> Iterator[Callable[..., Grammars]]:
 
 async def refusal(grammars: Grammars, source: GrammarSource) -> HttpError:
     with pytest.raises(HttpError) as refused:
-        await grammars.compile("guided", source)
+        await grammars.translate("guided", source)
     return refused.value
 
 
 def test_a_request_waits_for_a_free_process_but_not_for_long(make: Callable[..., Grammars]) -> None:
     async def main() -> None:
         grammars = make(wait_seconds=0.5, cpu_seconds=2)
-        await grammars.compile("guided", regex("known"))
+        await grammars.translate("guided", regex("known"))
         slow_ones = [asyncio.create_task(refusal(grammars, slow(name))) for name in "ab"]
         await asyncio.sleep(0)  # both tasks begin, and take both processes
         error = await refusal(grammars, regex("new"))
@@ -60,13 +60,13 @@ def test_a_request_waits_for_a_free_process_but_not_for_long(make: Callable[...,
         assert error.response().headers["retry-after"] == "1"
         assert "other grammars are being compiled; try again" in str(error)
         assert not any(task.done() for task in slow_ones)
-        await grammars.compile("guided", regex("known"))
+        await grammars.translate("guided", regex("known"))
         assert not any(task.done() for task in slow_ones)
         for task in slow_ones:
             error = await task
             assert (error.status, error.code) == (400, "invalid_grammar")
             assert "took more than 2 s of CPU time" in str(error)
-        await grammars.compile("guided", regex("new"))
+        await grammars.translate("guided", regex("new"))
 
     asyncio.run(main())
 
@@ -76,7 +76,7 @@ def test_a_client_that_leaves_does_not_free_the_process_that_works_for_it(
 ) -> None:
     async def main() -> None:
         grammars = make(wait_seconds=0.2, cpu_seconds=2)
-        await grammars.compile("guided", regex("known"))
+        await grammars.translate("guided", regex("known"))
         slow_ones = [asyncio.create_task(refusal(grammars, slow(name))) for name in "ab"]
         await asyncio.sleep(0)
         for task in slow_ones:

@@ -10,6 +10,7 @@ from specdecode_api.metrics.core import EMITTED_TOKENS, RUNNING_REQUESTS
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.serve.engine.async_engine import SNAPSHOT_WAIT_SECONDS, AsyncEngine
 from specdecode_engine.serve.engine.core import LoadedEngine
+from specdecode_engine.serve.engine.engine_host import in_thread
 from tests.engine.serve.echo_core import EchoCore
 
 FIELDS = {"model": "echo", "prompt": "the quick brown fox"}
@@ -87,11 +88,16 @@ def test_a_scrape_in_a_long_step_returns_the_last_figures_in_time(server, core, 
     assert emitted(server) == 15
 
 
-async def test_readers_that_wait_together_share_one_snapshot(core):
-    engine = AsyncEngine(lambda: core, lambda: None, lambda error: None)
+async def test_readers_that_wait_together_share_one_snapshot(core, model_folder):
+    is_ready = asyncio.Event()
+
+    async def prepare(started):
+        is_ready.set()
+
+    load = in_thread(lambda _: LoadedEngine(core, model_folder), time.monotonic)
+    engine = AsyncEngine(load, prepare, lambda error: None)
     engine.start()
-    while not engine.context_length:
-        await asyncio.sleep(0.01)
+    await is_ready.wait()
     core._step_seconds = 0.2
     params = SamplingParams(seed=0, max_tokens=3, temperature=0.0, ignore_eos=True)
     async with engine.stream((Request("1", (1, 2, 3), params),)) as outputs:

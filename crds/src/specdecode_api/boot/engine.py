@@ -215,6 +215,11 @@ class ServerBoot(FileRecord):
         description="A step that takes longer fails the liveness probe, so that Kubernetes "
         "restarts the container; 0 disables this.",
     )
+    engine_process: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Run the engine in a process of its own, which starts again when it dies, "
+        "without a restart of the server; auto is off.",
+    )
     api_key_path: CheckpointPath | None = Field(
         default=None,
         description="File with API keys, one per line, or folder of such files; it is read again "
@@ -278,6 +283,11 @@ class ServerBoot(FileRecord):
         description="Format in which the model writes its reasoning; auto detects it from the chat "
         "template, none returns it as content. openai_gptoss is harmony.",
     )
+
+    @property
+    def has_engine_process(self) -> bool:
+        """Whether the engine runs in a process of its own."""
+        return self.engine_process == "on"
 
     @model_validator(mode="after")
     def _check_router_token(self) -> "ServerBoot":

@@ -83,7 +83,8 @@ DRAFT_EXCHANGES = counter(
 )
 ENGINE_FAILURES = counter(
     "engine_failures",
-    "Failures after which the process is restarted: the termination message has the same reason.",
+    "Failures after which the engine starts again, in a new container with the reason as its "
+    "termination message, or in a new process of the same server.",
     "reason",
 )
 REQUEST_PROMPT_TOKENS = counter("request_prompt_tokens", "Prompt tokens of successful requests.")

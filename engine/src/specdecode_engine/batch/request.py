@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specdecode_engine.grammar import Grammar
+from specdecode_engine.grammar import Grammar, TranslatedGrammar
 
 ExpertIds = NDArray[np.integer[Any]]
 """Ids of the experts of consecutive tokens: [tokens, layers with experts, top_k]."""
@@ -66,6 +66,8 @@ class Request:
     `return_routed_experts` returns the experts of every token that was computed; the engine must
     have been started for it. `output_ids` are the tokens of the answer that another engine has
     generated: they count as output, and outputs begin with the token after them.
+
+    The server sets `translated_grammar`; it is compiled to `grammar` where the engine runs.
     """
 
     request_id: str
@@ -76,13 +78,18 @@ class Request:
     max_steps: int | None = None
     return_routed_experts: bool = False
     output_ids: tuple[int, ...] = ()
+    translated_grammar: TranslatedGrammar | None = None
+
+    @property
+    def has_grammar(self) -> bool:
+        return self.grammar is not None or self.translated_grammar is not None
 
     def ending_ids(self, eos_token_ids: frozenset[int]) -> frozenset[int]:
         """Return the tokens that end the output.
 
         A grammar cannot continue after EOS, so `ignore_eos` has no effect on a request with one.
         """
-        if self.sampling.ignore_eos and self.grammar is None:
+        if self.sampling.ignore_eos and not self.has_grammar:
             return self.sampling.stop_token_ids
         return self.sampling.stop_token_ids | eos_token_ids
 

@@ -64,6 +64,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--request-headers-timeout", "server.request_headers_timeout_seconds", float),
     ("--request-body-timeout", "server.request_body_timeout_seconds", float),
     ("--watchdog-timeout", "server.step_timeout_seconds", float),
+    ("--engine-process", "server.engine_process", str),
     ("--api-key-file", "server.api_key_path", str),
     ("--router-token-file", "server.router_token_path", str),
     ("--tool-call-parser", "server.tool_parser", str),

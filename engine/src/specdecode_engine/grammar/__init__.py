@@ -6,7 +6,7 @@ client is first compiled and followed in a child process with limits (`trial`, `
 is built on llguidance; no code outside this folder depends on that.
 """
 
-from specdecode_engine.grammar.compiler import GrammarCompiler, TokenBytes
+from specdecode_engine.grammar.compiler import GrammarCompiler, TokenBytes, TranslatedGrammar
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault, Matcher, mask_nodes
 from specdecode_engine.grammar.nesting import STACK_BYTES
 from specdecode_engine.grammar.source import (
@@ -33,6 +33,7 @@ __all__ = [
     "MessageGrammar",
     "NamedSchema",
     "TokenBytes",
+    "TranslatedGrammar",
     "TrialLimits",
     "TrialProcess",
     "TrialUnavailable",

@@ -41,6 +41,21 @@ class TokenBytes:
     special_ids: frozenset[int]
     eos_ids: frozenset[int]
 
+    @property
+    def refusal(self) -> str | None:
+        """Why every grammar is refused for this vocabulary, if it is."""
+        if self.eos_ids:
+            return None
+        return "this model's config names no eos_token_id, and an answer has to end with one"
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedGrammar:
+    """A grammar that passed its trial: its source, and its translation for the library."""
+
+    source: GrammarSource
+    text: str
+
 
 class _Vocabulary:
     """A vocabulary in the form that the library reads."""
@@ -62,10 +77,8 @@ class GrammarCompiler:
     """
 
     def __init__(self, tokens: TokenBytes) -> None:
-        if not tokens.eos_ids:
-            raise GrammarRefused(
-                "this model's config names no eos_token_id, and an answer has to end with one"
-            )
+        if tokens.refusal is not None:
+            raise GrammarRefused(tokens.refusal)
         self._eos_ids = tokens.eos_ids
         wrapper = TokenizerWrapper(_Vocabulary(tokens))
         self._tokenizer = LLTokenizer(wrapper, eos_token=sorted(tokens.eos_ids))
@@ -83,11 +96,12 @@ class GrammarCompiler:
         """Return the grammar, and before it its translation; or raise `GrammarRefused`."""
         parts = [{"name": name, "lark_grammar": lark} for name, lark in source.as_lark().items()]
         translated = json.dumps({"grammars": parts}, ensure_ascii=False)
-        return translated, self.compile_translated(source, translated)
+        return translated, self.compile_translated(TranslatedGrammar(source, translated))
 
-    def compile_translated(self, source: GrammarSource, grammar_text: str) -> Grammar:
-        """Return the grammar of a source that is translated already, or raise `GrammarRefused`."""
-        state = LLMatcher(self._tokenizer, grammar_text, log_level=0, limits=_LIMITS)
+    def compile_translated(self, translated: TranslatedGrammar) -> Grammar:
+        """Return the grammar, or raise `GrammarRefused`."""
+        source = translated.source
+        state = LLMatcher(self._tokenizer, translated.text, log_level=0, limits=_LIMITS)
         if state.is_error():
             raise GrammarRefused(self._explain(source, state.get_error()))
         grammar = Grammar(source, self._eos_ids, state)

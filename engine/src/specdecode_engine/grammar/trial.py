@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from specdecode_engine.frames import receive_frame, send_frame
 from specdecode_engine.grammar.compiler import GrammarCompiler
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault, Words
 from specdecode_engine.grammar.nesting import STACK_BYTES
@@ -27,7 +28,6 @@ from specdecode_engine.grammar.source import GrammarKind, GrammarRefused, Gramma
 
 WALK_TOKENS = 256
 _REJECTED_EVERY = 8  # steps between draft tokens that are taken back
-_LENGTH_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +90,6 @@ def _set_bits(words: Words) -> list[int]:
     bits = np.unpackbits(words.view(np.uint8), bitorder="little")
     found: list[int] = np.flatnonzero(bits).tolist()
     return found
-
-
-def send_frame(channel: socket.socket, data: bytes) -> None:
-    """Send bytes with their length before them."""
-    channel.sendall(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
-
-
-def receive_frame(channel: socket.socket) -> bytes | None:
-    """Return the next frame; None at the end of the connection."""
-    head = _receive(channel, _LENGTH_BYTES)
-    return None if head is None else _receive(channel, int.from_bytes(head, "big"))
-
-
-def _receive(channel: socket.socket, count: int) -> bytes | None:
-    parts = bytearray()
-    while len(parts) < count:
-        part = channel.recv(min(count - len(parts), 2**20))
-        if not part:
-            return None
-        parts += part
-    return bytes(parts)
 
 
 def serve(file_descriptor: int) -> None:

@@ -11,9 +11,10 @@ import sys
 import threading
 from typing import Any
 
+from specdecode_engine.frames import receive_frame, send_frame
 from specdecode_engine.grammar.compiler import TokenBytes
 from specdecode_engine.grammar.source import GrammarRefused, GrammarSource
-from specdecode_engine.grammar.trial import WALK_TOKENS, TrialLimits, receive_frame, send_frame
+from specdecode_engine.grammar.trial import WALK_TOKENS, TrialLimits
 
 log = logging.getLogger(__name__)
 

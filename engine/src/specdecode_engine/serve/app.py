@@ -16,7 +16,7 @@ from specdecode_engine.serve.control.api_keys import (
     is_client_api,
     is_speculation_change,
 )
-from specdecode_engine.serve.engine.core import EngineFailed
+from specdecode_engine.serve.engine.core import EngineFailed, GrammarBusy
 from specdecode_engine.serve.internal import routes
 from specdecode_engine.serve.openai import chat, completions, models, responses
 from specdecode_engine.serve.service import Service
@@ -63,7 +63,10 @@ def _build(
     app.add_middleware(ConnectionDrain, lifecycle=service.lifecycle)
     for router in routers:
         app.include_router(router)
-    known = (errors.HttpError, RequestRefused, EngineFailed, HTTPException, ClientDisconnect)
+    known = (
+        errors.HttpError, RequestRefused, GrammarBusy, EngineFailed, HTTPException,
+        ClientDisconnect,
+    )  # fmt: skip
     for kind in (*known, Exception):
         app.add_exception_handler(kind, errors.respond_to_error)
     if service.keys is not None:

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from specdecode_engine.batch.request import QueueFull, RequestRefused, RequestTooLong
-from specdecode_engine.serve.engine.core import EngineFailed
+from specdecode_engine.serve.engine.core import EngineFailed, GrammarBusy
 from specdecode_server.errors import SHOWN_VALUE_CHARS, HttpError, invalid, unavailable
 
 __all__ = [
@@ -116,6 +116,8 @@ def from_exception(error: Exception) -> HttpError:
             http_error = HttpError(error.status_code, str(error.detail), code=code)
             http_error.headers |= error.headers or {}  # Allow
             return http_error
+        case GrammarBusy():
+            return unavailable(str(error), "grammar_unavailable", 5)
         case EngineFailed():
             return HttpError(500, f"{error}; it restarts", "server_error", code="engine_failed")
         case _:

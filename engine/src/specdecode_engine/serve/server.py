@@ -15,8 +15,10 @@ from specdecode_engine.serve.app import build_app
 from specdecode_engine.serve.control.api_keys import NoApiKeys
 from specdecode_engine.serve.control.drain import answering_drain
 from specdecode_engine.serve.control.tables import ReadBoot
+from specdecode_engine.serve.engine.core import Load
+from specdecode_engine.serve.engine.messages import Connect
 from specdecode_engine.serve.listeners import Listeners
-from specdecode_engine.serve.service import Load, OnFailure, Service
+from specdecode_engine.serve.service import OnFailure, Service
 from specdecode_engine.serve.tracing import TracingUnavailable
 from specdecode_server.connection import LimitedConfig
 from specdecode_server.listen import ListenError
@@ -111,10 +113,13 @@ async def run(
     on_failure: OnFailure,
     reread: ReadBoot | None = None,
     on_loaded: Callable[[], None] = lambda: None,
+    connect: Connect | None = None,
 ) -> tuple[int, bool]:
     """Serve on open sockets; return the exit code and whether the engine thread has ended."""
     try:
-        service = Service(boot, load, reread, on_failure=on_failure, on_loaded=on_loaded)
+        service = Service(
+            boot, load, reread, on_failure=on_failure, on_loaded=on_loaded, connect=connect
+        )
     except (NoApiKeys, TracingUnavailable) as error:
         log.error("cannot serve: %s", error)
         on_failure(error)
@@ -129,6 +134,7 @@ def serve(
     on_failure: OnFailure = lambda error: None,
     reread: ReadBoot | None = None,
     on_loaded: Callable[[], None] = lambda: None,
+    connect: Connect | None = None,
 ) -> int:
     """Listen at once, load the engine, serve until a signal; return the exit code of the process.
 
@@ -143,7 +149,9 @@ def serve(
     try:
         # Every token is a message: uvloop and httptools send twice as many as the defaults.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            code, has_ended = runner.run(run(boot, load, listeners, on_failure, reread, on_loaded))
+            code, has_ended = runner.run(
+                run(boot, load, listeners, on_failure, reread, on_loaded, connect)
+            )
     finally:
         listeners.close()
     if not has_ended:

@@ -1,5 +1,6 @@
 """The state that all routes share: boot file, engine, text processing, lifecycle and metrics."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +17,9 @@ from specdecode_engine.serve.control.resume_id import ResumeId
 from specdecode_engine.serve.control.router_tokens import RouterTokens
 from specdecode_engine.serve.control.tables import ReadBoot, Tables, TableWatch
 from specdecode_engine.serve.engine.async_engine import AsyncEngine
-from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
+from specdecode_engine.serve.engine.core import Load
+from specdecode_engine.serve.engine.engine_host import in_thread
+from specdecode_engine.serve.engine.messages import Connect, Started
 from specdecode_engine.serve.limits import max_body_bytes
 from specdecode_engine.serve.parsers.formats import MessageFormats, resolve_formats
 from specdecode_engine.serve.text.grammars import Grammars
@@ -28,7 +31,6 @@ from specdecode_server.lifecycle import ServerLifecycle
 
 log = logging.getLogger(__name__)
 
-Load = Callable[[Progress], LoadedEngine]
 OnFailure = Callable[[Exception], None]
 
 
@@ -37,9 +39,10 @@ class Service:
 
     Args:
         load: builds the engine, on the engine's thread.
+        connect: reaches an engine elsewhere, instead.
         reread: reads the configuration again, to apply a changed table.
         on_failure: called with the error that ends the engine.
-        on_loaded: called on the engine's thread after everything is loaded, before any request.
+        on_loaded: called after everything is loaded, before any request.
 
     Raises:
         NoApiKeys: the boot file names a file of keys, and no key can be read from it.
@@ -54,6 +57,7 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
         on_failure: OnFailure = lambda error: None,
         on_loaded: Callable[[], None] = lambda: None,
+        connect: Connect | None = None,
     ) -> None:
         self.boot = boot
         key_path = boot.server.api_key_path
@@ -64,7 +68,6 @@ class Service:
         self.clock = clock
         self.created = int(time.time())
         self.lifecycle = ServerLifecycle()
-        self._load = load
         self._on_failure = on_failure
         self._on_loaded = on_loaded
         self._is_step_late = False
@@ -75,15 +78,17 @@ class Service:
         self.resume_id = ResumeId()
         self.grammars = Grammars()
         self.engine = AsyncEngine(
-            self._load_all,
-            on_ready=self.lifecycle.load,
+            connect or in_thread(load, clock),
+            self._prepare,
             on_failure=self._fail,
+            on_progress=self._note_progress,
+            on_lost=self._restart,
             clock=clock,
         )
         self.tracing = start_tracing(boot.server.tracing_endpoint, clock)
         self.metrics = EngineMetrics(lambda: self.engine.snapshot, self.describe)
         self.tables = Tables(boot.speculation, self.engine.reload, self.metrics.count_table)
-        self.drafts = Drafts(boot, self.engine.between_steps, self.metrics.count_draft)
+        self.drafts = Drafts(boot, self.engine.exchange_draft, self.metrics.count_draft)
         self.watch = TableWatch(boot, reread, self.tables, self.drafts) if reread else None
 
     @property
@@ -147,6 +152,8 @@ class Service:
             f"a step has been running for {step_s:.0f} s; the limit is {limit_s:g} s "
             f"(lifecycle.stepTimeout, --watchdog-timeout); {self.engine.latest_step()}"
         )
+        if self.engine.restart(StepTimedOut(reason)):
+            return None
         if not was_late:
             log.error("the liveness probe fails: %s", reason)
             self.metrics.count_failure(StepTimedOut.reason)
@@ -163,20 +170,34 @@ class Service:
         self._on_failure(error)
         self.lifecycle.fail(str(error))
 
-    def _load_all(self) -> Core:
-        loaded = self._load(self._note_progress)
-        self._note_progress("tokenizer")
-        self._text = load_text_model(loaded.model_folder)
-        self.formats = resolve_formats(self._text.chat_template, self.boot.server)
-        self.tables.start(loaded.core, loaded.table)
-        self.drafts.start(loaded.stage_draft)
-        self.facts = loaded.facts
-        self._eos_token_ids = loaded.core.eos_token_ids
-        self.grammars.prepare(self._text.token_bytes(self._eos_token_ids))
+    def _restart(self, error: Exception) -> None:
+        self.metrics.restart()
+        self.metrics.count_failure(termination_message_for(error).reason)
+        self.lifecycle.restart()
+
+    async def _prepare(self, engine: Started) -> None:
+        """Load what the server needs, once, and what an engine that has started needs of it."""
+        is_first = self._text is None
+        self.facts = engine.facts
+        if is_first:
+            await self._load_text(engine)
+        tokens = await asyncio.to_thread(self.text.token_bytes, self._eos_token_ids)
+        if is_first:
+            self.grammars.prepare(tokens)
+        if tokens.refusal is None:
+            await self.engine.prepare_grammars(tokens)
+        await self.tables.start(engine.table, self.engine.prepare_table)
+        await self.drafts.start(self.engine.prepare_draft)
         self._on_loaded()
+        self.lifecycle.load()
+
+    async def _load_text(self, engine: Started) -> None:
+        self._note_progress("tokenizer")
+        self._text = await asyncio.to_thread(load_text_model, engine.model_folder)
+        self.formats = resolve_formats(self._text.chat_template, self.boot.server)
+        self._eos_token_ids = engine.eos_token_ids
         if self.router_tokens is not None:
-            self.resume_id.start(loaded.model_folder, loaded.facts, self._answer_options())
-        return loaded.core
+            self.resume_id.start(engine.model_folder, engine.facts, self._answer_options())
 
     def _answer_options(self) -> Mapping[str, object]:
         """Options of the server that the text of responses depends on."""

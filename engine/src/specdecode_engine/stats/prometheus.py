@@ -34,7 +34,8 @@ class EngineMetrics:
         describe: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_EngineCollector(read, describe))
+        self._engine = _EngineCollector(read, describe)
+        self.registry.register(self._engine)
         self._describe = describe
         self.first_token_s = self._histogram(requests.FIRST_TOKEN_SECONDS)
         self.inter_token_s = self._histogram(requests.INTER_TOKEN_SECONDS)
@@ -47,7 +48,17 @@ class EngineMetrics:
         self._prompt_tokens = self._counter(requests.REQUEST_PROMPT_TOKENS)
         self._completion_tokens = self._counter(requests.REQUEST_COMPLETION_TOKENS)
         latencies = (self.first_token_s, self.inter_token_s, self.request_s)
-        self.tables = TableLabels((*latencies, self.requests, self._errors))
+        self._by_table = (*latencies, self.requests, self._errors)
+        self.tables = TableLabels(self._by_table)
+
+    def restart(self) -> None:
+        """Begin at 0, as the core does when the engine starts again; the start time has changed.
+
+        What is counted by result or reason stays.
+        """
+        self._engine.started_s = time.time()
+        for metric in self._by_table:
+            metric.clear()
 
     def _histogram(self, each: MetricSpec) -> Histogram:
         return Histogram(
@@ -152,12 +163,12 @@ class _EngineCollector(Collector):
     ) -> None:
         self._read = read
         self._describe = describe
-        self._started_s = time.time()
+        self.started_s = time.time()
 
     def collect(self) -> Iterator[Metric]:
         facts, snapshot = self._describe(), self._read()
         yield _family(metrics.INFO, [(tuple(facts.get(n, "") for n in metrics.INFO.labels), 1.0)])
-        yield _family(metrics.PROCESS_START, [((), self._started_s)])
+        yield _family(metrics.PROCESS_START, [((), self.started_s)])
         for each in CORE:
             values = snapshot.values.get(each, {} if each.labels else {(): 0.0})
             yield _family(each, values.items())

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.adaptive.policy import DraftRefused, StageDraft
+from specdecode_engine.adaptive.policy import DraftRefused
 from specdecode_engine.serve.engine.core import EngineFailed
 
 log = logging.getLogger(__name__)
@@ -17,37 +17,44 @@ AT_START = "boot file or flags"
 class Drafts:
     """Exchanges drafts, one at a time; a refused draft leaves the old one in use.
 
-    Owned by the event loop. Reading takes place in a thread, the copy between steps, in pieces.
+    Owned by the event loop.
 
     Args:
         boot: the configuration at start.
-        between_steps: runs a function on the engine's thread.
+        exchange: copies the draft in a folder over the running one, or raises `DraftRefused`.
         count: called once per attempt with "applied" or "refused".
     """
 
     def __init__(
         self,
         boot: EngineBoot,
-        between_steps: Callable[[Callable[[], None]], Awaitable[None]],
+        exchange: Callable[[Path], Awaitable[None]],
         count: Callable[[str], None],
     ) -> None:
         self._algorithm = boot.speculation.algorithm
-        self._between_steps = between_steps
+        self._exchange = exchange
         self._count = count
-        self._stage: StageDraft | None = None
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[Exception | None]] = set()
         self._source = AT_START
         self._changing_to: str | None = None
         self._refused_path: str | None = None
         self._needs_restart = False
-        self.path = boot.speculation.draft_path
-        self.config_hash = boot.config_hash  # with the draft in use
+        self._path_at_start, self._hash_at_start = boot.speculation.draft_path, boot.config_hash
+        self.path, self.config_hash = self._path_at_start, self._hash_at_start
         self.latest_refusal: str | None = None
 
-    def start(self, stage: StageDraft | None) -> None:
-        """Enable exchanges, once the engine is loaded."""
-        self._stage = stage
+    async def start(self, exchange: Callable[[Path], Awaitable[None]]) -> None:
+        """Give an engine that was started again the draft in use; `exchange` copies it."""
+        if self.path is None or self.path == self._path_at_start:
+            return
+        try:
+            await exchange(Path(self.path))
+        except DraftRefused as error:
+            log.error("the draft of %s is no longer in use: %s", self.path, error)
+            self.latest_refusal, self._refused_path = f"{self._source}: {error}", self.path
+            self.path, self._source = self._path_at_start, AT_START
+            self.config_hash = self._hash_at_start
 
     async def apply(self, path: str, source: str, config_hash: str | None = None) -> None:
         """Replace the running draft by the one in a folder; a cancelled caller does not end it.
@@ -84,7 +91,7 @@ class Drafts:
         async with self._changing:
             self._changing_to = path
             try:
-                await self._exchange(path)
+                await self._exchange(Path(path))
             except DraftRefused as error:
                 self._refused_path, self.latest_refusal = path, f"{source}: {error}"
                 self._needs_restart = error.needs_restart
@@ -101,11 +108,3 @@ class Drafts:
             self._count("applied")
             log.info("the draft of %s is in use", path)
             return None
-
-    async def _exchange(self, path: str) -> None:
-        if self._stage is None:
-            message = "this engine has no draft model that could be exchanged"
-            raise DraftRefused(message, needs_restart=True)
-        pieces = await asyncio.to_thread(self._stage, Path(path))
-        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-            await self._between_steps(piece)

@@ -14,7 +14,7 @@ from specdecode_engine.adaptive.policy import DraftRefused, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.process import ConfigurationError
 from specdecode_engine.serve.control.drafts import Drafts
-from specdecode_engine.serve.engine.core import Core, EngineFailed
+from specdecode_engine.serve.engine.core import EngineFailed
 from specdecode_engine.startup.policies import range_table, table_without_entries
 
 log = logging.getLogger(__name__)
@@ -64,6 +64,7 @@ class Tables:
         self._deadline_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._changing = asyncio.Lock()
+        self._has_started = False
         self._returning: asyncio.Task[None] | None = None
         self.latest_refusal: str | None = None
 
@@ -72,12 +73,21 @@ class Tables:
         """Hash of the table in force, as metrics name it."""
         return self._in_force.table.table_hash
 
-    def start(self, core: Core, at_start: RangeTable | None) -> None:
+    async def start(
+        self, at_start: RangeTable | None, reload: Callable[[RangeTable], Awaitable[None]]
+    ) -> None:
         """Apply the tuned table before the first request; an invalid one is refused.
+
+        An engine that was started again gets the table in force.
 
         Args:
             at_start: the policy's table, if the draft determines a part of it.
+            reload: passes a table to the engine that has started.
         """
+        if self._has_started:
+            await reload(self._in_force.table)
+            return
+        self._has_started = True
         if at_start is not None:
             self._lasting = self._in_force = replace(self._in_force, table=at_start)
         if not self._speculation.tuned:
@@ -88,7 +98,7 @@ class Tables:
         entries = self._speculation.tuned
         table = range_table(entries, self._speculation.policy)
         assert table is not None, "a tuned table has entries"
-        core.reload(table)
+        await reload(table)
         self._record(TableSource(entries, table, TUNED), None)
         self._count("applied")
 

@@ -1,16 +1,39 @@
-"""The engine thread as seen from the event loop: requests, their outputs, and their end."""
+"""The engine as seen from the event loop: requests, their outputs, and their end."""
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
 
-from specdecode_engine.adaptive.policy import TableRefused
 from specdecode_engine.adaptive.table import RangeTable
-from specdecode_engine.batch.request import Output, Request, RequestRefused
-from specdecode_engine.serve.engine.core import Core, EngineFailed
-from specdecode_engine.serve.engine.engine_thread import EngineThread
+from specdecode_engine.batch.request import Output, Request
+from specdecode_engine.grammar import TokenBytes
+from specdecode_engine.serve.engine.core import EngineFailed
+from specdecode_engine.serve.engine.engine_thread import one_line
+from specdecode_engine.serve.engine.messages import (
+    Abort,
+    Command,
+    Connect,
+    Ended,
+    EngineCall,
+    Event,
+    ExchangeDraft,
+    Failed,
+    Lost,
+    PrepareGrammars,
+    Progressed,
+    Reload,
+    Reply,
+    Started,
+    StepOutputs,
+    Submit,
+    TakeSnapshot,
+)
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
 log = logging.getLogger(__name__)
@@ -21,11 +44,18 @@ device may take longer: the reader then gets the latest one."""
 
 
 class RequestStream:
-    """The outputs of requests that belong together, as they come."""
+    """The outputs of requests that belong together, as they come.
 
-    def __init__(self, requests: tuple[Request, ...], accepted: asyncio.Future[None]) -> None:
-        self.running = {request.request_id for request in requests}
+    `accepted` is done when the core has queued them. `has_begun` once the first output has come,
+    and `is_resubmitted` after the engine was lost before that.
+    """
+
+    def __init__(self, requests: tuple[Request, ...], accepted: asyncio.Future[object]) -> None:
+        self.requests = requests
         self.accepted = accepted
+        self.running = {request.request_id for request in requests}
+        self.has_begun = False
+        self.is_resubmitted = False
         self._queue: asyncio.Queue[Output | Exception] = asyncio.Queue()
 
     def __aiter__(self) -> AsyncIterator[Output]:
@@ -45,57 +75,67 @@ class RequestStream:
 
     def put(self, event: Output | Exception) -> None:
         """Receive an output of one of the requests, or the error that ends the stream."""
+        self.has_begun = True
         if isinstance(event, Exception):
             _settle(self.accepted, event)
         self._queue.put_nowait(event)
 
 
-class AsyncEngine:
-    """What coroutines may ask of the core. Lives on one event loop.
+class PendingCall(NamedTuple):
+    """A command without a reply so far."""
 
-    `load` runs on the engine thread, `on_ready` and `on_failure` on the event loop.
+    command: Command
+    done: asyncio.Future[object]
+
+
+class AsyncEngine:
+    """What coroutines may ask of the engine. Lives on one event loop.
+
+    Until the engine is prepared, commands wait; they wait again after it was lost.
+
+    Args:
+        connect: makes the link to the engine.
+        prepare: called whenever an engine has started, before any request.
+        on_progress: called with what is being loaded.
+        on_lost: called when the engine died and starts again.
+        on_failure: called with the error that ended the engine.
     """
 
     def __init__(
         self,
-        load: Callable[[], Core],
-        on_ready: Callable[[], None],
+        connect: Connect,
+        prepare: Callable[[Started], Awaitable[None]],
         on_failure: Callable[[Exception], None],
+        on_progress: Callable[[str], None] = lambda description: None,
+        on_lost: Callable[[Exception], None] = lambda error: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._prepare = prepare
         self._on_failure = on_failure
+        self._on_progress = on_progress
+        self._on_lost = on_lost
         self._clock = clock
         self._failure: Exception | None = None
         self._streams: dict[str, RequestStream] = {}
-        self._calls: set[asyncio.Future[None]] = set()
-        self._snapshot_taken: asyncio.Future[None] | None = None
-        self._thread = EngineThread(
-            load,
-            on_ready=lambda: self._post(on_ready),
-            on_outputs=lambda outputs: self._post(lambda: self._dispatch(outputs)),
-            on_failure=lambda error: self._post(lambda: self.fail(error)),
-            clock=clock,
-        )
+        self._calls: dict[int, PendingCall] = {}
+        self._numbers = count(1)
+        self._is_prepared = False
+        self._preparing: asyncio.Task[None] | None = None
+        self._snapshot_taken: asyncio.Future[object] | None = None
+        self._snapshot_s = clock()
+        self.snapshot = CoreSnapshot()
+        """The latest snapshot that was taken; `refresh_snapshot` takes one."""
+        self.context_length = 0
+        self._link = connect(self._receive)
 
     def start(self) -> None:
-        self._thread.start()
+        self._link.start()
 
     async def close(self, timeout_s: float) -> bool:
-        self._thread.stop()
-        return await asyncio.to_thread(self._thread.join, timeout_s)
-
-    @property
-    def context_length(self) -> int:
-        return self._thread.context_length
-
-    @property
-    def snapshot(self) -> CoreSnapshot:
-        """The latest snapshot that was taken; `refresh_snapshot` takes one."""
-        return self._thread.snapshot
+        return await self._link.close(timeout_s)
 
     def snapshot_age(self) -> float:
-        return self._clock() - self._thread.snapshot_s
+        return self._clock() - self._snapshot_s
 
     async def refresh_snapshot(self) -> CoreSnapshot:
         """Return the state and totals as of now.
@@ -104,21 +144,25 @@ class AsyncEngine:
         and before it is loaded and after it ended. Concurrent callers share one snapshot. It counts
         every output that was delivered before the call, because both are delivered in order.
         """
-        if self._thread.is_serving:
+        if self._is_prepared and self._failure is None:
             if self._snapshot_taken is None or self._snapshot_taken.done():
-                self._snapshot_taken = self._call(self._thread.take_snapshot)
+                self._snapshot_taken = self._call(TakeSnapshot())
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._snapshot_taken), SNAPSHOT_WAIT_SECONDS)
-        return self._thread.snapshot
+        return self.snapshot
 
     def is_alive(self) -> bool:
-        return self._failure is None and self._thread.is_alive()
+        return self._failure is None and self._link.is_alive()
 
     def step_seconds(self) -> float:
-        return self._thread.step_seconds()
+        return self._link.step_seconds()
 
     def latest_step(self) -> str:
-        return self._thread.latest_step()
+        return self._link.latest_step()
+
+    def restart(self, error: Exception) -> bool:
+        """Replace an engine whose step does not end, if that is possible."""
+        return self._failure is None and self._link.restart(error)
 
     @asynccontextmanager
     async def stream(self, requests: tuple[Request, ...]) -> AsyncIterator[RequestStream]:
@@ -128,13 +172,13 @@ class AsyncEngine:
             RequestRefused: the core refuses one of them.
             EngineFailed: the core has failed.
         """
-        accepted = self._call(lambda core: _submit(core, requests))
-        stream = RequestStream(requests, accepted)
+        stream = RequestStream(requests, self._call(Submit(requests)))
         self._streams |= dict.fromkeys(stream.running, stream)
         try:
-            await accepted
+            await stream.accepted
             yield stream
         finally:
+            stream.accepted.cancel()
             for request in requests:
                 del self._streams[request.request_id]
             if stream.running:
@@ -143,7 +187,8 @@ class AsyncEngine:
     def abort(self, stream: RequestStream, request_ids: Sequence[str]) -> None:
         """Have the core drop requests of a stream; further outputs of them are dropped."""
         stream.running -= set(request_ids)
-        self._thread.put(lambda core: _abort(core, request_ids))
+        if self._is_prepared and self._failure is None:
+            self._link.send(EngineCall(0, Abort(tuple(request_ids))))
 
     def fail_all(self, error: Exception) -> None:
         """End every stream with an error; leaving the streams aborts their requests."""
@@ -157,79 +202,139 @@ class AsyncEngine:
             TableRefused: it needs what was not prepared at start; the old one stays.
             EngineFailed: the core has failed.
         """
-        await self._call(lambda core: core.reload(table))
+        await self._call(Reload(table))
 
-    async def between_steps(self, function: Callable[[], None]) -> None:
-        """Run a function on the engine's thread between two steps; raises `EngineFailed`."""
-        await self._call(lambda core: function())
+    async def exchange_draft(self, folder: Path) -> None:
+        """Copy the draft in a folder over the running one.
 
-    def _call(self, command: Callable[[Core], None]) -> asyncio.Future[None]:
-        """Run a command between two steps; the future has the reason if the core refuses it."""
-        done: asyncio.Future[None] = self._loop.create_future()
+        Raises:
+            DraftRefused: it cannot replace the running draft.
+            EngineFailed: the engine has failed.
+        """
+        await self._call(ExchangeDraft(folder))
+
+    async def prepare_table(self, table: RangeTable) -> None:
+        """Reload a table before any request; raises as `reload`."""
+        await self._call(Reload(table), is_preparation=True)
+
+    async def prepare_draft(self, folder: Path) -> None:
+        """Exchange the draft before any request; raises as `exchange_draft`."""
+        await self._call(ExchangeDraft(folder), is_preparation=True)
+
+    async def prepare_grammars(self, tokens: TokenBytes) -> None:
+        """Prepare the vocabulary of grammars before any request."""
+        await self._call(PrepareGrammars(tokens), is_preparation=True)
+
+    def _call(self, command: Command, *, is_preparation: bool = False) -> asyncio.Future[object]:
+        """Send a command; the future has its value, or the reason if it is refused."""
+        done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         if self._failure is not None:
             done.set_exception(self._failure)
             return done
-        self._calls.add(done)
-        done.add_done_callback(self._calls.discard)
-
-        def run(core: Core) -> None:
-            error = None
-            try:
-                command(core)
-            except (RequestRefused, TableRefused, EngineFailed) as refusal:
-                error = refusal
-            self._post(lambda: _settle(done, error))
-
-        self._thread.put(run)
+        number = next(self._numbers)
+        self._calls[number] = PendingCall(command, done)
+        done.add_done_callback(lambda _: self._calls.pop(number, None))
+        if self._is_prepared or is_preparation:
+            self._link.send(EngineCall(number, command))
         return done
 
-    def _post(self, function: Callable[[], None]) -> None:
-        # The loop may be closed when a stuck step ends after the server has left.
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function)
+    def _receive(self, event: Event) -> None:
+        match event:
+            case StepOutputs(outputs):
+                self._dispatch(outputs)
+            case Reply():
+                self._note_reply(event)
+            case Progressed(description):
+                self._on_progress(description)
+            case Started():
+                self.context_length = event.context_length
+                self._note_snapshot(event.snapshot)
+                self._preparing = asyncio.create_task(self._begin(event))
+            case Lost(error):
+                self._lose(error)
+            case Failed(error, snapshot):
+                if snapshot is not None:
+                    self._note_snapshot(snapshot)
+                self.fail(error)
+            case Ended(snapshot):
+                self._is_prepared = False
+                self._note_snapshot(snapshot)
 
-    def _dispatch(self, outputs: list[Output]) -> None:
+    def _dispatch(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
             stream = self._streams.get(output.request_id)
             if stream is not None:
                 stream.put(output)
 
+    def _note_reply(self, reply: Reply) -> None:
+        call = self._calls.get(reply.number)
+        if isinstance(reply.value, CoreSnapshot):
+            self._note_snapshot(reply.value)
+        if call is not None:
+            _settle(call.done, reply.error, reply.value)
+
+    def _note_snapshot(self, snapshot: CoreSnapshot) -> None:
+        self.snapshot, self._snapshot_s = snapshot, self._clock()
+
+    async def _begin(self, started: Started) -> None:
+        """Prepare the engine, and send what waits for it."""
+        try:
+            await self._prepare(started)
+        except Exception as error:
+            if self._failure is None:
+                log.error("the engine did not load: %s", one_line(error))
+                self.fail(error)
+            return
+        self._is_prepared = True
+        for number, call in tuple(self._calls.items()):
+            if not call.done.done():
+                self._link.send(EngineCall(number, call.command))
+
+    def _lose(self, error: Exception) -> None:
+        """End the streams that have begun; the others are submitted to the next engine, once.
+
+        An engine that died before it was prepared had no requests.
+        """
+        had_requests, self._is_prepared = self._is_prepared, False
+        if self._preparing is not None:
+            self._preparing.cancel()
+        self._on_lost(error)
+        for stream in set(self._streams.values()) if had_requests else ():
+            if stream.has_begun or stream.is_resubmitted:
+                stream.put(_as_failure(error))
+                continue
+            stream.is_resubmitted = True
+            if stream.accepted.done():  # else the call itself is sent again
+                stream.accepted = self._call(Submit(stream.requests))
+                stream.accepted.add_done_callback(partial(_end_refused, stream))
+
     def fail(self, error: Exception) -> None:
         """End every stream and call, and all to come, with the first error."""
         if self._failure is not None:
             return
-        self._failure = error if isinstance(error, EngineFailed) else EngineFailed(str(error))
+        self._failure = _as_failure(error)
         self.fail_all(self._failure)
         if self._snapshot_taken is not None:
             _settle(self._snapshot_taken, None)
-        for call in tuple(self._calls):
-            _settle(call, self._failure)
+        for call in tuple(self._calls.values()):
+            _settle(call.done, self._failure)
         self._on_failure(error)
 
 
-def _submit(core: Core, requests: tuple[Request, ...]) -> None:
-    """Queue all of the requests, or none of them."""
-    for index, request in enumerate(requests):
-        try:
-            core.submit(request)
-        except Exception as error:
-            _abort(core, [accepted.request_id for accepted in requests[:index]])
-            if isinstance(error, RequestRefused):
-                raise
-            log.exception("the engine core failed to accept a request")
-            raise EngineFailed("the engine core failed to accept the request") from error
+def _end_refused(stream: RequestStream, accepted: asyncio.Future[object]) -> None:
+    if not accepted.cancelled() and isinstance(error := accepted.exception(), Exception):
+        stream.put(error)
 
 
-def _abort(core: Core, request_ids: Sequence[str]) -> None:
-    for request_id in request_ids:
-        core.abort(request_id)
+def _as_failure(error: Exception) -> EngineFailed:
+    return error if isinstance(error, EngineFailed) else EngineFailed(str(error))
 
 
-def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+def _settle(future: asyncio.Future[object], error: Exception | None, value: object = None) -> None:
     """Resolve a future, unless it is done: cancelled, or failed before its result came."""
     if future.done():
         return
     if error is None:
-        future.set_result(None)
+        future.set_result(value)
     else:
         future.set_exception(error)

@@ -1,13 +1,18 @@
 """The interface of the engine core that the server uses, and the result of loading one."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from specdecode_api.boot import EngineBoot
+from specdecode_api.report import TerminationReason
 from specdecode_engine.adaptive.policy import StageDraft
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import Output, Request
+from specdecode_engine.process import keep_freed_memory
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
 
@@ -70,5 +75,43 @@ class LoadedEngine:
     table: RangeTable | None = None
 
 
+Load = Callable[[Progress], LoadedEngine]
+
+
 class EngineFailed(Exception):
     """The core raised; no request that it was running will finish."""
+
+
+class GrammarBusy(Exception):
+    """No thread became free to compile the grammar of a request."""
+
+
+class ProcessFailed(EngineFailed):
+    """The engine process died, or reported an error.
+
+    Args:
+        text: what happened.
+        reason: that of the termination message.
+    """
+
+    def __init__(
+        self, text: str, reason: TerminationReason = TerminationReason.ENGINE_FAILED
+    ) -> None:
+        super().__init__(text, reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def load_engine(boot: EngineBoot, progress: Progress) -> LoadedEngine:
+    """Load the checkpoints of a boot file and build a core."""
+    progress("importing torch")
+    # Imported here: torch takes seconds, and the server answers its probes meanwhile. A server
+    # whose engine is another process never imports it.
+    from specdecode_engine.startup.build import build_core
+
+    progress("loading checkpoints")
+    core = build_core(boot, progress=True, on_weights=keep_freed_memory)
+    table = core.scheduler.policy.table
+    return LoadedEngine(core, Path(boot.model.path), core.facts, core.stage_draft, table)

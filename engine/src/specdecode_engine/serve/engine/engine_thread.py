@@ -27,9 +27,8 @@ Command = Callable[[Core], None]
 class EngineThread:
     """Loads a core and steps it while it has work; waits for commands while it has none.
 
-    `put` and `stop` may be called from any thread. `snapshot` is the latest one that was taken, at
-    `snapshot_s`: when the core was loaded, by `take_snapshot` as a command, and when the thread
-    ended. A step takes none.
+    `put` and `stop` may be called from any thread. `snapshot` is the latest one that was taken:
+    when the core was loaded, by `take_snapshot` as a command, and when the thread ended.
 
     Args:
         load: builds the core, on this thread.
@@ -59,10 +58,7 @@ class EngineThread:
         self._core: Core | None = None
         self._step_started_s: float | None = None
         self._worked_s = 0.0
-        self.context_length = 0
-        self.is_serving = False
         self.snapshot = CoreSnapshot()
-        self.snapshot_s = clock()
 
     def start(self) -> None:
         self._thread.start()
@@ -95,14 +91,12 @@ class EngineThread:
     def _run(self) -> None:
         try:
             core = self._core = self._load()
-            self.context_length = core.context_length
             self.take_snapshot(core)
         except Exception as error:
-            log.error("the engine did not load: %s", _one_line(error))
+            log.error("the engine did not load: %s", one_line(error))
             log.debug("traceback of the load", exc_info=True)
             self._on_failure(error)
             return
-        self.is_serving = True
         try:
             self._on_ready()
             self._serve(core)
@@ -124,11 +118,10 @@ class EngineThread:
 
     def take_snapshot(self, core: Core) -> None:
         """Bring `snapshot` up to date."""
-        self.snapshot, self.snapshot_s = core.snapshot(), self._clock()
+        self.snapshot = core.snapshot()
 
     def _end(self, core: Core) -> None:
         """Keep the final figures; a core that failed may be unable to report any."""
-        self.is_serving = False
         with suppress(Exception):
             self.take_snapshot(core)
 
@@ -172,5 +165,5 @@ def _failure(error: Exception, core: Core) -> Exception:
     return DeviceFailed(f"{first_line}; {core.latest_step}")
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())

@@ -19,7 +19,7 @@ from fastapi import Response
 
 from specdecode_api import names
 from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
-from specdecode_engine.grammar import Grammar, GrammarSource
+from specdecode_engine.grammar import GrammarSource, TranslatedGrammar
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.json_body import read_json
 from specdecode_engine.serve.openai.formatting import ResponseFormatter, ResponseHead
@@ -136,7 +136,7 @@ async def admit(
             "(model.return_routed_experts)",
         )
     call = await asyncio.to_thread(api.prepare, body, service)
-    grammar = await service.grammars.compile(*call.constraint) if call.constraint else None
+    grammar = await service.grammars.translate(*call.constraint) if call.constraint else None
     rules = BodyRules()
     if (field := rule_field(body)) is not None:
         if grammar is not None:
@@ -187,7 +187,7 @@ def _requests(
     prompts: tuple[EncodedPrompt, ...],
     service: Service,
     base: SamplingParams,
-    grammar: Grammar | None,
+    grammar: TranslatedGrammar | None,
     label: str,
     max_steps: int | None,
     origin: CallOrigin,
@@ -219,7 +219,7 @@ def _requests(
                 sampling = replace(sampling, prompt_logprobs=None)
             name, begun = f"{request_id}-{len(requests)}", so_far.token_ids
             requests.append(
-                Request(name, prompt_ids, sampling, grammar, label, max_steps, asks, begun)
+                Request(name, prompt_ids, sampling, None, label, max_steps, asks, begun, grammar)
             )
     return tuple(requests)
 

@@ -1,11 +1,10 @@
-"""Grammars of requests: each new one is tried in a child process, then compiled here."""
+"""Grammars of requests: each new one is tried in a child process before the engine compiles it."""
 
 import asyncio
 import hashlib
 import logging
 import math
 import queue
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -14,12 +13,10 @@ from functools import partial
 from typing import TypeVar
 
 from specdecode_engine.grammar import (
-    STACK_BYTES,
-    Grammar,
-    GrammarCompiler,
     GrammarRefused,
     GrammarSource,
     TokenBytes,
+    TranslatedGrammar,
     TrialLimits,
     TrialProcess,
     TrialUnavailable,
@@ -29,8 +26,6 @@ from specdecode_engine.serve import errors
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 5.0
-# Threads apart from those that tokenize prompts, which a slow grammar must not occupy.
-COMPILE_THREADS = 2
 TRIAL_PROCESSES = 2
 MAX_CACHED_CHARS = 16 * 2**20
 
@@ -46,7 +41,7 @@ class GrammarTrial:
 
 
 class NoFreeWorker(Exception):
-    """No thread or process became free within the limit."""
+    """No process became free within the limit."""
 
 
 class Workers:
@@ -119,11 +114,11 @@ def _digest(source: GrammarSource) -> bytes:
 
 
 class Grammars:
-    """Tries and compiles grammars, once `prepare` was called.
+    """Tries and translates grammars, once `prepare` was called.
 
     Args:
         limits: what a trial may take.
-        wait_seconds: how long a request waits for a free process or thread.
+        wait_seconds: how long a request waits for a free process.
     """
 
     def __init__(
@@ -131,50 +126,38 @@ class Grammars:
     ) -> None:
         self._limits = limits or TrialLimits()
         self._wait_seconds = wait_seconds
-        self._compiling = Workers(_start_threads(), COMPILE_THREADS, wait_seconds)
         trials = ThreadPoolExecutor(TRIAL_PROCESSES, "grammar-trial")
         self._trying = Workers(trials, TRIAL_PROCESSES, wait_seconds)
         self._processes: list[TrialProcess] = []
         self._idle: queue.SimpleQueue[TrialProcess] = queue.SimpleQueue()
-        self._compiler: GrammarCompiler | None = None
         self.refusal: str | None = "the model is not loaded"
         """Why every grammar is refused; None if grammars can be compiled."""
         self._cache = TrialCache()
 
     def prepare(self, tokens: TokenBytes) -> None:
-        """Prepare the vocabulary, before the first request.
-
-        The library holds the interpreter meanwhile, 0.3 s for 128 000 tokens: at the first grammar
-        it would stop all responses. A vocabulary without an end refuses every grammar.
-        """
-        try:
-            self._compiler = GrammarCompiler(tokens)
-        except GrammarRefused as refusal:
-            self.refusal = str(refusal)
+        """Take the vocabulary, before any request; one without an end refuses every grammar."""
+        self.refusal = tokens.refusal
+        if self.refusal is not None:
             return
-        self.refusal = None
         self._processes = [TrialProcess(tokens, self._limits) for _ in range(TRIAL_PROCESSES)]
         for process in self._processes:
             self._idle.put(process)
 
-    async def compile(self, field: str, source: GrammarSource) -> Grammar:
-        """Return the grammar that a field of a request contains.
+    async def translate(self, field: str, source: GrammarSource) -> TranslatedGrammar:
+        """Return the grammar that a field of a request contains, for the engine to compile.
 
         Raises `HttpError`: 400 if it is invalid, not supported, or exceeds a limit; 503 if no
-        process or thread is free for it.
+        process is free for it.
         """
         try:
-            compiler = self._compiler
-            if compiler is None:
-                raise GrammarRefused(str(self.refusal))
+            if self.refusal is not None:
+                raise GrammarRefused(self.refusal)
             trial = await self._cache.get(
                 source, lambda: asyncio.ensure_future(self._run_trial(source))
             )
             if trial.refusal:
                 raise GrammarRefused(trial.refusal)
-            return await self._compiling.run(
-                lambda: compiler.compile_translated(source, trial.translated)
-            )
+            return TranslatedGrammar(source, trial.translated)
         except GrammarRefused as refusal:
             raise errors.invalid(field, f"{field}: {refusal}", "invalid_grammar") from None
         except (NoFreeWorker, TrialUnavailable) as error:
@@ -184,11 +167,10 @@ class Grammars:
             raise errors.unavailable(message, "grammar_unavailable", retry_after_s) from None
 
     def close(self) -> None:
-        """End the child processes and the threads."""
+        """End the child processes."""
         for process in self._processes:
             process.close()
         self._trying.close()
-        self._compiling.close()
 
     async def _run_trial(self, source: GrammarSource) -> GrammarTrial:
         return await self._trying.run(lambda: self._try(source))
@@ -204,16 +186,3 @@ class Grammars:
             raise
         finally:
             self._idle.put(process)
-
-
-def _start_threads() -> ThreadPoolExecutor:
-    """Start all compile threads now: the stack size of new threads is a process-wide setting."""
-    all_started = threading.Barrier(COMPILE_THREADS)
-    default_bytes = threading.stack_size(STACK_BYTES)
-    try:
-        pool = ThreadPoolExecutor(COMPILE_THREADS, "grammar")
-        for _ in range(COMPILE_THREADS):
-            pool.submit(all_started.wait)
-    finally:
-        threading.stack_size(default_bytes)
-    return pool

@@ -1,0 +1,263 @@
+"""Executes the server's commands where the engine runs: between steps, or in other threads."""
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from pathlib import Path
+
+from specdecode_engine.adaptive.policy import DraftRefused, StageDraft, TableRefused
+from specdecode_engine.batch.request import Output, RequestRefused
+from specdecode_engine.grammar import STACK_BYTES, GrammarCompiler, GrammarRefused, TokenBytes
+from specdecode_engine.serve.engine.core import Core, EngineFailed, GrammarBusy, Load
+from specdecode_engine.serve.engine.engine_thread import EngineThread
+from specdecode_engine.serve.engine.messages import (
+    Abort,
+    Connect,
+    Ended,
+    EngineCall,
+    EngineLink,
+    Event,
+    ExchangeDraft,
+    Failed,
+    PrepareGrammars,
+    Progressed,
+    Receive,
+    Reply,
+    Started,
+    StepCommand,
+    StepOutputs,
+    Submit,
+)
+
+log = logging.getLogger(__name__)
+
+COMPILE_THREADS = 2
+COMPILE_WAIT_SECONDS = 5.0
+"""How long a request waits for a thread that compiles its grammar."""
+ALIVE_SECONDS = 1.0
+
+
+class EngineHost:
+    """An engine thread and the threads that do for it what takes long.
+
+    `send` and `stop` may be called from any thread.
+
+    Args:
+        load: builds the engine, on the engine thread.
+        emit: called with every event, on any thread.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        emit: Callable[[Event], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._load = load
+        self._emit = emit
+        self._clock = clock
+        self._stage_draft: StageDraft | None = None
+        self._started: Started | None = None
+        self._compiler: GrammarCompiler | None = None
+        self._compiling: set[str] = set()  # ids of requests whose grammar is being compiled
+        self._lock = threading.Lock()
+        self._pool = _start_threads()
+        self._thread = EngineThread(
+            self._load_core,
+            on_ready=self._report_start,
+            on_outputs=self._report_outputs,
+            on_failure=self._report_failure,
+            clock=clock,
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, call: EngineCall) -> None:
+        command = call.command
+        match command:
+            case PrepareGrammars():
+                self._pool.submit(self._prepare, call.number, command.tokens)
+            case ExchangeDraft():
+                exchange = partial(self._exchange, call.number, command.folder)
+                threading.Thread(target=exchange, name="draft", daemon=True).start()
+            case Submit() if command.has_grammars:
+                with self._lock:
+                    self._compiling.update(command.request_ids)
+                self._pool.submit(self._compile, call.number, command, self._clock())
+            case Abort():
+                with self._lock:
+                    self._compiling.difference_update(command.request_ids)
+                    self._put(call.number, command)
+            case _:
+                self._put(call.number, command)
+
+    def stop(self) -> None:
+        """End the thread after the current step."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._thread.put(self._report_end)
+        self._thread.stop()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; false when the thread is still busy after `timeout_s`."""
+        return self._thread.join(timeout_s)
+
+    async def close(self, timeout_s: float) -> bool:
+        self.stop()
+        return await asyncio.to_thread(self.join, timeout_s)
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def step_seconds(self) -> float:
+        return self._thread.step_seconds()
+
+    def latest_step(self) -> str:
+        return self._thread.latest_step()
+
+    def restart(self, error: Exception) -> bool:
+        """A thread cannot be ended from outside."""
+        return False
+
+    def _load_core(self) -> Core:
+        loaded = self._load(lambda description: self._emit(Progressed(description)))
+        core, self._stage_draft = loaded.core, loaded.stage_draft
+        self._started = Started(
+            core.context_length,
+            core.eos_token_ids,
+            loaded.model_folder,
+            loaded.table,
+            core.snapshot(),
+            json.loads(json.dumps(dict(loaded.facts), default=str)),  # in types of no library
+        )
+        return core
+
+    def _report_start(self) -> None:
+        assert self._started is not None
+        self._emit(self._started)
+        self._started = None
+
+    def _report_outputs(self, outputs: list[Output]) -> None:
+        self._emit(StepOutputs(outputs))
+
+    def _report_failure(self, error: Exception) -> None:
+        self._emit(Failed(error, self._thread.snapshot))
+
+    def _report_end(self, core: Core) -> None:
+        self._thread.take_snapshot(core)
+        self._emit(Ended(self._thread.snapshot))
+
+    def _put(self, number: int, command: StepCommand) -> None:
+        self._thread.put(partial(self._execute, number, command))
+
+    def _execute(self, number: int, command: StepCommand, core: Core) -> None:
+        value, error = None, None
+        try:
+            value = command(core)
+        except (RequestRefused, TableRefused, EngineFailed) as refusal:
+            error = refusal
+        self._reply(number, value, error)
+
+    def _reply(self, number: int, value: object = None, error: Exception | None = None) -> None:
+        if number:
+            self._emit(Reply(number, value, error))
+
+    def _prepare(self, number: int, tokens: TokenBytes) -> None:
+        """Build the compiler of a vocabulary.
+
+        The library holds the interpreter meanwhile, 0.3 s for 128 000 tokens: at the first grammar
+        it would stop all requests.
+        """
+        try:
+            self._compiler = GrammarCompiler(tokens)
+        except GrammarRefused as refusal:
+            self._reply(number, None, refusal)
+        else:
+            self._reply(number)
+
+    def _compile(self, number: int, command: Submit, queued_s: float) -> None:
+        """Compile the grammars of requests and submit them, unless they were aborted meanwhile."""
+        try:
+            if self._clock() - queued_s > COMPILE_WAIT_SECONDS:
+                raise GrammarBusy("other grammars are being compiled; try again")
+            assert self._compiler is not None, "the vocabulary was not prepared"
+            compiled = command.compile_grammars(self._compiler)
+        except GrammarBusy as refusal:
+            self._reply(number, None, refusal)
+            return
+        except GrammarRefused as refusal:
+            self._reply(number, None, RequestRefused(f"the grammar is refused: {refusal}"))
+            return
+        ids = set(command.request_ids)
+        with self._lock:
+            if ids <= self._compiling:
+                self._put(number, compiled)
+            self._compiling -= ids
+
+    def _exchange(self, number: int, folder: Path) -> None:
+        """Read a draft and copy it in pieces, each between two steps."""
+        try:
+            if self._stage_draft is None:
+                message = "this engine has no draft model that could be exchanged"
+                raise DraftRefused(message, needs_restart=True)
+            for piece in self._stage_draft(folder):
+                self._between_steps(piece)
+        except (DraftRefused, EngineFailed) as refusal:
+            self._reply(number, None, refusal)
+        except Exception as error:
+            log.exception("the draft in %s cannot be exchanged", folder)
+            self._reply(number, None, DraftRefused(f"{type(error).__name__}: {error}"))
+        else:
+            self._reply(number)
+
+    def _between_steps(self, function: Callable[[], None]) -> None:
+        """Run a function on the engine thread, and wait for its end."""
+        done: Future[None] = Future()
+
+        def run(core: Core) -> None:
+            function()
+            done.set_result(None)
+
+        self._thread.put(run)
+        while not done.done():
+            if not self._thread.is_alive():
+                raise EngineFailed("the engine has ended")
+            wait([done], ALIVE_SECONDS)
+
+
+def in_thread(load: Load, clock: Callable[[], float]) -> Connect:
+    """Return how to reach an engine in this process, in a thread of its own."""
+
+    def connect(receive: Receive) -> EngineLink:
+        loop = asyncio.get_running_loop()
+
+        def emit(event: Event) -> None:
+            # The loop may be closed when a stuck step ends after the server has left.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(receive, event)
+
+        return EngineHost(load, emit, clock)
+
+    return connect
+
+
+def _start_threads() -> ThreadPoolExecutor:
+    """Start the compile threads now: the stack size of new threads is a process-wide setting.
+
+    They are apart from those that tokenize prompts, which a slow grammar must not occupy.
+    """
+    all_started = threading.Barrier(COMPILE_THREADS)
+    default_bytes = threading.stack_size(STACK_BYTES)
+    try:
+        pool = ThreadPoolExecutor(COMPILE_THREADS, "grammar")
+        for _ in range(COMPILE_THREADS):
+            pool.submit(all_started.wait)
+    finally:
+        threading.stack_size(default_bytes)
+    return pool
