@@ -34,10 +34,30 @@ class Server:
     pid: int
 
     def cpu_s(self) -> float:
-        """Processor time of the process so far, all its threads."""
-        # The name in parentheses may hold blanks; times are the 12th and 13th field after it.
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Processor time of its processes so far, all their threads."""
+        return sum(map(_cpu_s, processes_of(self.pid)))
+
+    def memory_bytes(self) -> int:
+        """Memory of its processes; pages that they share count once."""
+        return sum(map(_memory_bytes, processes_of(self.pid)))
+
+
+def processes_of(pid: int) -> Iterator[int]:
+    """Yield a process and its descendants."""
+    yield pid
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        yield from processes_of(int(child))
+
+
+def _cpu_s(pid: int) -> float:
+    # The name in parentheses may hold blanks; times are the 12th and 13th field after it.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +70,7 @@ class Recipe:
     paths: tuple[str, ...] = ()  # to import from, besides our own
 
 
-def own_recipe(target: Path, dtype: str, most_running: int) -> Recipe:
+def own_recipe(target: Path, dtype: str, most_running: int, engine_process: str = "off") -> Recipe:
     """Our engine without a draft."""
     document = {
         "model": {"path": str(target), "served_name": "target", "dtype": dtype},
@@ -58,8 +78,9 @@ def own_recipe(target: Path, dtype: str, most_running: int) -> Recipe:
         "scheduling": {"max_running_requests": most_running, "chunked_prefill_tokens": 4096},
         "device": "cpu",
         "threads": 1,
+        "server": {"engine_process": engine_process},
     }
-    boot = target.with_name("boot.json")
+    boot = target.with_name(f"boot-{engine_process}.json")
     boot.write_text(json.dumps(document))
 
     def command(port: int) -> Sequence[str]:
