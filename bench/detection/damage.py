@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specdecode_engine.model.eagle import Eagle3Head
-from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.layers import Norm
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
@@ -88,6 +88,9 @@ class UnnormedHead(Eagle3Head):
         plain = replace(self, token_norm=nothing, hidden_norm=nothing, norm=nothing)
         return Eagle3Head.forward(plain, ids, hidden, positions, kv)
 
+    def store_kv(self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: PagedView) -> None:
+        self.forward(ids, hidden, positions, kv)
+
 
 class _NoNorm(Norm):
     def __call__(self, x: Tensor) -> Tensor:
@@ -101,6 +104,9 @@ class ShiftedHead(Eagle3Head):
         self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
     ) -> tuple[Tensor, Tensor]:
         return Eagle3Head.forward(self, ids, hidden, positions + 1, kv)
+
+    def store_kv(self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: PagedView) -> None:
+        self.forward(ids, hidden, positions, kv)
 
 
 class OtherTokenHead(Eagle3Head):

@@ -21,11 +21,14 @@ from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.draft_head import DraftHead
-from specdecode_engine.model.eagle import Eagle1Head
+from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import KVView, PagedView, ScratchView
 from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.mtp import MtpHead
+from specdecode_engine.speculate.model_drafter import ModelDrafter
 from specdecode_kernels import AttentionMetadata
+from tests.engine.whole_engine import boot_of
 
 CPU = torch.device("cpu")
 PROMPTS = {"short": (3, 14, 15, 92, 65), "long": tuple(range(40, 61)), "one": (7,)}
@@ -129,6 +132,9 @@ class RecordingHead:
     @property
     def rotary_limits(self) -> RotaryLimits:
         return self.wrapped.rotary_limits
+
+    def store_kv(self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: PagedView) -> None:
+        self.forward(ids, hidden, positions, kv)
 
     def fuse(self, features: Tensor) -> Tensor:
         return features
@@ -251,3 +257,44 @@ def test_a_head_that_knows_the_text_is_always_right(
     assert core.counters.decode.emitted_tokens == ANSWER
     assert core.counters.decode.request_steps == ANSWER // 4
     assert core.counters.decode.accepted_tokens == 3 * ANSWER // 4
+
+
+@pytest.mark.parametrize("algorithm", ["EAGLE", "EAGLE3", "MTP"])
+def test_a_prompt_leaves_the_keys_and_values_of_a_forward_and_computes_no_more(
+    checkpoints, monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    def pools_after_prompts() -> list[Tensor]:
+        core = build_poisoned(EngineBoot.model_validate(boot_of(checkpoints, algorithm, 1)))
+        for name, prompt in PROMPTS.items():
+            core.submit(Request(name, prompt, SamplingParams(0, 1, 0.0, ignore_eos=True)))
+        while core.has_work():
+            core.step()
+        drafter = core.context.drafter
+        assert isinstance(drafter, ModelDrafter)
+        assert isinstance(drafter._network, DraftHead)
+        parts = [part for group in drafter._pool.groups for part in (group.k, group.v)]
+        return [part.nan_to_num(-1.0) for part in parts]
+
+    attended = set[int]()
+    attend = PagedView.attend
+
+    def counted(self: PagedView, *arguments: Any) -> Tensor:
+        attended.add(id(self.pool))
+        return attend(self, *arguments)
+
+    monkeypatch.setattr(PagedView, "attend", counted)
+    found = pools_after_prompts()
+    assert len(attended) == 1  # the target's
+    forwards = list[int]()
+
+    def forward(
+        self: DraftHead[Any], ids: Tensor, hidden: Tensor, positions: Tensor, kv: PagedView
+    ) -> None:
+        forwards.append(len(ids))
+        self.forward(ids, hidden, positions, kv)
+
+    for head in (Eagle1Head, Eagle3Head, MtpHead):
+        monkeypatch.setattr(head, "store_kv", forward)
+    expected = pools_after_prompts()
+    assert sum(forwards) >= len(PROMPTS["long"]) - 1
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))

@@ -13,7 +13,7 @@ from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.checkpoint import Shapes, TensorStore
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.draft_config import HeadConfig
-from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import Linear, widened
 from specdecode_engine.model.linears import Linears, Placement
@@ -150,3 +150,7 @@ class DraftHead(HiddenStateHead[Config]):
         Returns:
             What `logits` takes, and what the next row reads as `hidden`; both [rows, hidden].
         """
+
+    def store_kv(self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: PagedView) -> None:
+        """Write the keys and values that `forward` would write; heads of one layer do only that."""
+        self.forward(ids, hidden, positions, kv)

@@ -19,7 +19,7 @@ from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.draft_config import HeadConfig
 from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, is_parallel
-from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows, widened
 from specdecode_engine.model.linears import Placement
@@ -79,12 +79,21 @@ class Eagle1Head(DraftHead[Eagle1Config]):
     def forward(
         self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
     ) -> tuple[Tensor, Tensor]:
-        token = functional.embedding(ids, self.embedding).to(hidden.dtype)
-        x = self.pair(torch.cat((token, hidden), dim=-1))
-        rotary = rotary_rows(self.angles, positions)
+        x, rotary = self._pair(ids, hidden), rotary_rows(self.angles, positions)
         for number, layer in enumerate(self.layers):
             x = layer(x, rotary, number, kv)
         return x, x
+
+    def store_kv(self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: PagedView) -> None:
+        if len(self.layers) > 1:
+            self.forward(ids, hidden, positions, kv)
+            return
+        rotary = rotary_rows(self.angles, positions)
+        self.layers[0].store_kv(self._pair(ids, hidden), rotary, 0, kv)
+
+    def _pair(self, ids: Tensor, hidden: Tensor) -> Tensor:
+        token = functional.embedding(ids, self.embedding).to(hidden.dtype)
+        return self.pair(torch.cat((token, hidden), dim=-1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,9 +186,7 @@ class Eagle3Head(DraftHead[Eagle3Config]):
     def forward(
         self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
     ) -> tuple[Tensor, Tensor]:
-        token = functional.embedding(ids, self.embedding).to(hidden.dtype)
-        normed_hidden = self.hidden_norm(hidden)
-        pair = torch.cat((self.token_norm(token), normed_hidden), dim=-1)
+        pair, normed_hidden = self._pair(ids, hidden)
         residual = normed_hidden if self.config.norm_before_residual else hidden
         rotary = rotary_rows(self.angles, positions)
         first, *others = self.layers
@@ -188,6 +195,19 @@ class Eagle3Head(DraftHead[Eagle3Config]):
             output = layer(output, rotary, number, kv)
         normed = self.norm(output)
         return normed, normed if self.config.norm_output else output
+
+    def store_kv(self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: PagedView) -> None:
+        if len(self.layers) > 1:
+            self.forward(ids, hidden, positions, kv)
+            return
+        pair, _ = self._pair(ids, hidden)
+        self.layers[0].attention.store_kv(pair, rotary_rows(self.angles, positions), 0, kv)
+
+    def _pair(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the first layer reads [rows, 2 * hidden], and the normed hidden states."""
+        token = functional.embedding(ids, self.embedding).to(hidden.dtype)
+        normed_hidden = self.hidden_norm(hidden)
+        return torch.cat((self.token_norm(token), normed_hidden), dim=-1), normed_hidden
 
     def logits(self, normed: Tensor) -> Tensor:
         logits, scale = widened(self.head(normed)), self.config.logit_scale

@@ -177,11 +177,29 @@ def forward_committed(
     Returns:
         Hidden states [rows, hidden] that `logits` takes, and those that a head reads next.
     """
+    hidden, view = _read_committed(network, pool, inputs)
+    return _forward(network, inputs, hidden, view)
+
+
+def store_committed(network: DraftNetwork, pool: KVCache, inputs: ForwardInputs) -> None:
+    """Write the KV of committed rows to the draft's pages, as `forward_committed` does."""
+    hidden, view = _read_committed(network, pool, inputs)
+    if isinstance(network, LanguageModel):
+        network.forward(inputs.ids, inputs.positions, view)
+    else:
+        assert hidden is not None
+        network.store_kv(inputs.ids, hidden, inputs.positions, view)
+
+
+def _read_committed(
+    network: DraftNetwork, pool: KVCache, inputs: ForwardInputs
+) -> tuple[Tensor | None, PagedView]:
+    """Return the hidden states that committed rows read, and where their KV belongs."""
     assert inputs.slot_mapping is not None
     hidden = inputs.hidden
     if hidden is not None and not isinstance(network, LanguageModel):
         hidden = network.fuse(hidden)
-    return _forward(network, inputs, hidden, PagedView(pool, inputs.slot_mapping, inputs.layout))
+    return hidden, PagedView(pool, inputs.slot_mapping, inputs.layout)
 
 
 def _forward(

@@ -58,13 +58,18 @@ class PagedView:
         params: AttentionParams = DEFAULT_ATTENTION,
     ) -> Tensor:
         slot_mapping, layout = self._placed[self.pool.in_windows(layer)]
-        self.pool.store(layer, slot_mapping, k, v)
+        self.store(layer, k, v)
         if self.ancestry is None:
             return self.pool.attend(layer, q, layout, None, params)
         # A chain reads its own rows from the pool. A tree must see the same numbers.
         k, v = self.pool.as_stored(layer, slot_mapping, k, v)
         tree_kv = TreeKV(self._by_node(k), self._by_node(v), self.ancestry)
         return self.pool.attend(layer, q, layout, tree_kv, params)
+
+    def store(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Write a layer's k and v [rows, heads, dim]."""
+        slot_mapping, _ = self._placed[self.pool.in_windows(layer)]
+        self.pool.store(layer, slot_mapping, k, v)
 
     def _by_node(self, rows: Tensor) -> Tensor:
         """Arrange rows [rows, heads, dim] as [batch, nodes, heads, dim]."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_kernels import (
     DEFAULT_ATTENTION,
     AnyWeight,
@@ -113,15 +113,24 @@ class Attention:
 
     def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
         """Map [rows, inputs] to [rows, hidden]."""
-        q, k, v, *gate = self._split(self.qkv(x))
-        if self.qk_norm is not None:
-            q, k = self.qk_norm(q, k)
-        q, k = self.ops.apply_rope(q, k, *rotary)
+        q, k, v, *gate = self._project(x, rotary)
         attended = kv.attend(layer, q, k, v, self.params)
         if gate:
             opened = by_row(torch.sigmoid, gate[0])
             attended = attended * opened.view(-1, self.q_heads, self.gate_dim)
         return self.output(attended.flatten(1))
+
+    def store_kv(self, x: Tensor, rotary: RotaryRows, layer: int, kv: PagedView) -> None:
+        """Write the keys and values of [rows, inputs], as a call does, and compute nothing else."""
+        _, k, v, *_ = self._project(x, rotary)
+        kv.store(layer, k, v)
+
+    def _project(self, x: Tensor, rotary: RotaryRows) -> Sequence[Tensor]:
+        """Return queries, keys and values [rows, heads, dim], and perhaps a gate [rows, n]."""
+        q, k, *others = self._split(self.qkv(x))
+        if self.qk_norm is not None:
+            q, k = self.qk_norm(q, k)
+        return *self.ops.apply_rope(q, k, *rotary), *others
 
     def _split(self, projected: Tensor) -> Sequence[Tensor]:
         """Split [rows, width] into q, k and v [rows, heads, dim], and perhaps a gate [rows, n]."""
@@ -176,8 +185,14 @@ class DecoderLayer:
 
     def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
         """Map the residual stream [rows, hidden] to itself; x is left as it was."""
-        read = x if self.input_norm is None else self.input_norm(x)
-        return self.finish(x, self.attention(read, rotary, layer, kv))
+        return self.finish(x, self.attention(self._read(x), rotary, layer, kv))
+
+    def store_kv(self, x: Tensor, rotary: RotaryRows, layer: int, kv: PagedView) -> None:
+        """Write the keys and values that a call would write."""
+        self.attention.store_kv(self._read(x), rotary, layer, kv)
+
+    def _read(self, x: Tensor) -> Tensor:
+        return x if self.input_norm is None else self.input_norm(x)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Add what attention gave to the residual stream [rows, hidden], then the MLP."""

@@ -23,7 +23,7 @@ from specdecode_engine.model.checkpoint import Shapes, TensorStore
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.head_order import pad_angles
-from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows
 from specdecode_engine.model.linears import Placement
@@ -81,11 +81,14 @@ class MtpModule:
         Returns:
             What is scored, and what the next row or module reads.
         """
-        parts = self.token_norm(token), self.hidden_norm(hidden)
-        x = self.projection(torch.cat(parts[::-1] if self.is_hidden_first else parts, dim=-1))
-        output = self.layer(x, rotary, layer, kv)
+        output = self.layer(self.project(token, hidden), rotary, layer, kv)
         normed = output if self.norm is None else self.norm(output)
         return normed, normed if self.is_output_normed else output
+
+    def project(self, token: Tensor, hidden: Tensor) -> Tensor:
+        """Map embeddings and hidden states [rows, hidden] to what the layer reads."""
+        parts = self.token_norm(token), self.hidden_norm(hidden)
+        return self.projection(torch.cat(parts[::-1] if self.is_hidden_first else parts, dim=-1))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -164,12 +167,20 @@ class MtpHead(DraftHead[MtpConfig]):
         self, module: int, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
     ) -> tuple[Tensor, Tensor]:
         """Run rows of one module, which has that layer of the view; see `forward`."""
-        token = self.embed(ids).to(hidden.dtype)
-        if self.token_factors is not None:
-            last = len(self.token_factors) - 1
-            token = token * self.token_factors.index_select(0, positions.clamp(max=last))
-        rotary = rotary_rows(self.angles, positions)
+        token, rotary = self._embed(ids, hidden, positions), rotary_rows(self.angles, positions)
         return self.modules[module](token, hidden, rotary, module, kv)
+
+    def store_kv(self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: PagedView) -> None:
+        module, token = self.modules[0], self._embed(ids, hidden, positions)
+        rotary = rotary_rows(self.angles, positions)
+        module.layer.store_kv(module.project(token, hidden), rotary, 0, kv)
+
+    def _embed(self, ids: Tensor, hidden: Tensor, positions: Tensor) -> Tensor:
+        token = self.embed(ids).to(hidden.dtype)
+        if self.token_factors is None:
+            return token
+        last = len(self.token_factors) - 1
+        return token * self.token_factors.index_select(0, positions.clamp(max=last))
 
     def logits(self, normed: Tensor) -> Tensor:
         return self.score(normed)

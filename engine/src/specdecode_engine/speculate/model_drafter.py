@@ -16,7 +16,7 @@ from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import DecodeBatch, Rows, Span
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.graphs.cache import GraphCache
-from specdecode_engine.model.forward import DraftNetwork, ForwardOutputs, forward_committed
+from specdecode_engine.model.forward import DraftNetwork, ForwardOutputs, store_committed
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.draft_layout import DraftLayout
@@ -117,4 +117,4 @@ class ModelDrafter:
 
     def _compute(self, rows: Rows, hidden: Tensor | None = None) -> None:
         """Compute rows of which only keys and values are needed."""
-        forward_committed(self._network, self._pool, self._layout.committed(rows, hidden))
+        store_committed(self._network, self._pool, self._layout.committed(rows, hidden))
