@@ -55,10 +55,12 @@ class DraftKvProgress:
         Args:
             required: rows that a draft needed before the step, per request.
         """
+        pending = self._pending
         for req_index, count, rows in zip(req_indices, required, most_rows, strict=True):
-            self._pending[req_index] = (
-                self._pending.get(req_index, count - self._computed[req_index]) + rows
-            )
+            known = pending.get(req_index)
+            if known is None:
+                known = count - self._computed[req_index]
+            pending[req_index] = known + rows
 
     def max_pending(self, req_indices: Items[int], required: Items[int]) -> list[int]:
         """Rows of `required` that may be missing, at least 1; exact at the first decode step."""
@@ -161,8 +163,13 @@ class HiddenStateRing:
 
     def write_rows(self, batch: DecodeBatch, hidden: Tensor) -> None:
         """Keep hidden states [B, n, width] of positions length .. length + n - 1."""
-        places = (batch.lengths[:, None] + self._offsets[: hidden.shape[1]]) % self._length
-        self._rows[batch.req_indices[:, None], places] = hidden
+        rows, lengths, req_indices = hidden.shape[1], batch.lengths, batch.req_indices
+        if rows > 1:
+            lengths = lengths[:, None] + self._offsets[:rows]
+            req_indices = req_indices[:, None]
+        places = torch.add(lengths % self._length, req_indices, alpha=self._length)
+        # In as few operations as possible: steps without draft steps do this too.
+        self._rows.view(-1, hidden.shape[2]).index_copy_(0, places.view(-1), hidden.flatten(0, 1))
 
     def read_span(self, span: Span) -> Tensor:
         """Return the hidden states [rows, width] of a span that is still kept; it may be empty."""
