@@ -101,15 +101,15 @@ def test_a_draft_model_that_nobody_verifies_drafts_seldom_and_loses_nothing(
     core = make_core(
         checkpoints, algorithm, topk, OnlyNgram(), num_steps=3, graphs={"mode": graphs}
     )
-    drafter, calls = core.context.drafter, list[int]()
+    drafter, calls = core.context.drafter, list[bool]()
     assert drafter is not None
-    draft = drafter.draft
+    keep_up = drafter.keep_up
 
-    def counted(batch: Any, sampling: Any, shape: Any) -> Any:
-        calls.append(shape.num_steps)
-        return draft(batch, sampling, shape)
+    def counted(batch: Any, sampling: Any, shape: Any) -> bool:
+        calls.append(keep_up(batch, sampling, shape))
+        return calls[-1]
 
-    monkeypatch.setattr(drafter, "draft", counted)
+    monkeypatch.setattr(drafter, "keep_up", counted)
     submit_repeating(core, 3 * KEPT_ROWS)
     steps = 0
     while core.has_work():
@@ -120,12 +120,9 @@ def test_a_draft_model_that_nobody_verifies_drafts_seldom_and_loses_nothing(
             assert drafter.is_complete(sequence.req_index)
         steps += 1
     assert core.counters.sources["ngram"].drafted > KEPT_ROWS
-    verified = core.counters.sources["model"].drafted // (core.shapes[3].num_tokens - 1)
-    # At most four rows a step are missing, and sixty-four are kept.
-    keeps_rows = algorithm != "FROZEN_KV_MTP"
-    assert keeps_rows <= len(calls) - verified <= (steps - verified) // 8 + 1
-    if algorithm != "MTP_CHAIN":  # whose modules are one forward each
-        assert calls.count(1) == len(calls) - verified
+    if algorithm != "FROZEN_KV_MTP":  # which keeps no rows
+        # At most four rows a step are missing, and sixty-four are kept.
+        assert 1 <= sum(calls) <= steps // 8 + 1
 
 
 def test_a_step_without_a_match_verifies_the_draft_model_s_tokens(checkpoints) -> None:

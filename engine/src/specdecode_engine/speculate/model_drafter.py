@@ -91,10 +91,11 @@ class ModelDrafter:
         return self._builder.expand(batch, sampling, shape, outputs, draft_step)
 
     def keep_up(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> bool:
-        if not self._pending.must_catch_up(batch, self._required_rows(batch), shape.path_length):
-            return False
-        self.draft(batch, sampling, DraftShape.of(1, shape.topk))
-        return True
+        required = self._required_rows(batch)
+        is_current = self._pending.catch_up_whole(batch, required, shape.path_length)
+        if is_current:
+            self._layout.count_computed(batch)
+        return is_current
 
     def update_after_verify(
         self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
