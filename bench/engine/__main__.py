@@ -17,6 +17,7 @@ from engine.crossing import measure_crossing
 from engine.implementations import FULL as FULL_TURNS
 from engine.implementations import QUICK as QUICK_TURNS
 from engine.implementations import measure_implementations
+from engine.joining import measure_joining
 from engine.limits import extent, measure_limits
 from peers.host_step import measure_host_steps
 from peers.idle import MachineBusy, wait_until_idle
@@ -26,7 +27,9 @@ from radix.timing import measure as measure_radix
 
 HEADLINE, OTHER = "float32", "bfloat16"
 PAGE_SIZE = 16
-SECTIONS = ("host", "limits", "versus", "adaptive", "algorithms", "crossing", "implementations")
+SECTIONS = (
+    "host", "limits", "joining", "versus", "adaptive", "algorithms", "crossing", "implementations",
+)  # fmt: skip
 QUICK_SECTIONS = ("host", "limits", "versus", "adaptive")
 
 
@@ -68,6 +71,8 @@ def _measure(
         yield {"prefix_match_us": prefix["match_us"], "scheduler_us": rounds}
     elif section == "limits":
         yield measure_limits(extent(is_quick=quick))
+    elif section == "joining":
+        yield {"joining": measure_joining(3 if quick else 7)}
     elif section == "adaptive":
         yield {"adaptive": measure_adaptive(QUICK_ADAPTIVE if quick else FULL_ADAPTIVE)}
     elif section == "implementations":

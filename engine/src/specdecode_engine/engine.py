@@ -272,6 +272,8 @@ class EngineCore:
         if step.decision is None:
             self.counters.prompt_tokens += step.prompt_tokens
             self.counters.prefill_seconds += seconds
+            busy_s = step.timing.busy_seconds()
+            self.scheduler.prefill_pace.observe_chunk(step.prompt_tokens, busy_s, step.decoding)
             if health is not None and health.is_unfit:
                 health.account(seconds, is_probe=step.feeds_draft)
             return
@@ -291,6 +293,8 @@ class EngineCore:
         shape = self.shapes[step.decision.num_steps]
         feedback = make_feedback(step, shape, results, outputs)
         self.counters.learn(feedback)
+        if is_alone:
+            self.scheduler.prefill_pace.observe_step(batch_size, feedback.seconds)
         if not step.decision.reason.is_of_unfit_draft:
             self.scheduler.policy.observe(feedback)
         drafter, first = self.context.drafter, NO_PROPOSALS

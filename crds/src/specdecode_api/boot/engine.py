@@ -151,7 +151,18 @@ class SchedulingBoot(FileRecord):
         description="Maximum number of queued requests; a further one is answered with 429.",
     )
     chunked_prefill_tokens: int = Field(
-        default=512, ge=1, le=1_000_000, description="Prompt tokens that are prefilled per step."
+        default=512,
+        ge=1,
+        le=1_000_000,
+        description="Prompt tokens that are prefilled per step, at most.",
+    )
+    prefill_delay_steps: float = Field(
+        default=1.5,
+        ge=0,
+        le=1000,
+        description="Time that prefilled prompt tokens may add to a step in which requests decode, "
+        "in decode steps of the same batch size: fewer are prefilled if they take longer, but at "
+        "least 16. 0: no bound.",
     )
     overlap: bool | None = Field(
         default=None,

@@ -54,6 +54,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--max-running-requests", "scheduling.max_running_requests", int),
     ("--max-queued-requests", "scheduling.max_queued_requests", int),
     ("--chunked-prefill-size", "scheduling.chunked_prefill_tokens", int),
+    ("--prefill-delay-steps", "scheduling.prefill_delay_steps", float),
     ("--host", "server.host", str),
     ("--port", "server.port", int),
     ("--management-port", "server.management_port", int),

@@ -10,6 +10,7 @@ from specdecode_engine.batch.request import FinishReason, QueueFull, Request, Re
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
 from specdecode_engine.schedule.pages import PageAllocator, WindowLimits, WindowPages
 from specdecode_engine.schedule.prefill_budget import share_budget
+from specdecode_engine.schedule.prefill_pace import PrefillPace
 from specdecode_engine.schedule.prefix_cache import Node, PrefixCache
 
 
@@ -28,6 +29,7 @@ class Limits:
     max_draft_tokens: int
     page_size: int
     pages: int
+    prefill_delay_steps: float = 0.0  # as of `PrefillPace`
     lag_tokens: int = 0  # tokens that a step in flight may add before the host knows
     window: int | None = None  # positions seen by layers that keep their rows in window pages
     window_pages: int = 0  # window page 0 included
@@ -77,6 +79,7 @@ class Scheduler:
         self.draft_health = draft_health  # None: the draft is not tested, or there is none
         self.has_fallback = has_fallback  # whether NGRAM drafts where the draft model does not
         self.cache = cache
+        self.prefill_pace = PrefillPace(limits.chunk_tokens, limits.prefill_delay_steps)
         self.pages = PageAllocator(limits.pages, limits.page_size)
         self.windows: WindowPages | None = None
         if limits.window is not None:
@@ -135,7 +138,7 @@ class Scheduler:
         """Choose the chunks and the decode batch of this step and take the pages they need."""
         decoding = self._reserve_decode()
         self._admit()
-        chunks = self._cut_chunks()
+        chunks = self._cut_chunks(len(decoding))
         self._move_windows(chunks, decoding)
         kv_tokens = sum(sequence.computed for sequence in decoding)
         decision = self._decide(decoding, kv_tokens) if decoding else None
@@ -359,12 +362,12 @@ class Scheduler:
             assert sequence.req_index is not None
             windows.extend(sequence.req_index, sequence.pages, rows)
 
-    def _cut_chunks(self) -> tuple[PrefillChunk, ...]:
+    def _cut_chunks(self, decoding: int) -> tuple[PrefillChunk, ...]:
         prompts = [s for s in self.running if s.computed < s.prefill_end]
         if not prompts:
             return ()
         missing = [len(sequence.tokens) - sequence.computed for sequence in prompts]
-        shares = share_budget(missing, self.limits.chunk_tokens)
+        shares = share_budget(missing, self.prefill_pace.tokens(decoding))
         return tuple(
             PrefillChunk(sequence, sequence.computed, sequence.computed + count)
             for sequence, count in zip(prompts, shares, strict=True)

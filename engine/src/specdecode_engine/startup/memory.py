@@ -158,6 +158,7 @@ def _limits(config: EngineConfig, chosen: MemoryPlan) -> Limits:
         max_running=boot.scheduling.max_running_requests,
         max_queued=boot.scheduling.max_queued_requests,
         chunk_tokens=boot.scheduling.chunked_prefill_tokens,
+        prefill_delay_steps=boot.scheduling.prefill_delay_steps,
         context_length=config.context_length,
         max_draft_tokens=sizes.max_draft_tokens,
         page_size=boot.memory.page_size,

@@ -54,6 +54,7 @@ class InFlightStep:
     decision: Decision | None = None  # None for the prefill part
     kv_tokens: int = 0  # of the decode batch at launch
     prompt_tokens: int = 0  # of the prefill chunks
+    decoding: int = 0  # requests that decode in the forward of the prefill chunks
     feeds_draft: bool = True  # of the prefill chunks; see `SchedulerOutput`
     num_verify_rows: tuple[int, ...] = ()  # of the decode batch, as in `SchedulerOutput`
     rows: int = 0  # that the target computed of the decode batch

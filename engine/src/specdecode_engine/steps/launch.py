@@ -89,6 +89,7 @@ class Launcher:
                     table,
                     share,
                     prompt_tokens=prompt_tokens,
+                    decoding=len(plan.decoding),
                     feeds_draft=plan.prompts_feed_draft,
                 ),
             )
