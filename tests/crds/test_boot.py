@@ -80,6 +80,7 @@ EVERYTHING = {
         "max_running_requests": 2,
         "max_queued_requests": 0,
         "chunked_prefill_tokens": 16,
+        "prefill_delay_steps": 2.5,
         "overlap": False,
     },
     "server": {
