@@ -13,6 +13,7 @@ REACHED_ONLY_HERE = {
     ("model", "implementation"): "transformers",
     ("model", "return_routed_experts"): True,
     ("memory", "max_total_tokens"): 4096,
+    ("scheduling", "prefill_delay_steps"): 3.0,
     ("server", "max_body_bytes"): 65536,
     ("server", "request_headers_timeout_seconds"): 5.0,
     ("server", "request_body_timeout_seconds"): 600.0,
