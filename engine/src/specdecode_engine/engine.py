@@ -280,8 +280,7 @@ class EngineCore:
         batch_size = len(step.sequences)
         accepted = [len(result[1]) - 1 for result in results]
         verified = [result[2] - 1 for result in results]
-        is_alone = step.is_alone
-        self.counters.mixed_steps += not is_alone
+        self.counters.mixed_steps += not step.is_alone
         drafts = [result[5] for result in results]
         drafted = [draft.tokens for draft in drafts]
         self.counters.count(step.decision, drafted, verified, accepted, seconds)
@@ -293,7 +292,7 @@ class EngineCore:
         shape = self.shapes[step.decision.num_steps]
         feedback = make_feedback(step, shape, results, outputs)
         self.counters.learn(feedback)
-        if is_alone:
+        if step.is_alone:
             self.scheduler.prefill_pace.observe_step(batch_size, feedback.seconds)
         if not step.decision.reason.is_of_unfit_draft:
             self.scheduler.policy.observe(feedback)

@@ -87,7 +87,7 @@ class _ChunkCost:
             self._slope = covariance / variance
 
     def most_tokens(self, limit_s: float, at_most: int) -> int:
-        """Return the tokens of the largest chunk within the limit, or of one that is two thirds fixed."""
+        """Return the tokens of the largest chunk within the limit, or of one two thirds fixed."""
         mean, seconds = self._tokens / self._weight, self._seconds / self._weight
         proportional = seconds / mean
         slope = proportional if self._slope is None else min(max(self._slope, 0.0), proportional)
