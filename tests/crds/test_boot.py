@@ -92,6 +92,7 @@ EVERYTHING = {
         "drain_seconds": 0.5,
         "max_body_bytes": 65536,
         "step_timeout_seconds": 60,
+        "engine_process": "on",
         "api_key_path": "/keys",
         "router_token_path": "/tokens",
         "owner": "3f6c",
