@@ -156,7 +156,7 @@ def arrangement(kind: Kind, pods: int) -> str:
 def cell(kind: Kind, world: World, pods: int, found: Mapping[str, Outcome]) -> dict[str, object]:
     """The figures of a cell; None for what has not run. `minutes` and `reasons`: of equal arms.
 
-    `undecided_10pct`: a real effect, 10 % in a nasty world, is undecided.
+    `cannot_tell`: a real effect, 10 % in a nasty world, is undecided.
     """
     equal = found.get("equal", NOTHING)
     loss, gain = ("loss_10pct", "gain_10pct") if world.is_nasty else ("loss_3pct", "gain_5pct")
@@ -170,7 +170,7 @@ def cell(kind: Kind, world: World, pods: int, found: Mapping[str, Outcome]) -> d
         "false_rollback_upper": _upper(equal, Verdict.ROLL_BACK),
         "false_promote": _share(found, "equal", Verdict.PROMOTE),
         "false_promote_upper": _upper(equal, Verdict.PROMOTE),
-        "undecided_10pct": round(sum(known) / 2.0, 4) if len(known) == 2 else None,
+        "cannot_tell": round(sum(known) / 2.0, 4) if len(known) == 2 else None,
         **{
             f"{case.name}_{'found' if case.right is Verdict.ROLL_BACK else 'promoted'}": _share(
                 found, case.name, case.right

@@ -34,7 +34,7 @@ from specdecode_operator.judge.trial_evidence import ROLES, column_of, row_of
 ROOT = Path(__file__).resolve().parents[2]
 BY_NAME = {world.name: world for world in WORLDS}
 CELL_KEYS = {
-    "arrangement", "n", "false_rollback", "false_promote", "undecided_10pct", "loss_3pct_found",
+    "arrangement", "n", "false_rollback", "false_promote", "cannot_tell", "loss_3pct_found",
     "gain_5pct_promoted", "equal_edit_promoted", "broken_requests",
 }  # fmt: skip
 
@@ -309,7 +309,7 @@ def test_a_cell_reports_shares_with_their_upper_bounds():
     figures = cell(Kind.TURNS, BY_NAME["mix"], 4, found)
     assert figures.keys() > CELL_KEYS
     assert figures["arrangement"] == "crossover"
-    assert (figures["loss_10pct_found"], figures["undecided_10pct"]) == (0.9, 0.1)
+    assert (figures["loss_10pct_found"], figures["cannot_tell"]) == (0.9, 0.1)
     assert wilson(0, 500) == pytest.approx(0.0076, abs=1e-4)
     assert wilson(10, 500) == pytest.approx(0.0365, abs=1e-3)
 
@@ -356,7 +356,7 @@ def test_figures_of_what_has_not_run_are_missing():
     figures = cell(Kind.TURNS, BY_NAME["wave"], 1, {})
     assert figures["false_rollback"] is None
     assert figures["broken_requests"] is None
-    assert figures["undecided_10pct"] is None
+    assert figures["cannot_tell"] is None
 
 
 def test_the_last_line_is_the_result():
