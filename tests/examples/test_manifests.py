@@ -49,7 +49,10 @@ def apply(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apply]:
 
         for definition in (ROOT / "crds").glob("specdecode.io_*.yaml"):
             run("apply", "--server-side", "-f", str(definition))
-        run("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        for name in run("get", "crd", "--output=name").split():
+            # Conditions are absent at first, on which --for=condition ends with an error.
+            status = "jsonpath={.status.conditions[?(@.type=='Established')].status}=True"
+            run("wait", f"--for={status}", name, "--timeout=60s")
         words = ("apply", "--server-side", "--validate=strict", "--namespace", "default", "-f", "-")
         yield lambda text: run(*words, given=text)
 

@@ -8,8 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tests.engine.serve.conftest import EXAMPLES, RunningServer, wait_until
 from tests.engine.serve.echo_process import EchoProcess
 
 BODY = {"prompt": "the quick brown fox", "temperature": 0, "ignore_eos": True}
+SLICE_SECONDS = 0.005
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
@@ -148,9 +150,25 @@ def read_stream(url: str, path: str, body: dict[str, Any], begun: list[str]) -> 
         assert response.status_code == 200
         for line in response.iter_lines():
             lines.append(line)
-            if '"text":' in line or '"delta":' in line:
+            if '"choices":' in line or '"delta":' in line:  # every response has a "text"
                 begun.append(path)
     return [line for line in lines if line]
+
+
+def stopped_streams(
+    engine: Engine, pool: ThreadPoolExecutor, bodies: dict[str, dict[str, Any]]
+) -> list[Future[list[str]]]:
+    """Begin streams and stop the engine: it runs in slices, or one could end before both begin."""
+    process, begun = engine_of(engine.process.pid), list[str]()
+    streams = [pool.submit(read_stream, engine.url, *each, begun) for each in bodies.items()]
+    ends_s = time.monotonic() + 60
+    while set(begun) != set(bodies):
+        assert time.monotonic() < ends_s
+        os.kill(process, signal.SIGCONT)
+        time.sleep(SLICE_SECONDS)
+        os.kill(process, signal.SIGSTOP)
+        assert httpx.get(engine.url + "/live", timeout=10).status_code == 200
+    return streams
 
 
 def test_a_killed_engine_ends_open_streams_and_finishes_waiting_requests(
@@ -165,11 +183,8 @@ def test_a_killed_engine_ends_open_streams_and_finishes_waiting_requests(
         "/v1/completions": BODY | {"max_tokens": 1900},
         "/v1/responses": {"input": "hello", "max_output_tokens": 1900, "ignore_eos": True},
     }
-    begun: list[str] = []
     with ThreadPoolExecutor(16) as pool:
-        streams = [pool.submit(read_stream, engine.url, *each, begun) for each in bodies.items()]
-        wait_until(lambda: set(begun) == set(bodies), 30)
-        os.kill(before, signal.SIGSTOP)  # neither stream can end before the others wait
+        streams = stopped_streams(engine, pool, bodies)
         waiting = [pool.submit(engine.text, max_tokens=40) for _ in range(6)]
         whole = pool.submit(
             httpx.post, engine.url + "/v1/completions", json=BODY | {"max_tokens": 3}, timeout=60
