@@ -219,6 +219,7 @@ def _unguarded(
     scene.patch({"speculation": {"numSteps": num_steps, "adaptive": adaptive}})
     scene.settle()
     scene.patch({"rollout": QUICK})
+    scene.settle()  # an edit that the operator sees together with its guard is not tried
 
 
 def _verdict(scene: Scene, wait_s: float = WAIT_S) -> Ended:
