@@ -6,7 +6,6 @@ whole chunks. CPU times per thread; a delay counts in decode steps of the stream
 
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +14,9 @@ import torch
 from tqdm import tqdm
 
 from engine.epsilon_pair import STRONG, Size, write_pair
+from engine.limits import cpu_seconds
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.batch.request import Request, SamplingParams
+from specdecode_engine.batch.request import Output, Request, SamplingParams
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.startup.build import build_core
 
@@ -82,7 +82,8 @@ def _join(core: EngineCore, joined: Joined) -> None:
     begun = set[str]()
     while len(begun) < STREAMS:
         begun |= {output.request_id for output in core.step()}
-    alone_s = statistics.median(_seconds(core) for _ in range(ALONE_STEPS))
+    threads = torch.get_num_threads()
+    alone_s = statistics.median(cpu_seconds(core.step, threads) for _ in range(ALONE_STEPS))
     core.submit(_request("joining", PROMPT_TOKENS, 2))
     took_s = list(_until_first_token(core))
     joined.first_token_s.append(sum(took_s))
@@ -99,15 +100,6 @@ def _request(name: str, tokens: int, max_tokens: int) -> Request:
 
 def _until_first_token(core: EngineCore) -> Iterator[float]:
     """Yield the time of each step until the joining request has an output."""
-    while True:
-        began_s = time.process_time()
-        outputs = core.step()
-        yield (time.process_time() - began_s) / torch.get_num_threads()
-        if any(output.request_id == "joining" for output in outputs):
-            return
-
-
-def _seconds(core: EngineCore) -> float:
-    began_s = time.process_time()
-    core.step()
-    return (time.process_time() - began_s) / torch.get_num_threads()
+    outputs = list[Output]()
+    while not any(output.request_id == "joining" for output in outputs):
+        yield cpu_seconds(lambda: outputs.extend(core.step()), torch.get_num_threads())

@@ -131,7 +131,7 @@ class LinearLayers:
                 inputs: torch.randn(rows, inputs).to(DTYPES[self._dtype])
                 for inputs in {weight.shape[1] for weight in self._weights}
             }
-            taken_s = min(_seconds(lambda x=x: self._map(x), threads) for _ in range(RUNS))  # type: ignore[misc]
+            taken_s = min(cpu_seconds(lambda x=x: self._map(x), threads) for _ in range(RUNS))  # type: ignore[misc]
             limit_s = sum(linear_limit_s(weight, rows, floors) for weight in self._weights)
             yield f"linear{rows}_of_limit", self._dtype, limit_s / taken_s
 
@@ -206,12 +206,12 @@ class EngineSteps:
     def step_s(self, batch: int, threads: int) -> float:
         with decoding(self._core, batch, 32):
             self._core.step()
-            return min(_seconds(self._core.step, threads) for _ in range(self._extent.steps))
+            return min(cpu_seconds(self._core.step, threads) for _ in range(self._extent.steps))
 
     def _prefill_s(self, tokens: int, threads: int) -> float:
         prompt = tuple(3 + n % 251 for n in range(tokens))
         self._core.submit(Request("prefill", prompt, SamplingParams(0, 2, 0.0, ignore_eos=True)))
-        taken_s = _seconds(self._core.step, threads)
+        taken_s = cpu_seconds(self._core.step, threads)
         while self._core.has_work():
             self._core.step()
         return taken_s
@@ -240,7 +240,8 @@ def prefill_operations(size: Size, tokens: int) -> float:
     return 2 * (tokens * (size.streamed - head) + head) + attention
 
 
-def _seconds(run: Callable[[], object], threads: int) -> float:
+def cpu_seconds(run: Callable[[], object], threads: int) -> float:
+    """Return the CPU time per thread that a call takes."""
     began_s = time.process_time()
     run()
     return (time.process_time() - began_s) / threads

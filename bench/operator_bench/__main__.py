@@ -6,11 +6,14 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+from localnode.controlplane import ApiServer
 from localnode.progress import step
 from operator_bench import measures
-from operator_bench.api import connect
+from operator_bench.api import Api, connect
 from operator_bench.decisions import decision_delay
 from operator_bench.long_trial import DURATION_S, long_trial
 from operator_bench.process import OperatorProcess
@@ -28,6 +31,7 @@ from operator_bench.world import (
 RESOURCES = 500
 MANY, MANY_QUICK = 5000, 1000
 NEVER_S = 86400.0
+COLLECTOR = ("garbage-collector-controller",)
 TRIALS, TRIALS_QUICK = 24, 8
 LONG_QUICK_S = 900.0
 """Of the long trial, simulated."""
@@ -74,104 +78,90 @@ def main() -> int:
     return 0
 
 
-async def _with_trials(folder: Path, trials: int) -> measures.Figures:
-    """What needs engines that report requests."""
-    plane_folder = folder / "trials"
-    with control_plane(plane_folder, ("garbage-collector-controller",)) as server:
-        kubeconfig = operator_kubeconfig(server, plane_folder)
-        operator = OperatorProcess.describe(kubeconfig, plane_folder / "operator.log", 300)
+@asynccontextmanager
+async def _plane(
+    folder: Path, controllers: tuple[str, ...] = COLLECTOR, resync_s: float = 300.0
+) -> AsyncIterator[tuple[ApiServer, Api, OperatorProcess]]:
+    """Start a control plane; the operator is to be started, and is killed at the end."""
+    with control_plane(folder, controllers) as server:
+        kubeconfig = operator_kubeconfig(server, folder)
+        operator = OperatorProcess.describe(kubeconfig, folder / "operator.log", resync_s)
         async with connect(server) as api:
             try:
-                await operator.start()
-                with step(f"{trials} trials of a draft that does not fit"):
-                    return await decision_delay(api, trials)
+                yield server, api, operator
             finally:
                 operator.kill()
+
+
+async def _with_trials(folder: Path, trials: int) -> measures.Figures:
+    """What needs engines that report requests."""
+    async with _plane(folder / "trials") as (_, api, operator):
+        await operator.start()
+        with step(f"{trials} trials of a draft that does not fit"):
+            return await decision_delay(api, trials)
 
 
 async def _recommending(folder: Path, engines: int, window_s: float) -> measures.Figures:
     """What engines in mode Recommend cost a whole operator."""
     plane_folder = folder / "recommending"
-    with control_plane(plane_folder, ("garbage-collector-controller",)) as server:
-        kubeconfig = operator_kubeconfig(server, plane_folder)
-        operator = OperatorProcess.describe(kubeconfig, plane_folder / "operator.log", 300)
+    async with _plane(plane_folder) as (_, api, operator):
         operator.callbacks = plane_folder / "callbacks.jsonl"
-        async with connect(server) as api:
-            try:
-                await operator.start()
-                with step(f"{engines} engines in mode Recommend"):
-                    return await recommending_operator(api, operator, engines, window_s)
-            finally:
-                operator.kill()
+        await operator.start()
+        with step(f"{engines} engines in mode Recommend"):
+            return await recommending_operator(api, operator, engines, window_s)
 
 
 async def _with_kubelet(folder: Path, count: int) -> measures.Figures:
     """What needs pods that get ready."""
-    plane_folder = folder / "workloads"
-    with control_plane(plane_folder, WORKLOADS) as server:
-        kubeconfig = operator_kubeconfig(server, plane_folder)
-        operator = OperatorProcess.describe(kubeconfig, plane_folder / "operator.log", 300)
-        async with connect(server) as api, watching(api, NAMESPACE) as seen:
-            try:
-                with step("start a simulated kubelet and the operator"):
-                    await start_kubelet(server, api)
-                    await operator.start()
-                with step(f"{count} resources until they are ready"):
-                    return await measures.readiness(api, seen, count)
-            finally:
-                operator.kill()
+    async with (
+        _plane(folder / "workloads", WORKLOADS) as (server, api, operator),
+        watching(api, NAMESPACE) as seen,
+    ):
+        with step("start a simulated kubelet and the operator"):
+            await start_kubelet(server, api)
+            await operator.start()
+        with step(f"{count} resources until they are ready"):
+            return await measures.readiness(api, seen, count)
 
 
 async def _bursts(folder: Path, is_quick: bool) -> measures.Figures:
     """What the operator and a plain client write to the API server, in turns."""
-    plane_folder = folder / "bursts"
-    with control_plane(plane_folder, ("garbage-collector-controller",)) as server:
-        kubeconfig = operator_kubeconfig(server, plane_folder)
-        operator = OperatorProcess.describe(kubeconfig, plane_folder / "operator.log", NEVER_S)
-        turns, count = (3, 60) if is_quick else (7, 100)
-        async with connect(server) as api, watching(api, NAMESPACE) as seen:
-            try:
-                await measures.api_limit(api, 30)  # the first ones are slower
-                with step(f"{turns} bursts of {count} resources"):
-                    return await measures.bursts(api, seen, operator, turns, count)
-            finally:
-                operator.kill()
+    turns, count = (3, 60) if is_quick else (7, 100)
+    async with (
+        _plane(folder / "bursts", resync_s=NEVER_S) as (_, api, operator),
+        watching(api, NAMESPACE) as seen,
+    ):
+        await measures.api_limit(api, 30)  # the first ones are slower
+        with step(f"{turns} bursts of {count} resources"):
+            return await measures.bursts(api, seen, operator, turns, count)
 
 
 async def _alone(folder: Path, is_quick: bool, resources: int, many: int) -> measures.Figures:
     """What is between the operator and the API server alone."""
-    plane_folder = folder / "alone"
-    with control_plane(plane_folder, ("garbage-collector-controller",)) as server:
-        kubeconfig = operator_kubeconfig(server, plane_folder)
-        log = plane_folder / "operator.log"
-        operator = OperatorProcess.describe(kubeconfig, log, NEVER_S)
-        async with connect(server) as api:
-            try:
-                await operator.start()
-                async with watching(api, NAMESPACE) as seen:
-                    with step("resources one by one"):
-                        figures = await measures.creation(api, seen, 30 if is_quick else 100)
-                    with step(f"up to {resources} resources"):
-                        await measures.fill(api, seen, operator, resources)
-                with step("at rest"):
-                    figures |= await measures.steady(api, operator, 6.0 if is_quick else 60.0)
-                operator.resync_s = 8.0 if is_quick else 60.0
-                with step("restart"):
-                    figures |= await measures.restart(api, operator, resources)
-                with step("at rest, with a resync"):
-                    idle = figures["steady_idle_cpu_share"]
-                    assert idle is not None
-                    figures |= await measures.resyncs(api, operator, idle)
-                if many > resources:
-                    operator.kill()
-                    operator.resync_s = NEVER_S
-                    await operator.start()
-                    async with watching(api, NAMESPACE) as seen:
-                        with step(f"{many} resources"):
-                            window_s = 6.0 if is_quick else 60.0
-                            figures |= await measures.survival(api, seen, operator, many, window_s)
-            finally:
-                operator.kill()
+    async with _plane(folder / "alone", resync_s=NEVER_S) as (_, api, operator):
+        await operator.start()
+        async with watching(api, NAMESPACE) as seen:
+            with step("resources one by one"):
+                figures = await measures.creation(api, seen, 30 if is_quick else 100)
+            with step(f"up to {resources} resources"):
+                await measures.fill(api, seen, operator, resources)
+        with step("at rest"):
+            figures |= await measures.steady(api, operator, 6.0 if is_quick else 60.0)
+        operator.resync_s = 8.0 if is_quick else 60.0
+        with step("restart"):
+            figures |= await measures.restart(api, operator, resources)
+        with step("at rest, with a resync"):
+            idle = figures["steady_idle_cpu_share"]
+            assert idle is not None
+            figures |= await measures.resyncs(api, operator, idle)
+        if many > resources:
+            operator.kill()
+            operator.resync_s = NEVER_S
+            await operator.start()
+            async with watching(api, NAMESPACE) as seen:
+                with step(f"{many} resources"):
+                    window_s = 6.0 if is_quick else 60.0
+                    figures |= await measures.survival(api, seen, operator, many, window_s)
     return figures
 
 

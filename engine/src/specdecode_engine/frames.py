@@ -6,9 +6,14 @@ from collections.abc import Iterator
 LENGTH_BYTES = 8
 
 
+def framed(data: bytes) -> bytes:
+    """Put the length before bytes."""
+    return len(data).to_bytes(LENGTH_BYTES, "big") + data
+
+
 def send_frame(channel: socket.socket, data: bytes) -> None:
     """Send bytes with their length before them."""
-    channel.sendall(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+    channel.sendall(framed(data))
 
 
 def receive_frame(channel: socket.socket) -> bytes | None:

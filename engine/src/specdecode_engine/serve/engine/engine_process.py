@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import cast
 
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.frames import LENGTH_BYTES, take_frames
+from specdecode_engine.frames import framed, take_frames
 from specdecode_engine.serve.engine.child import (
     PROGRAM,
     FromEngine,
@@ -84,8 +84,7 @@ class Channel(asyncio.Protocol):
     def send(self, message: ToEngine) -> None:
         """Send a message; one to a process that is gone is lost."""
         assert self._transport is not None
-        frame = pickle.dumps(message)
-        self._transport.write(len(frame).to_bytes(LENGTH_BYTES, "big") + frame)
+        self._transport.write(framed(pickle.dumps(message)))
 
     def close(self) -> None:
         assert self._transport is not None
