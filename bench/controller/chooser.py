@@ -2,13 +2,13 @@
 
 from typing import Protocol
 
-from specdecode_engine.adaptive.policy import Decision, Feedback, Requests
+from specdecode_engine.adaptive.policy import Decision, Feedback
 
 
 class Chooser(Protocol):
     """Chooses the depth of a step and learns from its result."""
 
-    def decide(self, batch_size: int, kv_tokens: int, requests: Requests = ()) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Choose for a batch; see `AdaptivePolicy.decide`."""
         ...
 

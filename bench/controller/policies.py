@@ -1,7 +1,7 @@
 """Every policy that is compared, built fresh for a machine."""
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from controller.chooser import Chooser
 from controller.loads import DEEPEST
@@ -34,9 +34,9 @@ def all_policies() -> dict[str, Build]:
     """Name → how to build it for a machine and a seed."""
     depths = range(DEEPEST + 1)
     return {
-        GOODPUT: lambda profile, seed: _goodput(profile, points(profile)),
+        GOODPUT: lambda profile, seed: _goodput(profile, _points(profile)),
         "goodput, costs off by 20 %": lambda profile, seed: _goodput(
-            profile, points(profile, seed)
+            profile, _spoil(_points(profile), seed)
         ),
         "goodput, no costs": lambda profile, seed: _goodput(profile, ()),
         "ema v1": lambda profile, seed: ema_v1(),
@@ -65,31 +65,28 @@ def _goodput(profile: Profile, points: Iterable[CostPoint]) -> Chooser:
     return GoodputPolicy(table(), CostModel(points), START)
 
 
-def points(
-    profile: Profile, seed: int | None = None, sizes: Iterable[int] = SIZES
-) -> Iterator[CostPoint]:
-    """Yield what profiling at start measures: whole drafts verified, and their roots alone.
+def _points(profile: Profile) -> tuple[CostPoint, ...]:
+    """What profiling at start measures, without error."""
+    return tuple(
+        CostPoint(size, steps, size * kv, profile.seconds(size, steps, size * kv))
+        for size in SIZES
+        for steps in table().candidates()
+        for kv in PROFILED_KV
+    )
 
-    Args:
-        seed: makes each part of a step wrong by up to `TABLE_ERROR`: the target's time by rows, and
-            drafting by batch size and draft steps.
-    """
+
+def _spoil(points: Iterable[CostPoint], seed: int) -> tuple[CostPoint, ...]:
+    """Make each cell wrong by up to `TABLE_ERROR`, its KV part along with it."""
     draw = random.Random(f"costs {seed}")
     errors: dict[tuple[int, int], float] = {}
-
-    def error(at: int, steps: int = -1) -> float:
-        if seed is None:
-            return 1.0
-        return errors.setdefault((at, steps), 1.0 + draw.uniform(-TABLE_ERROR, TABLE_ERROR))
-
-    for size in sizes:
-        for steps in table().candidates():
-            for rows in sorted({size, size * (steps + 1)}):
-                parts_s = error(rows) * profile.target_s(rows)
-                parts_s += error(size, steps) * profile.drafting_s(size, steps)
-                for kv in PROFILED_KV:
-                    seconds = parts_s + profile.kv_token_s * size * kv
-                    yield CostPoint(size, steps, size * kv, seconds, rows)
+    spoilt = []
+    for point in points:
+        cell = point.batch_size, point.num_steps
+        if cell not in errors:
+            errors[cell] = 1.0 + draw.uniform(-TABLE_ERROR, TABLE_ERROR)
+        seconds = point.seconds * errors[cell]
+        spoilt.append(CostPoint(point.batch_size, point.num_steps, point.kv_tokens, seconds))
+    return tuple(spoilt)
 
 
 def _throughput_aware(profile: Profile, candidates: tuple[int, ...]) -> Chooser:

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from controller.chooser import Chooser
-from controller.loads import DEEPEST, Crowd, Segment
+from controller.loads import DEEPEST, Segment
 from controller.profiles import Profile
 from controller.rivals.clairvoyant import Clairvoyant
 from controller.scenarios import Scenario
 from specdecode_engine.adaptive.policy import Feedback, Reason, StaticPolicy
-from specdecode_engine.adaptive.request_acceptance import RequestAcceptance
 
 TIME_NOISE = 0.04  # standard deviation of the logarithm
 SPIKE_CHANCE, SPIKE = 0.005, 4.0
@@ -82,8 +81,6 @@ class World:
         self._random = random.Random(f"{profile.name} {scenario.name} {seed}")
         self._known: dict[tuple[int, int, int], Moment] = {}
         self._truths: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
-        most = max(size for segment in scenario.segments for size in segment.sizes)
-        self._requests = [RequestAcceptance(DEEPEST) for _ in range(most)]
         self._weights = [
             [[crowd.lengths() for crowd in mood] for mood in segment.moods]
             for segment in scenario.segments
@@ -98,34 +95,25 @@ class World:
         for moment in self._moments(tally):
             if isinstance(policy, Clairvoyant):
                 policy.see(moment.batch_size, *self._truth(moment))
-            size = moment.batch_size
-            decision = policy.decide(size, moment.kv_tokens, self._requests[:size])
-            steps, verified = decision.num_steps, decision.verified
-            rows = size + sum(verified) if verified else size * (steps + 1)
-            seconds = self._profile.seconds(size, steps, moment.kv_tokens, rows)
+            decision = policy.decide(moment.batch_size, moment.kv_tokens)
+            steps = decision.num_steps
+            seconds = self._profile.seconds(moment.batch_size, steps, moment.kv_tokens)
             tokens = moment.rates[steps] * seconds
-            if verified:
-                tokens = self._tokens(moment, verified)
             if steps and missed:
-                seconds += self._profile.catching_up_s(size, missed)
+                seconds += self._profile.catching_up_s(moment.batch_size, missed)
             missed = 0 if steps else missed + 1
             is_probe = decision.reason is Reason.PROBE
             tally.add(Trace(moment, steps, is_probe, seconds, tokens))
             if not learns:
                 continue
             accepted = self._accepted(moment, steps)
-            if verified:
-                accepted = tuple(map(min, accepted, verified))
             late.append(
                 Feedback(
                     decision,
-                    size,
+                    moment.batch_size,
                     moment.kv_tokens,
                     accepted,
                     seconds * self._noise(),
-                    verified=verified,
-                    requests=tuple(self._requests[:size]),
-                    rows=rows,
                 )
             )
             if len(late) > self._profile.late_steps:
@@ -181,23 +169,14 @@ class World:
     def _accepted(self, moment: Moment, steps: int) -> tuple[int, ...]:
         if not steps:
             return (0,) * moment.batch_size
+        crowds = self._scenario.segments[moment.segment].moods[moment.mood]
         lengths = [min(length, steps) for length in range(DEEPEST + 1)]
         accepted: list[int] = []
-        weights = self._weights[moment.segment][moment.mood]
-        for (_, count), own in zip(self._members(moment), weights, strict=True):
-            accepted += self._random.choices(lengths, cum_weights=own, k=count)
+        for crowd, weights in zip(crowds, self._weights[moment.segment][moment.mood], strict=True):
+            left = moment.batch_size - len(accepted)
+            count = left if crowd is crowds[-1] else round(crowd.share * moment.batch_size)
+            accepted += self._random.choices(lengths, cum_weights=weights, k=count)
         return tuple(accepted)
-
-    def _tokens(self, moment: Moment, verified: tuple[int, ...]) -> float:
-        """Expect the tokens of a step that verifies these positions of each request."""
-        rows = [crowd.expected() for crowd, count in self._members(moment) for _ in range(count)]
-        return sum(row[depth] for row, depth in zip(rows, verified, strict=True))
-
-    def _members(self, moment: Moment) -> list[tuple[Crowd, int]]:
-        """Divide the requests of a step among the crowds."""
-        crowds = self._scenario.segments[moment.segment].moods[moment.mood]
-        counts = [round(crowd.share * moment.batch_size) for crowd in crowds[:-1]]
-        return list(zip(crowds, [*counts, moment.batch_size - sum(counts)], strict=True))
 
     def _noise(self) -> float:
         noise = self._random.lognormvariate(0.0, TIME_NOISE)

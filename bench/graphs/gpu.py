@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.adaptive.policy import Decision, Reason, Requests, StaticPolicy
+from specdecode_engine.adaptive.policy import Decision, Reason, StaticPolicy
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
 
@@ -45,7 +45,7 @@ class GpuResult:
 class EveryNumSteps(StaticPolicy):
     """Takes the candidates of the batch's range in turn."""
 
-    def decide(self, batch_size: int, kv_tokens: int, requests: Requests = ()) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Choose by how much has been computed, so that two engines choose alike."""
         entry = self.table.range_of(batch_size)
         steps = entry.candidate_steps[kv_tokens % len(entry.candidate_steps)]

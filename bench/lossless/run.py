@@ -13,7 +13,7 @@ from lossless.poison import build_poisoned
 from lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.draft_source import DraftSources, RequestTrials
-from specdecode_engine.adaptive.policy import Decision, Reason, Requests, StaticPolicy
+from specdecode_engine.adaptive.policy import Decision, Reason, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 from specdecode_engine.batch.request import (
     ExpertIds,
@@ -148,7 +148,7 @@ class RandomNumSteps(StaticPolicy):
         super().__init__(depths[0], RangeTable([BatchRange(1, depths)]))
         self._rng = random.Random(seed)
 
-    def decide(self, batch_size: int, kv_tokens: int, requests: Requests = ()) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Draw one."""
         return Decision(self._rng.choice(self.table.candidates()), 1, 0, Reason.STATIC)
 

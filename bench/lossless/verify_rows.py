@@ -2,9 +2,9 @@
 
 import random
 
-from specdecode_engine.batch.sequence import SchedulerOutput
+from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.batch.verify_rows import decided_rows
+from specdecode_engine.batch.verify_rows import rows_within_limits
 
 
 class RandomVerifyRows:
@@ -13,8 +13,8 @@ class RandomVerifyRows:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
 
-    def __call__(self, shape: DraftShape, plan: SchedulerOutput) -> tuple[int, ...]:
-        most = decided_rows(shape, plan)
+    def __call__(self, shape: DraftShape, sequences: tuple[Sequence, ...]) -> tuple[int, ...]:
+        most = rows_within_limits(shape, sequences)
         if self._rng.random() < 0.2:
             return most
         return tuple(self._rng.randint(1, count) for count in most)

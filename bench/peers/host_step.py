@@ -20,7 +20,7 @@ from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.profiling import decoding
-from specdecode_engine.steps.in_flight import Drafted, InFlightStep
+from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.model_context import ModelContext
 
 BATCHES = (1, 16, 64, 256)
@@ -86,8 +86,7 @@ def _pretending(core: EngineCore) -> Iterator[list[float]]:
         batch_size = len(plan.decoding)
         tokens = torch.full((batch_size, shape.path_length), 7)
         accepted = torch.full((batch_size,), _ACCEPTED)
-        drafts = (Drafted(shape.num_tokens - 1, shape.num_steps),) * batch_size
-        steps[-1].send_tokens(plan.decoding, tokens, accepted, None, drafts=drafts)
+        steps[-1].send_tokens(plan.decoding, tokens, accepted, shape.num_steps, None)
         launches_s.append(time.process_time() - began_s)
 
     vars(launching)["launch_forward"] = pretend

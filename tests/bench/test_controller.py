@@ -10,19 +10,14 @@ from pathlib import Path
 import pytest
 
 from controller.adaptation import measure_adaptation
-from controller.budgets import PER_BATCH, PER_REQUEST, all_budgets
-from controller.comparison import Extent, compare
 from controller.figures import run_all, spread, summarize
 from controller.loads import load
-from controller.machines import PUBLISHED, all_machines, vl52362
 from controller.policies import GOODPUT, RIVALS, all_policies
 from controller.profiles import Profile, all_profiles, cpu_82m, h100_dense_8b
 from controller.report import DOCS, RESULTS, included
 from controller.rivals.ema_slot import EmaSlot
 from controller.scenarios import Scenario, all_scenarios
-from controller.service import Costs, serve
 from controller.timing import measure_decision
-from controller.traffic import CONCURRENCY, MIXED, all_traffic
 from controller.world import Tally, World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,14 +58,8 @@ def test_no_step_is_cheaper_for_being_deeper_or_fuller(profile: Profile) -> None
 def test_nothing_beats_the_clairvoyant_where_nothing_changes(profile: Profile) -> None:
     for scenario in (SHORT["steady .8 b4"], SHORT["mixed b16"]):
         assert run("clairvoyant", profile, scenario).regret == pytest.approx(0.0, abs=1e-9)
-        for policy in ("ema v1", "static 3"):
+        for policy in (GOODPUT, "ema v1", "static 3"):
             assert run(policy, profile, scenario).regret >= -1e-9
-    assert run(GOODPUT, profile, SHORT["steady .8 b4"]).regret >= -1e-9
-
-
-def test_requests_that_differ_gain_over_the_best_depth_for_all() -> None:
-    for profile in (h100_dense_8b(), cpu_82m()):
-        assert run(GOODPUT, profile, SHORT["mixed b16"]).regret < -0.03
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
@@ -115,8 +104,7 @@ def test_goodput_loses_little_and_half_of_what_any_rival_does(profile: Profile) 
     assert own["mean_regret"] <= 0.04
     assert own["worst_regret"] <= 0.10
     assert own["loss_to_no_speculation"] <= 0.01
-    # Of a useless draft that costs next to nothing: two for each probe, in every 32nd step.
-    assert own["switches_per_1000"] <= 65
+    assert own["switches_per_1000"] <= 15
     assert own["mean_regret"] <= 0.5 * min(rival["mean_regret"] for rival in rivals)
 
 
@@ -138,58 +126,7 @@ def test_step_changes_are_followed_within_the_promised_steps() -> None:
 
 
 def test_a_decision_takes_microseconds() -> None:
-    limits_us = {1: 100, 64: 250, 256: 800}  # of which a fourth is taken on a free core
-    for size, limit_us in limits_us.items():
-        assert measure_decision(all_policies()[GOODPUT], h100_dense_8b(), size) < limit_us
-
-
-@pytest.mark.parametrize("machine", all_machines(), ids=lambda machine: machine.name)
-def test_no_step_of_a_machine_is_cheaper_for_having_more_rows(machine: Profile) -> None:
-    times = [machine.target_s(rows) for rows in range(1, 4096)]
-    assert times == sorted(times)
-    for size in (1, 64):
-        row = [machine.drafting_s(size, steps) for steps in range(8)]
-        assert row == sorted(row)
-
-
-def test_the_published_columns_are_fitted_within_five_percent() -> None:
-    machine, emitted = vl52362(), 4.7
-    for size, none, fixed in zip(
-        PUBLISHED.concurrency, PUBLISHED.none, PUBLISHED.fixed_7, strict=True
-    ):
-        assert size / machine.seconds(size, 0, 0) == pytest.approx(none, rel=0.05)
-        assert size * emitted / machine.seconds(size, 7, 0) == pytest.approx(fixed, rel=0.05)
-
-
-def serve_mixed(machine: Profile, name: str, slots: int) -> float:
-    traffic = next(one for one in all_traffic(slots, 400) if one.name == MIXED)
-    costs = Costs(machine, 8 * max(CONCURRENCY))
-    return serve(all_budgets()[name](machine, 1), traffic, costs, 1).of_best
-
-
-def test_a_budget_per_request_gains_where_requests_differ_and_rows_cost() -> None:
-    machine = next(one for one in all_machines() if one.name == "h100")
-    own, other = (serve_mixed(machine, name, 128) for name in (PER_REQUEST, PER_BATCH))
-    assert own > 0.95
-    assert own > 1.1 * other
-
-
-def test_nothing_is_lost_where_rows_are_free() -> None:
-    machine = next(one for one in all_machines() if one.name == "b200")
-    assert serve_mixed(machine, PER_REQUEST, 4) > 0.98 * serve_mixed(machine, PER_BATCH, 4)
-
-
-def test_a_comparison_contains_every_figure() -> None:
-    figures = compare(4, Extent((2,), 48, 96), seed=1)
-    promised = {"vs_best_fixed", "vs_none", "vs_per_batch", "mixed_gain", "regret_mean"}
-    promised |= {"regret_worst", "wrong_cost_vs_best_fixed", "wrong_cost_vs_none"}
-    assert promised <= set(figures)
-    columns = figures["by_concurrency"]
-    assert isinstance(columns, dict)
-    assert {PER_REQUEST, PER_BATCH, "stale budget", "best fixed"} <= set(columns[2])
-    published = figures["published"]
-    assert isinstance(published, dict)
-    assert tuple(published) == PUBLISHED.concurrency
+    assert measure_decision(all_policies()[GOODPUT], h100_dense_8b()) < 100  # 20 on a free core
 
 
 def test_the_standard_error_of_seeds_is_that_of_their_means() -> None:
@@ -214,8 +151,6 @@ def test_the_last_line_is_json_with_every_policy_on_every_machine() -> None:
     script = (
         "import sys, controller.__main__ as main, dataclasses\n"
         "main.QUICK = dataclasses.replace(main.QUICK, length=40, steps=0)\n"
-        "small = {'least_steps': 24, 'concurrency': (2,)}\n"
-        "main.QUICK_COMPARISON = dataclasses.replace(main.QUICK_COMPARISON, **small)\n"
         "sys.argv = ['controller', '--seed', '3', '--quick']\n"
         "main.main()"
     )
@@ -228,8 +163,7 @@ def test_the_last_line_is_json_with_every_policy_on_every_machine() -> None:
     )
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["default"] == GOODPUT
-    assert 0 < result["decision_us"] < result["decision_us_b64"] < result["decision_us_b256"]
-    assert set(result["machines"]) == {machine.name for machine in all_machines()}
+    assert result["decision_us"] > 0
     assert set(result["profiles"]) == {"h100_dense_8b", "cpu_82m", "moe"}
     for policies in result["profiles"].values():
         assert set(policies) == set(all_policies())

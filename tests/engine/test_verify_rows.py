@@ -9,7 +9,7 @@ from lossless.poison import build_poisoned
 from lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.decode_inputs import DecodeInputs
-from specdecode_engine.batch.sequence import SchedulerOutput
+from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.llama import Llama
@@ -78,9 +78,9 @@ class CountedRows:
     def __init__(self) -> None:
         self.sums: list[int] = []
 
-    def __call__(self, shape: DraftShape, plan: SchedulerOutput) -> tuple[int, ...]:
+    def __call__(self, shape: DraftShape, sequences: tuple[Sequence, ...]) -> tuple[int, ...]:
         first = len(self.sums)
-        chosen = [1 + (first + row) % shape.num_tokens for row in range(len(plan.decoding))]
+        chosen = [1 + (first + row) % shape.num_tokens for row in range(len(sequences))]
         self.sums.append(sum(chosen))
         return tuple(chosen)
 
@@ -118,14 +118,14 @@ def test_the_forward_has_a_row_for_each_chosen_node_and_no_other(
 
 def test_a_policy_that_chooses_too_many_rows_is_refused(checkpoints) -> None:
     core = build(checkpoints, "STANDALONE")
-    core.choose_rows = lambda shape, plan: (shape.num_tokens + 1,) * len(plan.decoding)
+    core.choose_rows = lambda shape, sequences: (shape.num_tokens + 1,) * len(sequences)
     with pytest.raises(ValueError, match="correct the policy that chose them"):
         answer(core)
 
 
 def test_drafted_and_verified_tokens_are_counted_by_range(checkpoints) -> None:
     core = build(checkpoints, "STANDALONE")
-    core.choose_rows = lambda _, plan: (2,) * len(plan.decoding)
+    core.choose_rows = lambda _, sequences: (2,) * len(sequences)
     answer(core)
     decode, ranges = core.counters.decode, core.counters.ranges.values()
     assert decode.drafted_tokens == 3 * decode.request_steps
@@ -139,7 +139,7 @@ def test_a_draft_catches_up_on_no_more_rows_than_requests_verified(
 ) -> None:
     """A request that verified one drafted node committed two tokens at most."""
     core = build(checkpoints, "STANDALONE")
-    core.choose_rows = lambda _, plan: (2,) * len(plan.decoding)
+    core.choose_rows = lambda _, sequences: (2,) * len(sequences)
     run_forward, widths = core.context.graphs.run, list[int]()
 
     def noted(kind: ForwardKind, inputs: DecodeInputs) -> Any:

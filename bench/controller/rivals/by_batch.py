@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from controller.rivals.ema_slot import EmaSlot
-from specdecode_engine.adaptive.policy import Decision, Feedback, Reason, Requests
+from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 
@@ -15,7 +15,7 @@ class EmaByBatch:
         self._slots = {bound: EmaSlot(*entry) for bound, entry in slots.items()}
         self._number = 0
 
-    def decide(self, batch_size: int, kv_tokens: int, requests: Requests = ()) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Look up the slot of the batch size."""
         self._number += 1
         bound = self._table.range_of(batch_size).lower_bound

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
-from specdecode_engine.adaptive.policy import Decision, Feedback, Reason, Requests
+from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
 
 
 class Clairvoyant:
@@ -29,7 +29,7 @@ class Clairvoyant:
         self._depth = max(self._candidates, key=lambda steps: known[steps] / seconds[steps])
         self._drafts += batch_size
 
-    def decide(self, batch_size: int, kv_tokens: int, requests: Requests = ()) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Run the best depth."""
         return Decision(self._depth, 1, 0, Reason.KEEP)
 

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from specdecode_engine.adaptive.policy import Decision, Feedback, Reason, Requests
+from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
 
 WINDOW, INTERVAL = 20, 10
 
@@ -27,7 +27,7 @@ class ThroughputAware:
         self._current = initial
         self._steps = self._number = 0
 
-    def decide(self, batch_size: int, kv_tokens: int, requests: Requests = ()) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         """Run what was chosen last."""
         self._number += 1
         return Decision(self._current, 1, self._number, Reason.KEEP)

@@ -15,7 +15,7 @@ from specdecode_engine.batch.request import (
 )
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, decided_rows
+from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, rows_within_limits
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters
 from specdecode_engine.stats.per_table import PerTableStats
@@ -67,7 +67,7 @@ class EngineCore:
         self.eos_token_ids = eos_token_ids
         self.stage_draft: StageDraft | None = None  # set where drafts can be exchanged
         self.most_draft_steps: int | None = None  # set where the draft can draft no more
-        self.choose_rows: VerifyRowsPolicy = decided_rows
+        self.choose_rows: VerifyRowsPolicy = rows_within_limits
         self._launcher = Launcher(shapes, stopwatch)
         self._overlap = scheduler.limits.lag_tokens > 0
         self._pending: tuple[InFlightStep, ...] = ()
@@ -360,7 +360,6 @@ class EngineCore:
         assert req_index is not None
         sequence.tokens.extend(kept)
         sequence.computed = len(sequence.tokens) - 1
-        sequence.limit_draft()
         if drafter is None:
             sequence.reusable = sequence.computed
         elif sequence.skips_draft:

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_engine.adaptive.cost import CostModel, CostPoint
-from specdecode_engine.adaptive.cost_curve import FREE_ROWS
+from specdecode_engine.adaptive.cost import FREE_ROWS, CostModel, CostPoint
 
 SIZES, BUCKETS = (1, 4, 16, 64), (0, 1, 3, 7)
 
@@ -94,9 +93,9 @@ def test_more_requests_are_never_cheaper_where_measurements_say_so() -> None:
 
 
 def test_kv_costs_what_the_points_say_and_never_less_than_nothing() -> None:
-    assert measured().seconds_per_kv_token(1) == pytest.approx(40e-9, rel=0.01)
+    assert measured().seconds_per_kv_token(0) == pytest.approx(40e-9, rel=0.01)
     falling = CostModel([CostPoint(1, 0, 0, 0.02), CostPoint(1, 0, 1000, 0.01)])
-    assert falling.seconds_per_kv_token(1) == 0.0
+    assert falling.seconds_per_kv_token(0) == 0.0
 
 
 def test_growing_contexts_are_followed_where_no_point_measured_their_cost() -> None:
@@ -143,13 +142,10 @@ def test_the_same_machine_at_half_speed_is_known_after_a_hundred_steps() -> None
 
 def test_its_cells_describe_it() -> None:
     model = measured()
-    verify = {part.rows: part.seconds for part in model.parts() if part.rows}
-    drafting = {
-        (part.batch_size, part.num_steps): part.seconds for part in model.parts() if not part.rows
-    }
-    assert verify[16] == pytest.approx(true_s(16, 0))
-    assert verify[64 * 8] == pytest.approx(6e-3 + 21e-6 * 64 * 8, rel=0.05)
-    assert drafting[4, 1] == pytest.approx(0.3e-3, rel=0.05)
+    cells = model.cells()
+    again = CostModel(CostPoint(cell.batch_size, steps, 0, cell.seconds) for steps, cell in cells)
+    assert len(cells) == len(SIZES) * len(BUCKETS)
+    assert again.seconds(8, 2, 0) == pytest.approx(model.seconds(8, 2, 0), rel=1e-6)
 
 
 def test_where_attention_is_arithmetic_its_part_grows_with_the_rows() -> None:
@@ -160,8 +156,8 @@ def test_where_attention_is_arithmetic_its_part_grows_with_the_rows() -> None:
         for kv in (16, 1016)
     ]
     model = CostModel(points)
-    assert model.seconds_per_kv_token(1) == pytest.approx(2e-6)
-    assert model.seconds_per_kv_token(4) == pytest.approx(8e-6)
+    assert model.seconds_per_kv_token(0) == pytest.approx(2e-6)
+    assert model.seconds_per_kv_token(3) == pytest.approx(8e-6)
     assert model.seconds(1, 5, 500) == pytest.approx(6e-3 + 6e-3)
 
 

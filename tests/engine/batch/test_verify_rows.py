@@ -8,19 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_engine.adaptive.policy import Decision, Reason
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.request_table import RequestTable
-from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
+from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.batch.verify_rows import (
     VerifyRows,
     check_verify_rows,
-    decided_rows,
     lay_out_nodes,
-    verified_depths,
+    rows_within_limits,
 )
 
 CPU = torch.device("cpu")
@@ -29,12 +27,6 @@ CPU = torch.device("cpu")
 def sequence(max_steps: int | None) -> Sequence:
     sampling = SamplingParams(seed=1, max_tokens=5)
     return Sequence.of(Request("r", (1, 2), sampling, max_steps=max_steps))
-
-
-def plan_of(*limits: int | None, verified: tuple[int, ...] = ()) -> SchedulerOutput:
-    """A plan to decode requests with these limits of draft steps."""
-    decision = Decision(3, 1, 0, Reason.KEEP, verified)
-    return SchedulerOutput((), tuple(map(sequence, limits)), decision, 0)
 
 
 def staged(counts: tuple[int, ...], num_tokens: int) -> VerifyRows:
@@ -77,23 +69,7 @@ def test_what_a_policy_may_not_choose_is_refused_with_the_numbers(chosen: tuple[
 )
 def test_a_limit_of_draft_steps_bounds_the_rows(shape: DraftShape, wanted: tuple[int, ...]) -> None:
     limits = (None, 0, 1, 2, 2**31 - 1)
-    assert decided_rows(shape, plan_of(*limits)) == wanted
-
-
-@pytest.mark.parametrize(
-    ("shape", "rows"), [(DraftShape.chain(3), (4, 1, 3)), (DraftShape.of(3, 2), (7, 1, 5))]
-)
-def test_a_decision_for_each_request_becomes_rows(shape: DraftShape, rows: tuple[int, ...]) -> None:
-    plan = plan_of(None, None, 9, verified=(3, 0, 2))
-    assert decided_rows(shape, plan) == rows
-    assert verified_depths(shape, plan._replace(num_verify_rows=rows)) == (3, 0, 2)
-
-
-def test_how_deep_a_tree_is_verified_is_unknown_where_its_rows_follow_from_no_decision() -> None:
-    tree = DraftShape.of(3, 2)
-    plan = plan_of(None, 1, None)._replace(num_verify_rows=(7, 3, 4))
-    assert verified_depths(tree, plan) == (3, 1, 0)
-    assert verified_depths(DraftShape.chain(6), plan) == (6, 2, 3)
+    assert rows_within_limits(shape, tuple(sequence(limit) for limit in limits)) == wanted
 
 
 def table_of(lengths: tuple[int, ...], page_size: int) -> RequestTable:

@@ -11,13 +11,7 @@ from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.draft_evidence import FirstPosition
 from specdecode_engine.adaptive.draft_health import DraftHealth
-from specdecode_engine.adaptive.policy import (
-    AdaptivePolicy,
-    Decision,
-    Reason,
-    Requests,
-    StaticPolicy,
-)
+from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.shapes import plain_forward
@@ -72,7 +66,7 @@ class EveryNumSteps(StaticPolicy):
         self.decided: list[tuple[int, int]] = []
         self._turns: dict[int, int] = {}
 
-    def decide(self, batch_size: int, kv_tokens: int, requests: Requests = ()) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         entry = self.routing.route(self.table, batch_size, None)
         turn = self._turns.get(batch_size, 0)
         self._turns[batch_size] = turn + 1

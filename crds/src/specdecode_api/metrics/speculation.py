@@ -59,10 +59,7 @@ RANGE_EXPECTED = gauge(
 )
 
 BUCKET_STEPS = counter(
-    "bucket_steps",
-    "Decode steps by batch bucket and draft steps, of those that verified whole drafts.",
-    BATCH_BUCKET,
-    STEPS,
+    "bucket_steps", "Decode steps by batch bucket and draft steps.", BATCH_BUCKET, STEPS
 )
 BUCKET_REQUEST_STEPS = counter(
     "bucket_request_steps",

@@ -95,7 +95,7 @@ class ChangeDetector:
         """Add a step; return the steps since a change if there was one, else nothing."""
         self._steps.append(counts)
         accepted = sum(counts[1])
-        pairs = [pair for pair in zip(rates, counts[0], strict=False) if pair[1]]
+        pairs = tuple(zip(rates, counts[0], strict=False))
         for index, (tilt, odds) in enumerate(_TILTED_ODDS):
             ratio = tilt * accepted
             for rate, tried in pairs:
@@ -128,18 +128,13 @@ class AcceptanceModel:
         self._recall_evidence = 0.0  # for the rates before over the present ones, in nats
         self._detector = ChangeDetector()
 
-    def learn(
-        self, counts: Counts, is_probe: bool, expected: Sequence[float] | None = None
-    ) -> bool:
+    def learn(self, counts: Counts, is_probe: bool) -> bool:
         """Add a step; return whether acceptance has changed.
-
-        Args:
-            expected: rates of the requests in the step, if they differ from those of all.
 
         Only probes may restore the previous rates: while drafts run, a change is detected as soon,
         and fluctuations that all requests share would swap the rates repeatedly.
         """
-        changed = self._detector.since_change(expected or self.now.rates(), counts)
+        changed = self._detector.since_change(self.now.rates(), counts)
         recalled = is_probe and self._recall(counts)
         self.now.add(counts, 1.0 - 1.0 / MEMORY_STEPS)
         if changed:
@@ -188,30 +183,26 @@ def log_likelihood_ratio(
 
 @lru_cache(maxsize=MEMORY_STEPS)  # called twice per step, and small batches repeat themselves
 def count_by_position(
-    accepted: tuple[int, ...], num_steps: int, verified: tuple[int, ...] = ()
+    accepted: tuple[int, ...], num_steps: int, partial: tuple[tuple[int, int], ...] = ()
 ) -> Counts:
     """Return trials and accepted tokens of positions 1 … `num_steps` (at most 255) in one step.
 
     Args:
-        verified: draft positions of each request, if not all have `num_steps`; a position that was
-            not verified has no trial.
+        partial: accepted and drafted positions of requests for which fewer were drafted; a
+            position that was not drafted has no trial.
     """
-    if verified:
-        reached = [hits + (hits < tried) for hits, tried in zip(accepted, verified, strict=True)]
-        return tuple(_reaching(reached, num_steps)[1:]), tuple(_reaching(accepted, num_steps)[1:])
-    reaching = _reaching(accepted, num_steps)
-    return tuple(reaching[:-1]), tuple(reaching[1:])
-
-
-def _reaching(lengths: Sequence[int], most: int) -> list[int]:
-    """Count the lengths that are at least 0, 1, … `most`."""
-    count = bytes(lengths).count  # in C, so that a large batch hardly takes longer
-    left = len(lengths)
-    reaching = [left]
-    for length in range(most):
+    count = bytes(accepted).count  # in C, so that a large batch hardly takes longer
+    left = len(accepted)
+    reached = [left]
+    for length in range(num_steps):
         left -= count(length)
-        reaching.append(left)
-    return reaching
+        reached.append(left)
+    trials, hits = reached[:-1], reached[1:]
+    for length, drafted in partial:
+        for place in range(min(length + 1, drafted)):
+            trials[place] += 1
+            hits[place] += place < length
+    return tuple(trials), tuple(hits)
 
 
 def expected_tokens(rates: Iterable[float]) -> list[float]:

@@ -1,296 +1,294 @@
-"""Seconds of a decode step: a curve over verified rows, drafting, and KV tokens.
-
-    seconds = verify(rows) + first(batch size) + (draft steps - 1) * further(batch size)
-              + (slope + slope per row of a request * rows / batch size) * KV tokens
-
-Each part is measured at start and refined by every step of service. Without draft steps nothing is
-drafted. A block is drafted in the first step; further ones take no time.
-"""
+"""Seconds of a decode step by batch size, draft steps and KV tokens: measured, then refined."""
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import NamedTuple
+from functools import partial
+from itertools import product
 
-from specdecode_engine.adaptive.cost_curve import (
-    MIN_GAIN,
-    CostCell,
-    CostCurve,
-    CostPart,
-    fit_shape,
-)
+# Shape of a step's cost where nothing was measured: rows that double the time of an almost empty
+# forward, and the share of it that a draft step takes. Both on the expensive side of what hardware
+# shows (a GPU with a dense model: 280 and 0.05), so an unmeasured candidate is tried only if it is
+# expected to yield clearly more tokens.
+FREE_ROWS, DRAFT_SHARE = 32.0, 0.1
+BLOCK_ROWS = 16.0  # rows of a block, as most drafts of blocks have them
+# Factors of both that a fit tries, in powers of two, and by how many squared log-seconds a fit must
+# be better to change one by a factor of two.
+FIT_OCTAVES, FIT_PENALTY = range(-3, 5), 1e-3
+# Batch sizes that share a cell: those within a third of an octave.
+CELL_OCTAVES = 0.33
+# Maximum log-seconds that one step contributes: larger values are spikes.
+MAX_LOG_RATIO = 0.3
+# The weight of a step in its cell never falls below this, so that a slower machine is noticed.
+MIN_GAIN = 0.02
+# Log-seconds that a cell must have moved by before costs are computed again.
+RESOLUTION = 0.004
 
 
 @dataclass(frozen=True, slots=True)
 class CostPoint:
-    """One measured step; `kv_tokens` over all of its requests.
-
-    `rows` are those that the target computed; 0: draft steps + 1 for each request, as for chains
-    that are verified wholly.
-    """
+    """One measured step; `kv_tokens` over all of its requests."""
 
     batch_size: int
     num_steps: int
     kv_tokens: int
     seconds: float
-    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CostShape:
+    """Seconds of a step relative to an almost empty one, by batch size and draft steps.
+
+    A block takes one forward of the draft over a few rows per request, whatever is verified of it.
+    """
+
+    free_rows: float = FREE_ROWS
+    draft_share: float = DRAFT_SHARE
+    drafts_blocks: bool = False
+
+    def relative(self, batch_size: float, num_steps: float) -> float:
+        forwards, rows = num_steps, batch_size
+        if self.drafts_blocks:
+            forwards, rows = min(num_steps, 1.0), batch_size * BLOCK_ROWS
+        drafting = self.draft_share * forwards * (1.0 + rows / self.free_rows)
+        return 1.0 + batch_size * (num_steps + 1.0) / self.free_rows + drafting
+
+
+class CostCell:
+    """Log-seconds of a step at one batch size and number of draft steps, without the KV part."""
+
+    __slots__ = ("_used", "batch_size", "is_measured", "log_seconds", "steps")
+
+    def __init__(self, batch_size: int, log_seconds: float, is_measured: bool) -> None:
+        self.batch_size = batch_size
+        self.log_seconds = self._used = log_seconds
+        self.is_measured = is_measured
+        self.steps = 0  # served steps that refined it
 
     @property
-    def verify_rows(self) -> int:
-        return self.rows or self.batch_size * (self.num_steps + 1)
+    def seconds(self) -> float:
+        return math.exp(self.log_seconds)
 
-
-class VerifyPiece(NamedTuple):
-    """A part of the curve over rows, up to `end` of them, on which it is linear."""
-
-    end: float
-    start: float
-    seconds: float  # at `start`
-    per_row: float
-    least_per_row: float  # of this piece and those after it
+    def refine(self, log_ratio: float) -> bool:
+        """Add seen over expected seconds; return whether the cell has moved noticeably."""
+        self.steps += 1
+        if self.is_measured or self.steps > 1:
+            log_ratio = min(max(log_ratio, -MAX_LOG_RATIO), MAX_LOG_RATIO)
+        weight = 1.0 / (self.steps + self.is_measured)  # a measured point counts as one step
+        self.log_seconds += log_ratio * max(weight, MIN_GAIN)
+        if abs(self.log_seconds - self._used) < RESOLUTION:
+            return False
+        self._used = self.log_seconds
+        return True
 
 
 class CostModel:
-    """A curve over rows of the target, two of drafting over batch sizes, and slopes in KV tokens.
+    """A grid over batch size and draft steps, and a slope in KV tokens.
 
-    Beyond what was measured a fitted `CostShape` continues. Without any cell the shape alone
-    compares candidates, in unknown units, until the first served step determines them.
+    One row of cells per number of draft steps, interpolated linearly between cells, and
+    extrapolated by a fitted `CostShape`. Costs never fall with batch size or draft steps: cells
+    that contradict this are averaged. Without any cell the shape alone compares candidates, in
+    unknown units, until the first served step determines them.
 
     Args:
-        drafts_blocks: all draft steps but 0 take the same time to draft.
+        drafts_blocks: all draft steps but 0 take the same time to draft. Costs between 0 draft
+            steps and the fewest measured otherwise then follow the shape, which jumps after 0.
     """
 
     def __init__(self, points: Iterable[CostPoint] = (), *, drafts_blocks: bool = False) -> None:
         self._drafts_blocks = drafts_blocks
         measured = tuple(points)
-        self.kv_slopes = _kv_slopes(measured)  # seconds per KV token, and per row of a request
+        self._slope, self._slope_per_step = _kv_slopes(measured)
+        self._rows: dict[int, list[CostCell]] = {}
+        for (steps, size), group in sorted(_by_cell(measured).items()):
+            cell = CostCell(size, self._log_seconds(group), is_measured=True)
+            self._rows.setdefault(steps, []).append(cell)
+        self._shape = fit_shape(self.cells(), drafts_blocks=drafts_blocks)
         self._scale = 1.0
-        self._verify, self._first, self._further = CostCurve(), CostCurve(), CostCurve()
-        self._known: dict[int, tuple[float, float]] = {}  # drafting by batch size
-        self._pieces: tuple[VerifyPiece, ...] = ()
-        self._served = Counter[tuple[int, int]]()  # steps by cell of batch sizes, draft steps
-        steps = [self._mean(group) for group in _by_cell(measured).values()]
-        self._shape = fit_shape(steps, drafts_blocks=drafts_blocks)
-        self._divide_measured(steps)
+        self._surfaces: dict[int, list[float]] = {}
+        self._nearest: dict[tuple[int, int], CostCell | None] = {}
 
-    def seconds(
-        self, batch_size: int, num_steps: int, kv_tokens: int, rows: int | None = None
-    ) -> float:
-        """Expected seconds of a step, drafting included; by default it verifies whole chains."""
-        rows = batch_size * (num_steps + 1) if rows is None else rows
-        kv_s = self.seconds_per_kv_token(rows / batch_size) * kv_tokens
-        return self.verify(rows) + self.drafting(batch_size, num_steps) + kv_s
+    def seconds(self, batch_size: int, num_steps: int, kv_tokens: int) -> float:
+        """Expected seconds of a step, drafting included."""
+        surface = self.surface(batch_size, num_steps)
+        return surface[num_steps] + self.seconds_per_kv_token(num_steps) * kv_tokens
 
-    def verify(self, rows: int) -> float:
-        """Expected seconds of the target over this many rows, without the part of the KV."""
-        if not self._verify.cells:
-            return self._scale * self._shape.verify(rows)
-        return self._verify.at(rows, self._shape.verify)
+    def surface(self, batch_size: int, most_steps: int) -> list[float]:
+        """Expected seconds of 0 … `most_steps` draft steps at least, without the part of the KV."""
+        found = self._surfaces.get(batch_size)
+        if found is None or len(found) <= most_steps:
+            found = self._surfaces[batch_size] = self._evaluate(batch_size, most_steps)
+        return found
 
-    def verify_pieces(self) -> tuple[VerifyPiece, ...]:
-        """Return the curve over rows as linear pieces, ascending; the last one has no end."""
-        if not self._pieces:
-            curve = self._verify
-            starts, values = [0, *curve.places], [self.verify(0), *curve.values()]
-            end = 2 * (starts[-1] or 1)
-            ends, end_values = (*starts[1:], end), (*values[1:], self.verify(end))
-            slopes = [
-                (stop_s - start_s) / (stop - start)
-                for start, start_s, stop, stop_s in zip(
-                    starts, values, ends, end_values, strict=True
-                )
-            ]
-            least = [*accumulate(reversed(slopes), min)][::-1]
-            columns = (*starts[1:], math.inf), starts, values, slopes, least
-            self._pieces = tuple(map(VerifyPiece, *columns))
-        return self._pieces
+    def seconds_per_kv_token(self, num_steps: int) -> float:
+        """Seconds that a token with KV adds to a step.
 
-    def drafting(self, batch_size: int, num_steps: int) -> float:
-        """Expected seconds of drafting."""
-        first_s, further_s = self._draft_steps(batch_size)
-        return first_s + (num_steps - 1) * further_s if num_steps else 0.0
-
-    def seconds_per_kv_token(self, rows_per_request: float) -> float:
-        slope, per_row = self.kv_slopes
-        return slope + per_row * rows_per_request
+        Independent of the draft steps where attention is bound by memory; where it is bound by
+        arithmetic, as on a CPU, proportional to the rows of the step.
+        """
+        return self._slope + self._slope_per_step * num_steps
 
     def steps(self, batch_size: int, num_steps: int) -> int:
-        """Served steps with as many draft steps, at batch sizes near this one."""
-        return self._served[self._first.place_near(batch_size), num_steps]
+        cell = self._cell(batch_size, num_steps)
+        return cell.steps if cell else 0
 
-    def refine(
-        self,
-        batch_size: int,
-        num_steps: int,
-        kv_tokens: int,
-        seconds: float,
-        rows: int | None = None,
-    ) -> None:
+    def refine(self, batch_size: int, num_steps: int, kv_tokens: int, seconds: float) -> None:
         """Learn from a served step; durations that are not positive numbers are ignored."""
         if not 0.0 < seconds < math.inf:
             return
-        rows = batch_size * (num_steps + 1) if rows is None else rows
-        expected = self.seconds(batch_size, num_steps, kv_tokens, rows)
-        verify_s = 0.0
-        if not self._verify.cells:
+        expected = self.seconds(batch_size, num_steps, kv_tokens)
+        if not self._rows:
             self._scale *= seconds / expected
-            expected, verify_s = seconds, self.verify(rows)
-            self._forget()
-        parts = [self._verify.cell(rows, self._shape.verify, verify_s)]
-        if num_steps:
-            first_s, further_s = self._draft_steps(batch_size)
-            parts.append(self._first.cell(batch_size, self._shape.draft_step, first_s))
-            if num_steps > 1 and not self._drafts_blocks:
-                parts.append(self._further.cell(batch_size, self._shape.draft_step, further_s))
-        self._served[self._first.place_near(batch_size), num_steps] += 1
-        if self._refine(parts, math.log(seconds / expected), expected):
-            self._forget()
+            self._surfaces.clear()
+            expected = seconds
+        cell = self._cell(batch_size, num_steps) or self._insert(batch_size, num_steps)
+        has_moved = cell.refine(math.log(seconds / expected))
+        if not cell.is_measured and cell.steps.bit_count() == 1:  # after 1, 2, 4, … steps
+            self._shape = fit_shape(self.cells(), drafts_blocks=self._drafts_blocks)
+            has_moved = True
+        if has_moved:
+            self._surfaces.clear()
 
-    def parts(self) -> list[CostPart]:
-        """Return every cell as a part of a step."""
-        verify = [CostPart(cell.at, 0, 0, cell.seconds) for cell in self._verify.cells]
-        drafting = (*self._first.cells, *self._further.cells)
-        return verify + [CostPart(0, cell.at, 1, cell.seconds) for cell in drafting]
+    def cells(self) -> list[tuple[int, CostCell]]:
+        """Return every cell with its draft steps."""
+        return [(steps, cell) for steps, row in sorted(self._rows.items()) for cell in row]
 
-    def _refine(self, parts: Sequence[CostCell], log_ratio: float, expected: float) -> bool:
-        """Move all parts of a step by its ratio, by the least known one's weight.
-
-        Nothing shows which of them took longer: the machine as a whole, most likely.
-        """
-        gain, has_moved = max([cell.gain for cell in parts]), False
-        for cell in parts:
-            has_moved |= cell.refine(log_ratio, gain, expected)
-            if not cell.is_measured and cell.steps.bit_count() == 1:  # after 1, 2, 4, … steps
-                self._shape = fit_shape(self.parts(), drafts_blocks=self._drafts_blocks)
-                has_moved = True
-        return has_moved
-
-    def _forget(self) -> None:
-        """Compute the curves again when they are used next."""
-        self._known.clear()
-        self._pieces = ()
-        for curve in (self._verify, self._first, self._further):
-            curve.forget_values()
-
-    def _mean(self, group: Sequence[CostPoint]) -> CostPart:
-        """Average the points of a cell with the least KV, less the part of the KV.
+    def _log_seconds(self, group: Sequence[CostPoint]) -> float:
+        """Average log-seconds of a cell's points with the least KV, less the part of the KV.
 
         Points with more KV would add the error of the slope to the level.
         """
-        least, total, one = min(point.kv_tokens for point in group), 0.0, group[0]
+        least, total = min(point.kv_tokens for point in group), 0.0
         nearest = [point for point in group if point.kv_tokens <= 2 * least]
-        kv_token_s = self.seconds_per_kv_token(one.verify_rows / one.batch_size)
         for point in nearest:
-            seconds = point.seconds - kv_token_s * point.kv_tokens
-            total += math.log(max(seconds, MIN_GAIN * point.seconds))
-        mean_s = math.exp(total / len(nearest))
-        return CostPart(one.verify_rows, one.batch_size, one.num_steps, mean_s)
+            kv_s = self.seconds_per_kv_token(point.num_steps) * point.kv_tokens
+            total += math.log(max(point.seconds - kv_s, MIN_GAIN * point.seconds))
+        return total / len(nearest)
 
-    def _divide_measured(self, steps: Sequence[CostPart]) -> None:
-        """Divide measured steps into the target's part and drafting.
+    def _cell(self, batch_size: int, num_steps: int) -> CostCell | None:
+        key = batch_size, num_steps
+        if key not in self._nearest:
+            self._nearest[key] = _nearest(self._rows.get(num_steps, ()), batch_size)
+        return self._nearest[key]
 
-        Plain steps are the target's part alone. Drafting is the rest of steps with no more rows
-        than plain ones have, and the target's part over more rows the rest of the others.
-        """
-        verify = [(step.rows, step.seconds) for step in steps if not step.num_steps]
-        self._verify = CostCurve(verify)
-        reach = max(verify, default=(0, 0.0))[0]
-        drafting: dict[int, dict[int, float]] = {}
-        beyond = []
-        for step in steps:
-            if step.num_steps and (step.rows <= reach or not verify):
-                rest_s = max(step.seconds - self._verify_share(step), MIN_GAIN * step.seconds)
-                drafting.setdefault(step.batch_size, {})[step.num_steps] = rest_s
-            elif step.num_steps:
-                beyond.append(step)
-        self._first, self._further = self._drafting_curves(drafting)
-        for step in beyond:
-            rest_s = step.seconds - self.drafting(step.batch_size, step.num_steps)
-            verify.append((step.rows, max(rest_s, MIN_GAIN * step.seconds)))
-        if not verify:
-            verify = [(step.rows, self._verify_share(step)) for step in steps]
-        self._verify = CostCurve(verify)
-        self._forget()
+    def _insert(self, batch_size: int, num_steps: int) -> CostCell:
+        expected = self.surface(batch_size, num_steps)[num_steps]
+        cell = CostCell(batch_size, math.log(expected), is_measured=False)
+        self._nearest.clear()
+        row = self._rows.setdefault(num_steps, [])
+        row.append(cell)
+        row.sort(key=lambda other: other.batch_size)
+        return cell
 
-    def _verify_share(self, step: CostPart) -> float:
-        """Seconds of a step's forward of the target, by the shape if no plain step was measured."""
-        if self._verify.cells:
-            return self.verify(step.rows)
-        return step.seconds * self._shape.verify(step.rows) / self._shape.relative(step)
+    def _evaluate(self, batch_size: int, most_steps: int) -> list[float]:
+        measured = sorted(self._rows)
+        wanted = range(most_steps + 1)
+        if not measured:
+            return [self._scale * self._shape.relative(batch_size, steps) for steps in wanted]
+        known = [self._along_row(steps, batch_size) for steps in measured]
+        known = increasing(known, [1.0] * len(known))
+        shape = partial(self._shape.relative, batch_size)
+        if self._drafts_blocks and len(measured) > 1 and not measured[0]:
+            drafting = [_interpolate(measured[1:], known[1:], steps, shape) for steps in wanted[1:]]
+            return [known[0], *drafting]
+        return [_interpolate(measured, known, steps, shape) for steps in wanted]
 
-    def _drafting_curves(
-        self, drafting: dict[int, dict[int, float]]
-    ) -> tuple[CostCurve, CostCurve]:
-        """Make curves of the first draft step and of a further one.
-
-        Args:
-            drafting: seconds by batch size and draft steps.
-        """
-        first, further = [], []
-        for size, by_steps in drafting.items():
-            (few, few_s), (many, many_s) = min(by_steps.items()), max(by_steps.items())
-            step_s = (many_s - few_s) / (many - few) if many > few else few_s / few
-            step_s = max(step_s, MIN_GAIN * many_s / many)
-            first.append(
-                (
-                    size,
-                    few_s
-                    if self._drafts_blocks
-                    else max(few_s - (few - 1) * step_s, step_s * MIN_GAIN),
-                )
-            )
-            further.append((size, step_s))
-        return CostCurve(first), CostCurve([] if self._drafts_blocks else further)
-
-    def _draft_steps(self, batch_size: int) -> tuple[float, float]:
-        """Seconds of the first draft step and of a further one."""
-        found = self._known.get(batch_size)
-        if found is not None:
-            return found
-        shape_s = self._shape.draft_step(batch_size)
-        shape_s *= self.verify(batch_size) / self._shape.verify(batch_size)
-        first_s, further_s = (
-            curve.at(batch_size, self._shape.draft_step) if curve.cells else shape_s
-            for curve in (self._first, self._further)
+    def _along_row(self, num_steps: int, batch_size: int) -> float:
+        row = self._rows[num_steps]
+        values = increasing([cell.seconds for cell in row], [cell.steps + 1.0 for cell in row])
+        sizes = [cell.batch_size for cell in row]
+        return _interpolate(
+            sizes, values, batch_size, lambda size: self._shape.relative(size, num_steps)
         )
-        found = first_s, 0.0 if self._drafts_blocks else further_s
-        self._known[batch_size] = found
-        return found
+
+
+def fit_shape(cells: Sequence[tuple[int, CostCell]], *, drafts_blocks: bool = False) -> CostShape:
+    """Choose the shape nearest to cells with their draft steps, whatever their scale."""
+    known = [(cell.batch_size, steps, cell.log_seconds) for steps, cell in cells]
+
+    def misfit(octaves: tuple[int, int]) -> float:
+        shape = _shape(octaves, drafts_blocks)
+        errors = [log_s - math.log(shape.relative(size, steps)) for size, steps, log_s in known]
+        mean = sum(errors) / len(errors)
+        away = octaves[0] ** 2 + octaves[1] ** 2
+        return sum((error - mean) ** 2 for error in errors) + FIT_PENALTY * away
+
+    if not cells:
+        return CostShape(drafts_blocks=drafts_blocks)
+    return _shape(min(product(FIT_OCTAVES, FIT_OCTAVES), key=misfit), drafts_blocks)
+
+
+def increasing(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Average neighbours that fall until none does (pool adjacent violators)."""
+    pools: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        count = 1
+        while pools and pools[-1][0] > value:
+            other, heavy, members = pools.pop()
+            value = (other * heavy + value * weight) / (heavy + weight)
+            weight, count = weight + heavy, count + members
+        pools.append((value, weight, count))
+    return [value for value, _, count in pools for _ in range(count)]
+
+
+def _shape(octaves: tuple[int, int], drafts_blocks: bool) -> CostShape:
+    free_rows, draft_share = FREE_ROWS * 2.0 ** octaves[0], DRAFT_SHARE * 2.0 ** octaves[1]
+    return CostShape(free_rows, draft_share, drafts_blocks)
+
+
+def _nearest(row: Sequence[CostCell], batch_size: int) -> CostCell | None:
+    def octaves(cell: CostCell) -> float:
+        return abs(math.log2(cell.batch_size / batch_size))
+
+    nearest = min(row, key=octaves, default=None)
+    return nearest if nearest and octaves(nearest) < CELL_OCTAVES else None
+
+
+def _interpolate(
+    known_at: Sequence[int], values: Sequence[float], at: int, shape: Callable[[int], float]
+) -> float:
+    """Interpolate `values` linearly between `known_at`; extrapolate in proportion to `shape`."""
+    above = bisect_left(known_at, at)
+    if above < len(known_at) and known_at[above] == at:
+        return values[above]
+    if above == 0 or above == len(known_at):
+        edge = min(above, len(known_at) - 1)
+        return values[edge] * shape(at) / shape(known_at[edge])
+    left, right = known_at[above - 1], known_at[above]
+    share = (at - left) / (right - left)
+    return values[above - 1] + share * (values[above] - values[above - 1])
 
 
 def _kv_slopes(points: Sequence[CostPoint]) -> tuple[float, float]:
-    """Fit seconds per KV token as a constant and a part per row of a request; neither is negative.
+    """Fit seconds per KV token as a constant and a part per draft step; neither is negative.
 
-    Each cell gives a slope by least squares; a straight line in rows goes through those.
+    Each cell gives a slope by least squares; a straight line in draft steps goes through those.
     """
-    found: list[tuple[float, float, float]] = []  # rows of a request, slope, weight
-    for group in _by_cell(points).values():
-        rows = group[0].verify_rows / group[0].batch_size
+    found: list[tuple[float, float, float]] = []  # draft steps, slope, weight
+    for (steps, _), group in _by_cell(points).items():
         kv = sum(point.kv_tokens for point in group) / len(group)
         mean = sum(point.seconds for point in group) / len(group)
         variance = sum((point.kv_tokens - kv) ** 2 for point in group)
         covariance = sum((point.kv_tokens - kv) * (point.seconds - mean) for point in group)
         if variance:
-            found.append((rows, covariance / variance, variance))
+            found.append((steps, covariance / variance, variance))
     weight = sum(one for _, _, one in found)
     if not weight:
         return 0.0, 0.0
-    middle = sum(rows * one for rows, _, one in found) / weight
+    middle = sum(steps * one for steps, _, one in found) / weight
     level = sum(slope * one for _, slope, one in found) / weight
-    spread = sum(one * (rows - middle) ** 2 for rows, _, one in found)
-    rise = sum(one * (rows - middle) * (slope - level) for rows, slope, one in found)
-    per_row = max(rise / spread, 0.0) if spread else 0.0
-    base = level - per_row * middle
+    spread = sum(one * (steps - middle) ** 2 for steps, _, one in found)
+    rise = sum(one * (steps - middle) * (slope - level) for steps, slope, one in found)
+    per_step = max(rise / spread, 0.0) if spread else 0.0
+    base = level - per_step * middle
     if base < 0.0:  # through the origin, then
-        return 0.0, max(level / middle, 0.0) if middle and per_row else 0.0
-    return base, per_row
+        return 0.0, max(level / middle, 0.0) if middle and per_step else 0.0
+    return base, per_step
 
 
-def _by_cell(points: Iterable[CostPoint]) -> dict[tuple[int, int, int], list[CostPoint]]:
-    cells: dict[tuple[int, int, int], list[CostPoint]] = {}
+def _by_cell(points: Sequence[CostPoint]) -> dict[tuple[int, int], list[CostPoint]]:
+    cells: dict[tuple[int, int], list[CostPoint]] = {}
     for point in points:
-        cell = point.num_steps, point.batch_size, point.verify_rows
-        cells.setdefault(cell, []).append(point)
+        cells.setdefault((point.num_steps, point.batch_size), []).append(point)
     return cells

@@ -12,7 +12,7 @@ batch uses the new number of draft steps from its next step on.
 """
 
 from specdecode_api.table import accepted_to_fall, accepted_to_rise, ceiling
-from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason, Requests
+from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason
 from specdecode_engine.adaptive.table import BatchRange, PaddedRouting, RangeTable
 
 
@@ -32,7 +32,7 @@ class EmaPolicy:
         self._sequence = 0
         self.reload(table)
 
-    def decide(self, batch_size: int, kv_tokens: int, requests: Requests = ()) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         entry = self.routing.route(self.table, batch_size, None)
         average = self._averages[entry.lower_bound]
         decision = Decision(average.num_steps, entry.lower_bound, self._sequence, average.reason)
@@ -45,9 +45,8 @@ class EmaPolicy:
         average = self._averages.get(decision.range_start)
         if average is None or decision.sequence < self._first_valid:
             return
-        accepted = feedback.accepted_of_all
-        if decision.num_steps == average.num_steps and accepted:
-            average.learn(sum(accepted) / len(accepted))
+        if decision.num_steps == average.num_steps and feedback.accepted:
+            average.learn(sum(feedback.accepted) / len(feedback.accepted))
 
     def reload(self, table: RangeTable) -> None:
         """Replace the table; ranges that are in both keep their averages."""

@@ -16,7 +16,6 @@ MAX_CREDIT_STEPS, FIRST_CREDIT_STEPS = 16.0, 4.0
 PROBE_DRAFTS = 8
 # Steps between two probes: the first interval, per step of a probe, and the longest.
 FIRST_INTERVAL, LAST_INTERVAL = 8, 260
-LEAST_LAST = 4  # the longest interval of cheap probes, in first ones
 # Shorter than the optimum is better than longer: the loss is nearly the same, the return sooner.
 PROBE_INTERVAL_SCALE = 0.6
 # Share of the time that speculation must have saved for its return to be worth looking for.
@@ -96,16 +95,13 @@ class Exploration:
             if sequence < self._next_probe:
                 return False
             self._next_probe = sequence + self._interval
-            loss_steps = (loss_s + catching_up_s) / step_s
-            self._interval = min(2 * self._interval, self._longest_interval(loss_steps))
+            self._interval = min(2 * self._interval, self._longest_interval(loss_s / step_s))
         return True
 
     def _longest_interval(self, loss_steps: float) -> int:
-        """Return the steps at which probes take their share of all time, or the optimum."""
-        best = max(loss_steps / BUDGET, LEAST_LAST * self._first_interval)
-        if self._saved_share:
-            saved = 2.0 * loss_steps * self._stay / self._saved_share
-            best = min(best, PROBE_INTERVAL_SCALE * math.sqrt(saved))
+        if not self._saved_share:
+            return LAST_INTERVAL
+        best = PROBE_INTERVAL_SCALE * math.sqrt(2.0 * loss_steps * self._stay / self._saved_share)
         return min(max(int(best), self._first_interval), LAST_INTERVAL)
 
 

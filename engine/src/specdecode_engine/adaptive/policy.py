@@ -1,13 +1,12 @@
 """The protocol of policies, a decision before each decode step and feedback after it; `static`."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from specdecode_engine.adaptive.request_acceptance import RequestAcceptance
 from specdecode_engine.adaptive.table import BatchRange, PaddedRouting, RangeTable, Routing
 
 
@@ -34,25 +33,23 @@ class Decision(NamedTuple):
     """The draft steps of one decode step, and the range that chose them; one per step.
 
     `range_start` is the lower bound of that batch range. `sequence` numbers a policy's decisions;
-    a result whose number precedes a reload belongs to another table. `verified` contains the draft
-    positions of each request that are verified; without it all `num_steps` are.
+    a result whose number precedes a reload belongs to another table.
     """
 
     num_steps: int
     range_start: int
     sequence: int
     reason: Reason
-    verified: tuple[int, ...] = ()
 
 
 class Feedback(NamedTuple):
     """The result of one decode step; one per step.
 
     `accepted` contains the accepted draft tokens of each request that continues; a request that
-    finished or was cut in the step does not count. `verified` contains the draft positions of each
-    that were verified, `num_steps` of the decision without it; an accepted length that equals them
-    may be censored. NGRAM drafts fewer for some, and a request may limit its own. `requests` are
-    the same requests, if the policy was given them.
+    finished, was cut in the step, or limits its draft steps to fewer does not count. Each is at
+    most the decision's `num_steps`, and one that equals it may be censored. `partial` contains
+    accepted and drafted positions of continuing requests for which fewer were drafted, as NGRAM
+    does: of a request without a draft there is nothing to learn.
     """
 
     decision: Decision
@@ -61,23 +58,13 @@ class Feedback(NamedTuple):
     accepted: tuple[int, ...]
     seconds: float  # busy time of the step, drafting included
     is_alone: bool = True  # False if a prefill shared its forward: `seconds` is then not used
-    verified: tuple[int, ...] = ()
-    requests: tuple[RequestAcceptance, ...] = ()
-    rows: int | None = None  # that the target computed; None: those of whole chains
+    partial: tuple[tuple[int, int], ...] = ()
     is_full: bool = True  # False if less was drafted than num_steps allow: `seconds` is not used
 
     def has_cost(self) -> bool:
         """Whether `seconds` is the cost of these draft steps: not shared, positive and finite."""
         is_own = self.is_alone and self.is_full
         return is_own and 0.0 < self.seconds < math.inf  # false for NaN
-
-    @property
-    def accepted_of_all(self) -> tuple[int, ...]:
-        """Accepted tokens of the requests whose draft steps were all verified."""
-        if not self.verified:
-            return self.accepted
-        pairs = zip(self.accepted, self.verified, strict=True)
-        return tuple(hits for hits, tried in pairs if tried == self.decision.num_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +101,6 @@ StageDraft = Callable[[Path], Iterator[Callable[[], None]]]
 pieces: each is called between two steps, before the next one is taken. Raises `DraftRefused`."""
 
 
-Requests = Sequence[RequestAcceptance]
-
-
 class AdaptivePolicy(Protocol):
     """Chooses the draft steps for the batch that is about to decode, from the range it is in."""
 
@@ -126,12 +110,8 @@ class AdaptivePolicy(Protocol):
     @property
     def routing(self) -> Routing: ...
 
-    def decide(self, batch_size: int, kv_tokens: int, requests: Requests = ()) -> Decision:
-        """Choose for a batch of at least one request; see `Feedback.kv_tokens`.
-
-        Args:
-            requests: of the batch; without them, for all alike.
-        """
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+        """Choose for a batch of at least one request; see `Feedback.kv_tokens`."""
 
     def observe(self, feedback: Feedback) -> None:
         """Learn from a finished step; results that do not match the present table are dropped."""
@@ -155,7 +135,7 @@ class StaticPolicy:
         self.table = table or RangeTable([BatchRange(1, (num_steps,))])
         self._num_steps = num_steps
 
-    def decide(self, batch_size: int, kv_tokens: int, requests: Requests = ()) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
         entry = self.table.range_of(batch_size)
         return Decision(entry.nearest(self._num_steps), entry.lower_bound, 0, Reason.STATIC)
 

@@ -30,10 +30,9 @@ class Proposals:
         """Tokens of each request."""
         return tuple([len(tokens) for tokens in self.tokens])
 
-    def depths(self, num_verify_rows: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the depth of each request's deepest verified node, 0 without any."""
-        pairs = zip(self.parents, num_verify_rows, strict=True)
-        return tuple([_depth(parents[: count - 1]) for parents, count in pairs])
+    def depths(self) -> tuple[int, ...]:
+        """Return the depth of each request's deepest node, 0 without any."""
+        return tuple([_depth(parents) for parents in self.parents])
 
     def agreement(self, request: int, followed: Items[int]) -> Trials:
         """Compare what was found for a request with the tokens that followed.

@@ -3,10 +3,8 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from specdecode_api.speculation import MAX_STEPS
 from specdecode_engine.adaptive.draft_source import RequestTrials
 from specdecode_engine.adaptive.policy import Decision
-from specdecode_engine.adaptive.request_acceptance import RequestAcceptance
 from specdecode_engine.batch.request import FinishReason, Request, TokenLogprobs
 
 
@@ -79,7 +77,6 @@ class Sequence:
     skips_draft: bool = False  # whether its prompt does not pass the draft, which is unfit
     first_proposals: int = 0  # draft tokens at the first position that count as evidence
     source_trials: RequestTrials | None = None  # where NGRAM drafts next to a draft model
-    acceptance: RequestAcceptance = field(default_factory=lambda: RequestAcceptance(MAX_STEPS))
 
     @classmethod
     def of(cls, request: Request, eos_token_ids: frozenset[int] = frozenset()) -> "Sequence":
@@ -92,11 +89,6 @@ class Sequence:
         """Whether the request allows fewer draft steps than `num_steps`."""
         limit = self.request.max_steps
         return limit is not None and limit < num_steps
-
-    def limit_draft(self) -> None:
-        """Note how many draft tokens the next step can use: the last token is the target's."""
-        limit, left = self.request.max_steps, self.total_limit - len(self.tokens) - 1
-        self.acceptance.most = left if limit is None or left < limit else limit
 
     @property
     def output_tokens(self) -> int:

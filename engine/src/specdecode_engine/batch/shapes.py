@@ -40,10 +40,6 @@ class DraftShape:
         """Nodes on the longest path, root included: the width of everything that was accepted."""
         return min(self.num_steps, self.num_tokens - 1) + 1
 
-    def tokens_for(self, positions: int) -> int:
-        """Nodes to verify for as many positions, root included: topk of the best for each."""
-        return min(1 + self.topk * positions, self.num_tokens)
-
     def tokens_up_to(self, num_steps: int) -> int:
         """Bound of the nodes that are at most `num_steps` deep, root included.
 

@@ -16,20 +16,18 @@ from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import Rows
-from specdecode_engine.batch.sequence import SchedulerOutput
+from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_kernels import CausalBounds
 
-VerifyRowsPolicy = Callable[[DraftShape, SchedulerOutput], tuple[int, ...]]
+VerifyRowsPolicy = Callable[[DraftShape, tuple[Sequence, ...]], tuple[int, ...]]
 """Chooses how many nodes of its draft each sequence verifies, 1 (the root) to `num_tokens`."""
 
 
-def decided_rows(shape: DraftShape, plan: SchedulerOutput) -> tuple[int, ...]:
-    """Verify the nodes that the policy has decided; without, all that a request may accept."""
-    if plan.decision is not None and plan.decision.verified:
-        return tuple([shape.tokens_for(count) for count in plan.decision.verified])
-    limits = [sequence.request.max_steps for sequence in plan.decoding]
+def rows_within_limits(shape: DraftShape, sequences: tuple[Sequence, ...]) -> tuple[int, ...]:
+    """Verify every node that a request may accept: all, unless it limits its draft steps."""
+    limits = [sequence.request.max_steps for sequence in sequences]
     if limits.count(None) == len(limits):  # the common case
         return (shape.num_tokens,) * len(limits)
     return tuple(shape.num_tokens if n is None else shape.tokens_up_to(n) for n in limits)
@@ -48,20 +46,6 @@ def check_verify_rows(chosen: tuple[int, ...], shape: DraftShape, batch_size: in
             f"verify rows {chosen} must be one number from 1 to {shape.num_tokens} for each of "
             f"the {batch_size} requests; correct the policy that chose them"
         )
-
-
-def verified_depths(shape: DraftShape, plan: SchedulerOutput) -> tuple[int, ...]:
-    """Return how deep each request verifies its draft; 0 where a tree was cut by nobody's plan."""
-    counts, most = plan.num_verify_rows, shape.num_steps
-    if shape.topk == 1:
-        return tuple([count - 1 for count in counts])
-    if plan.decision is not None and plan.decision.verified:
-        return plan.decision.verified
-    limits = [sequence.request.max_steps for sequence in plan.decoding]
-    return tuple(
-        most if count == shape.num_tokens else 0 if limit is None else min(limit, most)
-        for count, limit in zip(counts, limits, strict=True)
-    )
 
 
 def lay_out_nodes(counts: Items[int], width: int) -> tuple[list[int], list[int]]:

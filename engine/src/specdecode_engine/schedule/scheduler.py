@@ -159,8 +159,7 @@ class Scheduler:
             decision = health.decide(self.policy.table, len(decoding), has_probe=has_probe)
             if decision.reason is Reason.UNFIT_PROBE or not self.has_fallback:
                 return decision
-        requests = [sequence.acceptance for sequence in decoding]
-        decision = self.policy.decide(len(decoding), kv_tokens, requests)
+        decision = self.policy.decide(len(decoding), kv_tokens)
         limits = [sequence.request.max_steps for sequence in decoding]
         if None in limits:
             return decision
@@ -170,8 +169,7 @@ class Scheduler:
         num_steps = self.policy.table.range_of(decision.range_start).nearest(most)
         if num_steps >= decision.num_steps:
             return decision
-        verified = tuple([min(count, num_steps) for count in decision.verified])
-        return decision._replace(num_steps=num_steps, reason=Reason.LIMIT, verified=verified)
+        return decision._replace(num_steps=num_steps, reason=Reason.LIMIT)
 
     def _feeds_draft(self, decision: Decision) -> bool:
         """Whether a step keeps what the draft reads: not while that is unfit, but for probes."""

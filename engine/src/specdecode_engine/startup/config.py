@@ -118,9 +118,7 @@ class EngineConfig:
             self.table,
             self.graph_batch_sizes,
             costs,
-            topk=self.sizes.topk,
             drafts_blocks=self.method.drafts_blocks,
-            is_padded=self.graph_mode.name != OFF,
         )
 
     def draft_forwards(self, shape: DraftShape, batch_size: int) -> Iterable[ForwardShape]:

@@ -18,9 +18,7 @@ def make_policy(
     captured: tuple[int, ...] = (),
     costs: Iterable[CostPoint] = (),
     *,
-    topk: int = 1,
     drafts_blocks: bool = False,
-    is_padded: bool = False,
 ) -> AdaptivePolicy:
     """Return the policy that chooses the draft steps of each engine step.
 
@@ -28,7 +26,6 @@ def make_policy(
         table: see `range_table`.
         captured: batch sizes that steps are padded to.
         costs: measured step times, for policy goodput.
-        topk: see `GoodputPolicy`, and there `is_padded`.
         drafts_blocks: see `CostModel`.
     """
     num_steps = speculation.usual_steps
@@ -41,13 +38,7 @@ def make_policy(
             return EmaPolicy(table, num_steps, captured)
         case Policy.GOODPUT:
             cost = CostModel(costs, drafts_blocks=drafts_blocks)
-            return GoodputPolicy(
-                table,
-                cost,
-                num_steps,
-                topk,
-                is_padded=is_padded,
-            )
+            return GoodputPolicy(table, cost, num_steps)
 
 
 def table_without_entries(speculation: SpeculationBoot) -> RangeTable:

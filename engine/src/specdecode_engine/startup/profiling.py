@@ -1,13 +1,11 @@
 """Measures the cost of steps at start: real steps over synthetic requests, before serving begins.
 
-The steps run in the engine and its KV cache; only draft steps and verified rows are dictated. A
-step that verifies the roots alone shows what drafting costs, one that verifies whole drafts what
-rows cost. The fewest and the most draft steps of the table at a batch size are measured, and a time
-budget limits the measurement: other costs are interpolated and learned while serving.
+The steps run in the engine and its KV cache; only the draft steps are dictated. Combinations of
+batch size and draft steps that the table cannot reach are left out, and a time budget limits the
+measurement: unmeasured costs are interpolated and learned while serving.
 """
 
 import logging
-import math
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +20,6 @@ from specdecode_engine.adaptive.policy import (
     Decision,
     Feedback,
     Reason,
-    Requests,
     StaticPolicy,
 )
 from specdecode_engine.adaptive.table import all_steps
@@ -43,20 +40,15 @@ TIMED_STEPS = 3
 
 
 class FixedSteps(StaticPolicy):
-    """Runs every step with the given draft steps and keeps the feedback.
-
-    Each request verifies `verified` drafted positions; None: all.
-    """
+    """Runs every step with the given draft steps and keeps the feedback."""
 
     def __init__(self, num_steps: int) -> None:
         super().__init__(num_steps)
         self.num_steps = num_steps
-        self.verified: int | None = None
         self.observed: list[Feedback] = []
 
-    def decide(self, batch_size: int, kv_tokens: int, requests: Requests = ()) -> Decision:
-        verified = () if self.verified is None else (self.verified,) * batch_size
-        return Decision(self.num_steps, 1, 0, Reason.STATIC, verified)
+    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+        return Decision(self.num_steps, 1, 0, Reason.STATIC)
 
     def observe(self, feedback: Feedback) -> None:
         self.observed.append(feedback)
@@ -122,14 +114,7 @@ class Stage:
 
     batch_size: int
     prompt_tokens: int
-    num_steps_choices: tuple[int, ...]  # ascending
-
-    def measurements(self) -> list[tuple[int, int | None]]:
-        """List draft steps with the positions that are verified of them; None: all."""
-        drafting = [steps for steps in self.num_steps_choices if steps]
-        ends = sorted({drafting[0], drafting[-1]}) if drafting else []
-        plain = [(steps, None) for steps in self.num_steps_choices if not steps]
-        return [*plain, *((steps, 0) for steps in ends), *((steps, steps) for steps in ends)]
+    num_steps_choices: tuple[int, ...]
 
 
 def plan_stages(
@@ -168,27 +153,16 @@ def _spread(largest: int) -> tuple[int, ...]:
 def _measure_stage(
     core: EngineCore, policy: FixedSteps, stage: Stage, has_time: Callable[[], bool]
 ) -> Iterator[CostPoint]:
-    """Measure steps from the fewest rows on, as long as more rows can pay.
-
-    Where a wholly accepted draft would emit no more tokens per second than plain decoding, more
-    draft steps are not verified.
-    """
     # Requests that wait for the others decode as little as possible.
-    policy.num_steps, policy.verified = stage.num_steps_choices[0], None
-    plain_s, pays = math.inf, True
+    policy.num_steps = stage.num_steps_choices[0]
     with decoding(core, stage.batch_size, stage.prompt_tokens):
-        for num_steps, verified in stage.measurements():
-            if not has_time() or (verified and not pays):
+        for num_steps in stage.num_steps_choices:
+            if not has_time():
                 break
-            policy.num_steps, policy.verified = num_steps, verified
+            policy.num_steps = num_steps
             point = _time_steps(core, policy, stage.batch_size)
-            if point is None:
-                continue
-            yield point
-            if not num_steps:
-                plain_s = point.seconds
-            elif verified:
-                pays = point.seconds < (num_steps + 1) * plain_s
+            if point is not None:
+                yield point
 
 
 @contextmanager
@@ -219,10 +193,10 @@ def decoding(core: EngineCore, batch_size: int, prompt_tokens: int) -> Iterator[
 
 def _time_steps(core: EngineCore, policy: FixedSteps, batch_size: int) -> CostPoint | None:
     policy.observed.clear()
-    steps, wanted = list[Feedback](), policy.decide(batch_size, 0)
+    steps: list[Feedback] = []
     for _ in range(2 * (WARM_UP_STEPS + TIMED_STEPS)):
         core.step()
-        steps = [one for one in policy.observed if one.decision == wanted]
+        steps = [one for one in policy.observed if one.decision.num_steps == policy.num_steps]
         if len(steps) >= WARM_UP_STEPS + TIMED_STEPS:
             break
     timed = [one for one in steps[WARM_UP_STEPS:] if one.batch_size == batch_size]
@@ -233,5 +207,4 @@ def _time_steps(core: EngineCore, policy: FixedSteps, batch_size: int) -> CostPo
         num_steps=policy.num_steps,
         kv_tokens=timed[len(timed) // 2].kv_tokens,
         seconds=statistics.median(one.seconds for one in timed),
-        rows=timed[0].rows or 0,
     )

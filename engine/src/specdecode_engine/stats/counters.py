@@ -186,17 +186,14 @@ class Counters:
             totals.accepted += accepted
 
     def learn(self, feedback: Feedback) -> None:
-        """Count what a finished step measured of its cost and its draft, under any policy.
-
-        A step whose verified positions were chosen has not the cost of these draft steps.
-        """
+        """Count what a finished step measured of its cost and its draft, under any policy."""
         bucket, num_steps = batch_bucket(feedback.batch_size), feedback.decision.num_steps
-        if feedback.has_cost() and not feedback.decision.verified:
+        if feedback.has_cost():
             totals = self.buckets[bucket, num_steps]
             totals.steps += 1
             totals.request_steps += feedback.batch_size
             totals.busy_seconds += feedback.seconds
-        reached, accepted = count_by_position(feedback.accepted, num_steps, feedback.verified)
+        reached, accepted = count_by_position(feedback.accepted, num_steps, feedback.partial)
         for place, trials in enumerate(reached):
             position = self.positions[bucket, place + 1]
             position.reached += trials

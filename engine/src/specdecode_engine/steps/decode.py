@@ -17,7 +17,7 @@ from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.batch.staging import StagingBuffer
-from specdecode_engine.batch.verify_rows import VerifyRows, verified_depths
+from specdecode_engine.batch.verify_rows import VerifyRows
 from specdecode_engine.model.forward import VerifyLayout
 from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.steps.in_flight import Drafted, InFlightStep
@@ -43,7 +43,7 @@ class StagedDecode:
     """[B] i64, the most draft tokens of a tree that may be accepted; None where no request limits
     them. A chain of fewer rows limits them by its length."""
     proposed: StagedProposals | None  # instead of what a drafter drafts, or next to it
-    drafts: tuple[Drafted, ...]  # empty without any
+    drafted: tuple[Drafted, ...]  # where sequences have drafts of their own
     feeds_draft: bool
 
     @property
@@ -73,27 +73,21 @@ class StagedDecode:
             VerifyRows.stage(counts, shape.num_tokens, staging),
             _stage_limits(sequences, shape, staging),
             None if proposals is None else StagedProposals.stage(proposals, shape, staging),
-            _drafts(context, plan, shape, proposals),
+            () if proposals is None else _drafted(proposals, shape),
             plan.feeds_draft,
         )
 
 
-def _drafts(
-    context: ModelContext, plan: SchedulerOutput, shape: DraftShape, proposals: Proposals | None
-) -> tuple[Drafted, ...]:
+def _drafted(proposals: Proposals, shape: DraftShape) -> tuple[Drafted, ...]:
     """Return what is drafted for each sequence, by the draft model where that is chosen."""
-    by_model: tuple[Drafted, ...] = ()
-    if shape.num_steps and context.drafter is not None:
-        tokens = shape.num_tokens - 1
-        by_model = tuple([Drafted(tokens, depth) for depth in verified_depths(shape, plan)])
-    if proposals is None:
-        return by_model
-    found = zip(proposals.counts, proposals.depths(plan.num_verify_rows), strict=True)
-    own = tuple([Drafted(count, depth, is_ngram=True) for count, depth in found])
+    found = zip(proposals.counts, proposals.depths(), strict=True)
+    own = [Drafted(count, depth, is_ngram=True) for count, depth in found]
     if not proposals.drafts:
-        return own
-    choices = zip(own, by_model, proposals.drafts, strict=True)
-    return tuple([model if is_chosen else ngram for ngram, model, is_chosen in choices])
+        return tuple(own)
+    by_model = Drafted(shape.num_tokens - 1, shape.num_steps)
+    return tuple(
+        by_model if is_chosen else one for one, is_chosen in zip(own, proposals.drafts, strict=True)
+    )
 
 
 def _stage_limits(
@@ -182,7 +176,13 @@ def decode(
     routed = None
     if staged.routed is not None:
         routed = staged.routed.select(context, batch, tokens.shape[1])
-    steps[-1].send_tokens(staged.sequences, tokens, accepted, logprobs, routed, staged.drafts)
+    steps[-1].send_tokens(
+        staged.sequences, tokens, accepted, _num_drafted(draft), logprobs, routed, staged.drafted
+    )
+
+
+def _num_drafted(draft: Draft | None) -> int:
+    return 0 if draft is None else draft.shape.num_tokens - 1
 
 
 def _by_node(rows: Tensor, batch_size: int, selected: VerifyRows | None) -> Tensor:

@@ -62,8 +62,7 @@ def plan_drafts(
     if has_model:
         assert context.sources is not None
         found = choose_sources(context.sources, plan.decoding, found, shape, num_verify_rows)
-        choices = zip(found.drafts, num_verify_rows, strict=True)
-        if all(is_chosen or rows == 1 for is_chosen, rows in choices):
+        if all(found.drafts):
             return decided._replace(found=found)
     by_model = found.drafts or (False,) * len(num_verify_rows)
     columns = zip(num_verify_rows, by_model, found.counts, strict=True)
@@ -92,15 +91,12 @@ def choose_sources(
     sequences: Items[Sequence],
     found: Proposals,
     shape: DraftShape,
-    num_verify_rows: tuple[int, ...],
+    num_verify_rows: Items[int],
 ) -> Proposals:
     """Choose the requests that verify what the draft model drafts."""
-    columns = zip(sequences, found.depths(num_verify_rows), num_verify_rows, strict=True)
+    columns = zip(sequences, found.depths(), num_verify_rows, strict=True)
     drafts = [
-        rows > 1
-        and not sources.prefers_ngram(
-            _trials_of(one), min(_depth(one, shape.num_steps), rows - 1), depth
-        )
+        rows > 1 and not sources.prefers_ngram(_trials_of(one), _depth(one, shape.num_steps), depth)
         for one, depth, rows in columns
     ]
     return replace(found, drafts=tuple(drafts))

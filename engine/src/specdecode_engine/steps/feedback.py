@@ -3,7 +3,6 @@
 from collections.abc import Sequence as Items
 
 from specdecode_engine.adaptive.policy import Feedback
-from specdecode_engine.adaptive.request_acceptance import RequestAcceptance
 from specdecode_engine.batch.request import Output
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.steps.in_flight import InFlightStep, SequenceResult
@@ -12,26 +11,21 @@ from specdecode_engine.steps.in_flight import InFlightStep, SequenceResult
 def make_feedback(
     step: InFlightStep, shape: DraftShape, results: list[SequenceResult], outputs: Items[Output]
 ) -> Feedback:
-    """Return what a decode step measured of its requests that continue.
+    """Return what a decode step measured; drafts that were not verified wholly are left out.
 
     Args:
         shape: of the drafts that the decision allows.
         outputs: of `results`.
     """
     assert step.decision is not None
-    requests = list[RequestAcceptance]()
-    accepted, verified = list[int](), list[int]()
-    for result, output in zip(results, outputs, strict=True):
-        if output.finish_reason is None:
-            sequence, hits, depth = result[0], len(result[1]) - 1, result[5][1]
-            if hits and not depth:
-                continue  # nobody knows how deep the verified part of a tree was
-            requests.append(sequence.acceptance)
-            accepted.append(hits)
-            # The best nodes of a tree may be deeper than as many positions.
-            verified.append(depth if depth > hits else hits)
-    least = min([one.tokens for one in step.drafts], default=0)
-    is_whole = verified.count(shape.num_steps) == len(verified)
+    width, partial = shape.num_tokens - 1, list[tuple[int, int]]()
+    if step.proposed:
+        least = min(one.tokens for one in step.proposed)
+        is_full = least == width and not step.leaves_out_draft
+        accepted = _split_by_depth(shape.num_steps, results, outputs, partial)
+    else:
+        is_full = step.drafted == width
+        accepted = _accepted_of_whole(shape, results, outputs) if is_full else []
     return Feedback(
         step.decision,
         len(step.sequences),
@@ -39,8 +33,39 @@ def make_feedback(
         tuple(accepted),
         step.share * step.timing.busy_seconds(),
         step.is_alone,
-        () if is_whole else tuple(verified),
-        tuple(requests),
-        step.rows,
-        is_full=least == shape.num_tokens - 1 and not step.leaves_out_draft,
+        tuple(partial),
+        is_full,
     )
+
+
+def _accepted_of_whole(
+    shape: DraftShape, results: list[SequenceResult], outputs: Items[Output]
+) -> list[int]:
+    """Count the accepted tokens of each request whose draft was verified wholly."""
+    num_steps, nodes = shape.num_steps, shape.num_tokens
+    return [
+        len(result[1]) - 1
+        for result, output in zip(results, outputs, strict=True)
+        if result[2] == nodes
+        and output.finish_reason is None
+        and ((limit := result[0].request.max_steps) is None or limit >= num_steps)
+    ]
+
+
+def _split_by_depth(
+    num_steps: int,
+    results: list[SequenceResult],
+    outputs: Items[Output],
+    partial: list[tuple[int, int]],
+) -> list[int]:
+    """Count the accepted tokens of drafts of full depth; add shallower ones, with their depth."""
+    accepted = []
+    for result, output in zip(results, outputs, strict=True):
+        sequence, token_ids, count, _, _, (drafted, depth, _) = result
+        if output.finish_reason is not None or count != drafted + 1:
+            continue
+        if 0 < depth < num_steps:
+            partial.append((len(token_ids) - 1, depth))
+        elif depth == num_steps and not sequence.is_limited(num_steps):
+            accepted.append(len(token_ids) - 1)
+    return accepted

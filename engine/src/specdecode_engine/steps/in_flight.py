@@ -1,5 +1,6 @@
 """A step that was launched, and whose result the host has not read yet."""
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,14 +31,11 @@ A plain tuple: a hundred of them are made in a step."""
 
 
 class Drafted(NamedTuple):
-    """Tokens drafted for a sequence, how deep they are verified at most, and their source."""
+    """The number of tokens drafted for a sequence, the depth of the draft, and its source."""
 
     tokens: int
     depth: int
     is_ngram: bool = False
-
-
-NOT_DRAFTED = Drafted(0, 0)
 
 
 @dataclass(slots=True)
@@ -57,9 +55,9 @@ class InFlightStep:
     decoding: int = 0  # requests that decode in the forward of the prefill chunks
     feeds_draft: bool = True  # of the prefill chunks; see `SchedulerOutput`
     num_verify_rows: tuple[int, ...] = ()  # of the decode batch, as in `SchedulerOutput`
-    rows: int = 0  # that the target computed of the decode batch
     sequences: tuple[Sequence, ...] = ()
-    drafts: tuple[Drafted, ...] = ()  # of each sequence, if any has one
+    drafted: int = 0  # tokens of each sequence
+    proposed: tuple[Drafted, ...] = ()  # instead, where each sequence has a draft of its own
     found: Proposals | None = None  # what NGRAM found for each sequence, next to a draft model
     draft_is_current: bool = False  # whether the draft model has computed the rows of its tokens
     leaves_out_draft: bool = False  # whether all sequences verify NGRAM's tokens instead of its own
@@ -80,23 +78,25 @@ class InFlightStep:
         sequences: tuple[Sequence, ...],
         tokens: Tensor,
         accepted: Tensor,
+        drafted: int,
         logprobs: LogprobRows | None,
         routed: RoutedRows | None = None,
-        drafts: tuple[Drafted, ...] = (),
+        proposed: tuple[Drafted, ...] = (),
     ) -> None:
         """Start the copy of the tokens to the host and note on the sequences what is in flight.
 
         Args:
             tokens: [B, width] i64.
             accepted: [B] i64; the first accepted + 1 tokens of each row count.
-            drafts: of each sequence, if any.
+            drafted: tokens of each sequence.
+            proposed: instead, where each sequence has a draft of its own.
         """
         counts, width = self.num_verify_rows or (1,) * len(sequences), tokens.shape[1]
         self._most = tuple([count if count < width else width for count in counts])
         for sequence, most in zip(sequences, self._most, strict=True):
             sequence.in_flight_tokens += most
             sequence.in_flight_steps += 1
-        self.sequences, self.drafts = sequences, drafts
+        self.sequences, self.drafted, self.proposed = sequences, drafted, proposed
         self._result = _start_copy(torch.cat([tokens, accepted[:, None]], dim=1))
         self._logprobs = logprobs.map(_start_copy) if logprobs else None
         self._routed = routed.map(_start_copy) if routed else None
@@ -145,10 +145,15 @@ class InFlightStep:
             sequence.in_flight_steps -= 1
         token_ids = [tuple(row[: row[-1] + 1]) for row in self._result.tolist()]
         counts = self.num_verify_rows or (1,) * len(self.sequences)
-        drafts = self.drafts or (NOT_DRAFTED,) * len(counts)
-        columns = self.sequences, token_ids, counts, records, routed, drafts
+        columns = self.sequences, token_ids, counts, records, routed, self._drafts()
         results = zip(*columns, strict=True)
         return [result for result in results if result[0].finish_reason is None]
+
+    def _drafts(self) -> Items[Drafted]:
+        if self.proposed:
+            return self.proposed
+        depth = self.decision.num_steps if self.decision is not None and self.drafted else 0
+        return [Drafted(self.drafted, depth)] * len(self.sequences)
 
 
 def _start_copy(tensor: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class Launcher:
         decision = plan.decision
         if decision is not None:
             shape = self.shapes[decision.num_steps]
-            chosen = choose_rows(shape, plan)
+            chosen = choose_rows(shape, plan.decoding)
             check_verify_rows(chosen, shape, len(plan.decoding))
             drafts = plan_drafts(context, plan, shape, chosen, in_flight)
             plan = plan._replace(num_verify_rows=drafts.num_verify_rows)
@@ -64,11 +64,6 @@ class Launcher:
     def _can_mix(self, context: ModelContext, shape: DraftShape) -> bool:
         """Whether decode rows can share a forward: they form chains and run in no CUDA graph."""
         return not context.graphs.uses_graphs and shape.topk == 1
-
-    def _rows(self, context: ModelContext, shape: DraftShape, counts: tuple[int, ...]) -> int:
-        """Count the rows that the target computes: all nodes in a CUDA graph."""
-        uses_graphs = context.graphs.uses_graphs
-        return len(counts) * shape.num_tokens if uses_graphs else sum(counts)
 
     def _launch(
         self,
@@ -104,7 +99,6 @@ class Launcher:
                     plan.kv_tokens,
                     num_verify_rows=counts,
                     found=drafts.found,
-                    rows=self._rows(context, drafts.shape, counts),
                 ),
             )
         proposals = drafts.found if drafts.is_verified else None

@@ -189,7 +189,7 @@ def _sample_first_tokens(
     context.sampler.commit(ending.sampling, tokens, none_accepted + 1)
     logprobs = None if ending.logprobs is None else ending.logprobs.select(logits, tokens)
     routed = routed_prompts(context, ending.sequences)
-    step.send_tokens(ending.sequences, tokens, none_accepted, logprobs, routed)
+    step.send_tokens(ending.sequences, tokens, none_accepted, 0, logprobs, routed)
 
 
 def _req_index(chunk: PrefillChunk) -> int:
