@@ -110,7 +110,9 @@ class Cluster:
         return done.stdout
 
 
-def wait_until(look: Callable[[], str | None], say: Callable[[str], None], seconds: float) -> None:
+def wait_until(
+    look: Callable[[], str | None], report: Callable[[str], None], seconds: float
+) -> None:
     """Poll until `look` returns None; print what it returns when that changes.
 
     Raises:
@@ -120,7 +122,7 @@ def wait_until(look: Callable[[], str | None], say: Callable[[str], None], secon
     last = ""
     while (state := look()) is not None:
         if state != last:
-            say(state)
+            report(state)
             last = state
         if time.monotonic() > deadline:
             raise DemoFailed(f"not ready after {seconds:.0f} s: {state}")

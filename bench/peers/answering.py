@@ -82,13 +82,13 @@ def _answer(ways: Mapping[str, Way], question: dict[str, Any]) -> dict[str, Any]
     if ask.way not in ways:
         return {"error": f"no way {ask.way!r} here; there are {', '.join(sorted(ways))}"}
     try:
-        told = ways[ask.way](ask)
+        answered = ways[ask.way](ask)
     except Exception as error:
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}"}
     return {
-        "tokens": told.tokens,
-        "figures": told.figures,
+        "tokens": answered.tokens,
+        "figures": answered.figures,
         "cpu_s": ask.cpu_s,
         "wall_s": ask.wall_s,
     }

@@ -82,5 +82,7 @@ def _run(*command: str) -> None:
     except subprocess.TimeoutExpired:
         raise PeerUnavailable(f"{' '.join(command[:3])} took over {INSTALL_TIMEOUT_S} s") from None
     except subprocess.CalledProcessError as error:
-        said = (error.stderr or "").strip().splitlines()
-        raise PeerUnavailable(f"{' '.join(command[:3])}: {said[-1] if said else error}") from None
+        output = (error.stderr or "").strip().splitlines()
+        raise PeerUnavailable(
+            f"{' '.join(command[:3])}: {output[-1] if output else error}"
+        ) from None

@@ -139,8 +139,8 @@ def _await_answer(server: Server, process: subprocess.Popen[bytes], log: int) ->
     ends_s = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < ends_s:
         if process.poll() is not None:
-            said = os.pread(log, 1 << 20, 0).decode(errors="replace").strip().splitlines()
-            raise ServerFailed(f"{server.name} ended: {said[-1] if said else 'without a word'}")
+            output = os.pread(log, 1 << 20, 0).decode(errors="replace").strip().splitlines()
+            raise ServerFailed(f"{server.name} ended: {output[-1] if output else 'without a word'}")
         try:
             answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
             if answer.is_success:

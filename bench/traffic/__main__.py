@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from demo.console import DemoFailed
 from localnode.errors import NodeError
 from localnode.paths import Paths
-from localnode.progress import say
+from localnode.progress import report
 from traffic.changes import forget_second_tags
 from traffic.load import LONG_CLIENTS, MIXED_CLIENTS
 from traffic.play import EVENTS, QUICK, Event, play
@@ -31,7 +31,7 @@ def main() -> int:
     try:
         outcomes = _run(chosen or (QUICK if options.quick else EVENTS))
     except (DemoFailed, NodeError) as failure:
-        say(f"traffic: {failure}")
+        report(f"traffic: {failure}")
         print(json.dumps({"passed": False, "faults": {"stage": [str(failure)]}}))
         return 1
     result = summary(outcomes)

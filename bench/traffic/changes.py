@@ -6,7 +6,7 @@ from demo.__main__ import ENGINE_IMAGE, OPERATOR_IMAGE, install_chart
 from demo.kubernetes import wait_until
 from localnode.containerd import ctr
 from localnode.paths import Paths
-from localnode.progress import say
+from localnode.progress import report
 from specdecode_api import names
 from traffic.scene import Scene
 from traffic.seen import Seen
@@ -49,7 +49,7 @@ def hot_change(scene: Scene) -> None:
     before = _uids(scene.now())
     table = [{"from": 1, "candidateSteps": [1, 3], "emaAlpha": 0.5}]
     scene.patch({"speculation": {"adaptive": {"batchSizes": table}}})
-    wait_until(lambda: _stale_engines(scene.now(), 0.5), say, HOT_S)
+    wait_until(lambda: _stale_engines(scene.now(), 0.5), report, HOT_S)
     if _uids(scene.now()) != before:
         scene.load.tally.fail("a hot change replaced pods")
 
@@ -115,7 +115,7 @@ def _resume_ids(scene: Scene) -> set[str]:
             found.add(httpx.get(url, timeout=10, trust_env=False).json()["resume_id"])
         return "an engine has not computed its resume_id" if None in found else None
 
-    wait_until(missing, say, RESUME_ID_S)
+    wait_until(missing, report, RESUME_ID_S)
     return {each for each in found if each is not None}
 
 

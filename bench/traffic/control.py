@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from demo.__main__ import NAMESPACE, install_chart
 from demo.kubernetes import wait_until
-from localnode.progress import say
+from localnode.progress import report
 from localnode.restart import API_SERVER, kill_part, running_s, start_part
 from specdecode_operator import pods as engine_pods
 from specdecode_operator.kinds import LEASE, Manifest
@@ -48,7 +48,7 @@ def leader_kill(scene: Scene) -> None:
     try:
         _roll(scene, 64)
         with scene.witness.blind():
-            say(f"  a standby is in control after {_take_leader_away(scene):.1f} s")
+            report(f"  a standby is in control after {_take_leader_away(scene):.1f} s")
         scene.settle()
     finally:
         with scene.witness.blind():
@@ -94,7 +94,7 @@ def api_server_restart(scene: Scene) -> None:
         words = kill_part(scene.paths, API_SERVER)
         time.sleep(OUTAGE_S)  # the outage itself
         start_part(scene.paths, API_SERVER, words)
-        wait_until(lambda: _operator_state(scene, lambda pod: True), say, SETTLE_S)
+        wait_until(lambda: _operator_state(scene, lambda pod: True), report, SETTLE_S)
 
 
 def _roll(scene: Scene, chunk_tokens: int) -> None:
@@ -104,7 +104,7 @@ def _roll(scene: Scene, chunk_tokens: int) -> None:
 
 
 def _wait_for_operator(scene: Scene, is_another: Callable[[Manifest], bool]) -> None:
-    wait_until(lambda: _operator_state(scene, is_another), say, SETTLE_S)
+    wait_until(lambda: _operator_state(scene, is_another), report, SETTLE_S)
 
 
 def _operator_state(scene: Scene, is_another: Callable[[Manifest], bool]) -> str | None:

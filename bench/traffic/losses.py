@@ -9,7 +9,7 @@ import httpx
 
 from demo.kubernetes import wait_until
 from localnode.node import NODE_NAME
-from localnode.progress import say
+from localnode.progress import report
 from specdecode_api import names
 from specdecode_operator.kinds import Manifest
 from traffic.routers import increase
@@ -120,10 +120,10 @@ def node_drain(scene: Scene) -> None:
             scene.load.tally.fail(f"the drain left {left} of {scene.replicas} engines")
     finally:
         scene.cluster.kubectl("uncordon", NODE_NAME)
-    said, _ = draining.communicate(timeout=SETTLE_S)
-    if draining.returncode or "disruption budget" not in said:
-        scene.load.tally.fail(f"kubectl drain ended with {draining.returncode}: {said[-300:]}")
-    wait_until(lambda: _remaining(scene.now(), before), say, SETTLE_S)
+    output, _ = draining.communicate(timeout=SETTLE_S)
+    if draining.returncode or "disruption budget" not in output:
+        scene.load.tally.fail(f"kubectl drain ended with {draining.returncode}: {output[-300:]}")
+    wait_until(lambda: _remaining(scene.now(), before), report, SETTLE_S)
 
 
 def _restarts(pods: tuple[Manifest, ...]) -> int:

@@ -17,7 +17,7 @@ from demo.checkpoints import load_checkpoints
 from demo.console import Console
 from demo.kubernetes import Cluster, wait_until
 from localnode.paths import Paths
-from localnode.progress import say, step
+from localnode.progress import report, step
 from specdecode_operator.kinds import Manifest
 from traffic.load import CLIENTS, Client, Load, plain_texts
 from traffic.questions import ALL_QUESTIONS, Question
@@ -187,8 +187,8 @@ def _apply(cluster: Cluster, name: str, spec: Manifest) -> None:
     }
     cluster.kubectl("apply", "-f", "-", given=json.dumps(manifest))
     started = time.monotonic()
-    wait_until(lambda: resource_state(cluster, name), say, START_S)
-    say(f"  {name} is Ready after {time.monotonic() - started:.1f} s")
+    wait_until(lambda: resource_state(cluster, name), report, START_S)
+    report(f"  {name} is Ready after {time.monotonic() - started:.1f} s")
 
 
 def _service_url(reader: Reader, name: str) -> str:

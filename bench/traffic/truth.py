@@ -24,7 +24,9 @@ def untruths(seen: Seen, engine_image: str) -> tuple[str, ...]:
         )
     built = build(parse_stored(seen.resource), engine_image)
     pairs = [*_counts(seen, built, reported), *_conditions(seen, built)]
-    return tuple(f"{what} is {said!r}, not {true!r}" for what, true, said in pairs if said != true)
+    return tuple(
+        f"{what} is {stated!r}, not {true!r}" for what, true, stated in pairs if stated != true
+    )
 
 
 def strays(seen: Seen, engine_image: str) -> tuple[str, ...]:

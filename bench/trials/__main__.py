@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from demo.console import DemoFailed
 from localnode.errors import NodeError
-from localnode.progress import say
+from localnode.progress import report
 from traffic.scene import Scene, prepared_cluster, staged
 from trials.acts import ACTS, Act
 
@@ -24,7 +24,7 @@ def main() -> int:
     try:
         outcome = _run([known[name] for name in options.acts or known])
     except (DemoFailed, NodeError) as failure:
-        say(f"trials: {failure}")
+        report(f"trials: {failure}")
         print(json.dumps({"passed": False, "faults": [str(failure)]}))
         return 1
     print(json.dumps(outcome))
@@ -50,8 +50,8 @@ def play(scene: Scene, acts: Sequence[Act]) -> dict[str, object]:
         if tally.wrong_text:
             faults.append(f"{act.__name__}: {tally.wrong_text} answers differ from plain decoding")
         faults += [f"{act.__name__}: {fault}" for fault in (*ended.faults, *tally.failures)]
-        said = f"{ended.verdict}, {ended.reason}, {ended.seconds:.0f} s"
-        print(f"{act.__name__}: {said}", flush=True)
+        ending = f"{ended.verdict}, {ended.reason}, {ended.seconds:.0f} s"
+        print(f"{act.__name__}: {ending}", flush=True)
     return {"passed": not faults, "faults": faults, **found}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from localnode import external, images, lifecycle
 from localnode.errors import NodeError
 from localnode.paths import Paths
-from localnode.progress import say, step
+from localnode.progress import report, step
 from localnode.status import status_lines
 from localnode.tools import install_more, install_test_packages, install_tools, programs
 from localnode.versions import CHARTS, CHECKS, LINTERS
@@ -27,9 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _with_context(chosen, paths, context)
         return _with_node(chosen, paths)
     except NodeError as failure:
-        say(f"localnode: {failure}")
+        report(f"localnode: {failure}")
     except PermissionError as refused:
-        say(f"localnode: {refused}: the node belongs to root, so use sudo")
+        report(f"localnode: {refused}: the node belongs to root, so use sudo")
     return 1
 
 
@@ -94,7 +94,7 @@ def _with_context(chosen: argparse.Namespace, paths: Paths, context: str) -> int
         case "up" | "status":
             external.adopt_cluster(paths, context)
         case "down":
-            say(f"  {context} is yours: left as it is")
+            report(f"  {context} is yours: left as it is")
         case "images":
             external.update_images(context)
         case "load":

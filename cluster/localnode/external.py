@@ -7,7 +7,7 @@ from localnode import docker
 from localnode.errors import NodeError
 from localnode.images import IMAGES
 from localnode.paths import Paths
-from localnode.progress import say, step
+from localnode.progress import report, step
 from localnode.shell import run
 
 _LOAD_TIMEOUT_S = 1800
@@ -31,7 +31,7 @@ def adopt_cluster(paths: Paths, context: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.touch(mode=0o600)
     file.write_text(run(view))
-    say(f"  {context}: {len(nodes.split())} nodes, nothing to start")
+    report(f"  {context}: {len(nodes.split())} nodes, nothing to start")
 
 
 def update_images(context: str) -> None:
@@ -48,8 +48,8 @@ def load_image(context: str, name: str) -> None:
     """Bring one image to the nodes of the cluster."""
     command = load_command(context, name)
     if command is None:
-        say(f"  {context} has no way to load {name}: push it to a registry that its nodes reach")
-        say("  and give its name there to the chart (values `image.repository`, `image.tag`)")
+        report(f"  {context} has no way to load {name}: push it to a registry that its nodes reach")
+        report("  and give its name there to the chart (values `image.repository`, `image.tag`)")
         return
     with step(f"load {name}"):
         run(command, timeout_s=_LOAD_TIMEOUT_S)

@@ -15,7 +15,7 @@ from localnode.base_image import make_base_image
 from localnode.errors import NodeError
 from localnode.locks import exclusive
 from localnode.paths import REPOSITORY, Paths
-from localnode.progress import say, step
+from localnode.progress import report, step
 from localnode.transfer import transfer_image
 
 _LABEL = "specdecode.io/inputs"
@@ -94,7 +94,7 @@ def _update(paths: Paths, image: Image) -> None:
     inputs = inputs_hash(input_files(image, REPOSITORY), REPOSITORY, builder)
     has_node = containerd.answers(paths)
     if has_node and containerd.has_image(paths, image.reference, _LABEL, inputs):
-        say(f"  {image.name} is up to date")
+        report(f"  {image.name} is up to date")
         return
     local_name = image.name if has_docker else f"localhost/{image.name}"
     base = None if has_docker else make_base_image(paths)
@@ -104,7 +104,7 @@ def _update(paths: Paths, image: Image) -> None:
         else:
             buildah.build_image(paths, local_name, image.dockerfile, base, image.target)
     if not has_node:
-        say(f"  {image.name} is built but not loaded: no node is up (`localnode up`)")
+        report(f"  {image.name} is built but not loaded: no node is up (`localnode up`)")
         return
     with step(f"load {image.name}"):
         containerd.unlabel_image(paths, image.reference, _LABEL)

@@ -18,7 +18,7 @@ from localnode.launch import NO_PROXY, Launcher
 from localnode.locks import exclusive
 from localnode.paths import REPOSITORY, Paths
 from localnode.pki import Authority
-from localnode.progress import say, step
+from localnode.progress import report, step
 from localnode.shell import run
 from localnode.tools import install_tools, programs
 
@@ -36,7 +36,7 @@ def up(paths: Paths, wanted: Sequence[str]) -> None:
     with exclusive(paths.cache / "node.lock"):
         reached = read_reached(paths)
         if set(wanted) <= set(reached) and is_healthy(paths, reached):
-            say("  already up")
+            report("  already up")
             return
         if not (reached and is_healthy(paths, reached)):
             with step("clean up after a former run"):

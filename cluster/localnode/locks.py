@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from localnode.progress import say
+from localnode.progress import report
 
 
 @contextmanager
@@ -16,6 +16,6 @@ def exclusive(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"  waiting for another localnode (lock {path})")
+            report(f"  waiting for another localnode (lock {path})")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Print one line for the person who waits; stdout stays free for results."""
     print(text, file=sys.stderr, flush=True)
 
@@ -20,4 +20,4 @@ def step(name: str) -> Iterator[None]:
         yield
         outcome = ""
     finally:
-        say(f"  {name:<44} {outcome:>12} {time.monotonic() - started:7.1f} s")
+        report(f"  {name:<44} {outcome:>12} {time.monotonic() - started:7.1f} s")

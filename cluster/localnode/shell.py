@@ -30,8 +30,10 @@ def run(
     except OSError as missing:
         raise NodeError(f"cannot run {words[0]}: {missing}") from missing
     if done.returncode != 0:
-        said = (done.stdout + done.stderr).decode(errors="replace").splitlines()
-        raise NodeError("\n".join([f"failed ({done.returncode}): {words}", *said[-_SHOWN_LINES:]]))
+        output = (done.stdout + done.stderr).decode(errors="replace").splitlines()
+        raise NodeError(
+            "\n".join([f"failed ({done.returncode}): {words}", *output[-_SHOWN_LINES:]])
+        )
     return done.stdout.decode(errors="replace")
 
 

@@ -18,7 +18,7 @@ from localnode.buildah import BuiltImage, describe_image, open_layer
 from localnode.containerd import NAMESPACE, ctr
 from localnode.errors import NodeError
 from localnode.paths import Paths
-from localnode.progress import say
+from localnode.progress import report
 
 _LAYOUT = b'{"imageLayoutVersion": "1.0.0"}'
 
@@ -33,7 +33,7 @@ def transfer_image(paths: Paths, local_name: str, reference: str) -> None:
     present = ctr(paths, "content", "list", "--quiet").split()
     layers = missing_layers(image.manifest, present)
     megabytes = sum(layer["size"] for layer in layers) / 1e6
-    say(f"  {local_name}: {len(layers)} layers are new to the node, {megabytes:.1f} MB")
+    report(f"  {local_name}: {len(layers)} layers are new to the node, {megabytes:.1f} MB")
     with _kept(paths, reference):
         _import(paths, image, layers, reference)
 
@@ -71,9 +71,9 @@ def _import(
             importer.stdin.close()
         except BrokenPipeError:
             pass  # ctr gave up; its output has the reason
-        said = importer.stdout.read().decode(errors="replace")
+        output = importer.stdout.read().decode(errors="replace")
     if importer.returncode != 0:
-        raise NodeError(f"containerd did not take {reference}: {said}")
+        raise NodeError(f"containerd did not take {reference}: {output}")
 
 
 def missing_layers(manifest: bytes, present: Iterable[str]) -> list[dict[str, Any]]:

@@ -53,13 +53,13 @@ def _release(options: argparse.Namespace, folder: Path) -> None:
     if os.environ.get(USER):
         registry.log_in(os.environ[USER], os.environ.get(PASSWORD, ""))
     plan = _plan(options, ROOT, registry, folder)
-    run_steps(plan, _say)
+    run_steps(plan, _report)
     _keep(folder, options)
 
 
 def _rehearse(options: argparse.Namespace, folder: Path) -> None:
     if changed := dirty_files(ROOT):
-        _say(f"  not part of the dry run, as it is not committed: {', '.join(changed)}")
+        _report(f"  not part of the dry run, as it is not committed: {', '.join(changed)}")
     programs, helm = _programs()
     key = folder / "key"
     key.mkdir()
@@ -69,8 +69,8 @@ def _rehearse(options: argparse.Namespace, folder: Path) -> None:
         environment = {"COSIGN_PASSWORD": ""}
         registry = Registry(f"{address}/specdecode", programs, helm, signing, True, environment)
         plan = _plan(options, checkout, registry, folder)
-        _say(f"  {plan.source.version} from {plan.source.commit()[:12]} to {registry.address}")
-        made = run_steps(plan, _say)
+        _report(f"  {plan.source.version} from {plan.source.commit()[:12]} to {registry.address}")
+        made = run_steps(plan, _report)
         _check_published(plan, made, folder)
     _keep(folder, options)
 
@@ -93,7 +93,7 @@ def _check_published(plan: Plan, made: Made, folder: Path) -> None:
     for reference in (*made.references.values(), made.chart_reference):
         if not refuses_another_key(registry, reference):
             raise ReleaseError(f"{reference} is verified by a key that did not sign it")
-    _say("  pulled, found by tag, verified by its key and refused under another")
+    _report("  pulled, found by tag, verified by its key and refused under another")
 
 
 def _plan(options: argparse.Namespace, checkout: Path, registry: Registry, folder: Path) -> Plan:
@@ -116,7 +116,7 @@ def _keep(folder: Path, options: argparse.Namespace) -> None:
     for pattern in ("notes.md", "*.cdx.json", "specdecode-*.tgz", "key/cosign.pub"):
         for file in folder.glob(pattern):
             (kept / file.name).write_bytes(file.read_bytes())
-    _say(f"  notes, bills of materials and the chart are in {kept}")
+    _report(f"  notes, bills of materials and the chart are in {kept}")
 
 
 def _check_options(options: argparse.Namespace) -> None:
@@ -155,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(text, flush=True)
 
 

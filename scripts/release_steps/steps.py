@@ -181,7 +181,7 @@ STEPS = (
 )
 
 
-def run_steps(plan: Plan, say: Callable[[str], None]) -> Made:
+def run_steps(plan: Plan, report: Callable[[str], None]) -> Made:
     """Run all steps in order.
 
     Raises:
@@ -195,7 +195,7 @@ def run_steps(plan: Plan, say: Callable[[str], None]) -> Made:
         except ReleaseError as error:
             message = f"step {number} of {len(STEPS)}, {step.name}: {error}"
             raise ReleaseError(f"{message}\n{step.after_failure}") from error
-        say(f"  {number:2} {step.name:<34} {time.monotonic() - started:7.1f} s")
+        report(f"  {number:2} {step.name:<34} {time.monotonic() - started:7.1f} s")
     return made
 
 

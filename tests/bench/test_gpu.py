@@ -100,7 +100,7 @@ def test_a_step_that_waits_is_found_with_torchs_error(tmp_path: Path) -> None:
     assert error.startswith("called a synchronizing CUDA operation")
 
 
-def test_a_dry_run_says_with_every_number_that_it_is_none(dry_run: tuple[Path, str]) -> None:
+def test_a_dry_run_marks_every_number_as_not_measured(dry_run: tuple[Path, str]) -> None:
     folder, printed = dry_run
     document = read(folder)
     assert document["is_dry"]

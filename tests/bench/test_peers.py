@@ -53,7 +53,7 @@ def echo() -> Iterator[Worker]:
         yield worker
 
 
-def test_a_worker_answers_and_tells_its_own_processor_time(echo: Worker) -> None:
+def test_a_worker_answers_and_reports_its_own_processor_time(echo: Worker) -> None:
     assert echo.versions() == {"echo": "float32"}
     answer = echo.ask("echo", [[1, 2]], [3], depth=5)
     assert answer.tokens == [[7, 7, 7]]
@@ -62,7 +62,7 @@ def test_a_worker_answers_and_tells_its_own_processor_time(echo: Worker) -> None
     assert answer.rate == 3 / answer.cpu_s
 
 
-def test_an_error_is_told_and_the_worker_goes_on(echo: Worker) -> None:
+def test_an_error_is_reported_and_the_worker_goes_on(echo: Worker) -> None:
     with pytest.raises(PeerFailed, match="echo: ValueError: no such luck"):
         echo.ask("fail")
     with pytest.raises(PeerFailed, match="no way 'sing' here; there are echo, fail, leave"):
@@ -134,8 +134,8 @@ def test_tokens_that_differ_are_named_with_their_place() -> None:
             other: {0: Answer([[1, 9, 3]], {}, 1, 1)},
         }
     )
-    said = list(mismatches(samples, base))
-    assert said == ["openvino plain single, repeat 1: request 0, token 1: 9 instead of 2"]
+    found = list(mismatches(samples, base))
+    assert found == ["openvino plain single, repeat 1: request 0, token 1: 9 instead of 2"]
 
 
 def test_a_target_is_met_missed_or_not_measured() -> None:
@@ -184,7 +184,7 @@ def test_an_environment_that_is_there_is_taken_and_another_lock_is_another_one(
     assert environment_folder(lock, tmp_path) != before
 
 
-def test_what_cannot_be_installed_says_why(tmp_path: Path) -> None:
+def test_what_cannot_be_installed_reports_why(tmp_path: Path) -> None:
     lock = tmp_path / "peer.txt"
     with pytest.raises(PeerUnavailable, match=r"there is no lock peer\.txt"):
         ensure_environment(lock, tmp_path)
@@ -215,7 +215,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Work
         yield {OWN: own, TRANSFORMERS: hf}
 
 
-def test_our_engine_and_transformers_say_the_same_tokens_in_every_way(
+def test_our_engine_and_transformers_give_the_same_tokens_in_every_way(
     workers: dict[str, Worker],
 ) -> None:
     single = [[5, 9, 200, 17]]

@@ -160,7 +160,7 @@ def assert_exported(expression, exported, promoted, records=()):
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
-def test_rules_do_what_their_tests_say(path, promtool):
+def test_rules_pass_their_tests(path, promtool):
     ran = promtool("test", "rules", path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 

@@ -29,7 +29,7 @@ Debian|http://deb.debian.org/debian/|trixie|main
     ]
 
 
-def test_pip_is_told_what_the_environment_says() -> None:
+def test_pip_gets_the_settings_of_the_environment() -> None:
     environment = {"PIP_INDEX_URL": "https://mirror/simple", "PIP_CERT": "/ca.pem", "PIP_X": "y"}
     assert buildah.pip_settings(environment).splitlines() == [
         "[global]",
@@ -38,7 +38,7 @@ def test_pip_is_told_what_the_environment_says() -> None:
     ]
 
 
-def test_uv_is_told_of_a_mirror_only_where_there_is_one() -> None:
+def test_uv_gets_a_mirror_only_where_there_is_one() -> None:
     assert "[[index]]" not in buildah.uv_settings({})
     assert 'url = "https://m/simple"' in buildah.uv_settings({"UV_INDEX_URL": "https://m/simple"})
 
@@ -79,7 +79,7 @@ def test_each_context_has_a_kubeconfig_of_its_own(tmp_path: Path) -> None:
     assert external.kubeconfig(paths, "a") != external.kubeconfig(paths, "b")
 
 
-def test_the_pause_archive_is_what_its_digests_say() -> None:
+def test_the_pause_archive_matches_its_digests() -> None:
     archive = program_image("localhost/x:v1", b"program", "pause")
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         files = {name: tar.extractfile(name) for name in tar.getnames()}

@@ -27,7 +27,7 @@ class Case:
 
     resource: dict[str, Any]
     field: str = ""
-    says: str = ""
+    message: str = ""
     python: str = ""
 
 
@@ -37,8 +37,8 @@ def read_cases(kind: str) -> dict[str, Case]:
         title: Case(
             resource=make_resource(case.get("spec"), case.get("name", "chat")),
             field=case.get("field", ""),
-            says=case.get("says", ""),
-            python=case.get("python", case.get("says", "")),
+            message=case.get("message", ""),
+            python=case.get("python", case.get("message", "")),
         )
         for title, case in written.items()
     }

@@ -292,35 +292,35 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("document", "says"), BAD.values(), ids=BAD)
-def test_bad_boot_file_is_refused_with_place_and_remedy(document, says):
+@pytest.mark.parametrize(("document", "expected"), BAD.values(), ids=BAD)
+def test_bad_boot_file_is_refused_with_place_and_remedy(document, expected):
     with pytest.raises(ValidationError) as refusal:
         EngineBoot.model_validate({**LEAST, **document})
     sentences = validation_errors(refusal.value, EngineBoot)
-    assert any(says in said for said in sentences), sentences
+    assert any(expected in sentence for sentence in sentences), sentences
 
 
-def test_every_problem_is_said_at_once():
+def test_every_problem_is_reported_at_once():
     with pytest.raises(ValidationError) as refusal:
         EngineBoot.model_validate(
             {"memory": {"page_size": 3}, "threads": 0, "server": {"port": -1}}
         )
-    places = [said.partition(": ")[0] for said in validation_errors(refusal.value, EngineBoot)]
+    places = [each.partition(": ")[0] for each in validation_errors(refusal.value, EngineBoot)]
     assert places == ["model", "memory.page_size", "server.port", "threads"]
 
 
 def test_long_value_does_not_bury_the_message():
     with pytest.raises(ValidationError) as refusal:
         EngineBoot.model_validate({**LEAST, "device": "x" * 500})
-    (said,) = validation_errors(refusal.value, EngineBoot)
-    assert said == "device: input should be 'auto', 'cpu' or 'cuda'"
+    (sentence,) = validation_errors(refusal.value, EngineBoot)
+    assert sentence == "device: input should be 'auto', 'cpu' or 'cuda'"
 
 
-def test_text_that_is_no_json_is_said_so():
+def test_text_that_is_not_json_is_refused():
     with pytest.raises(ValidationError) as refusal:
         EngineBoot.model_validate_json("{")
-    (said,) = validation_errors(refusal.value, EngineBoot)
-    assert said.startswith("document: invalid JSON")
+    (sentence,) = validation_errors(refusal.value, EngineBoot)
+    assert sentence.startswith("document: invalid JSON")
 
 
 def test_an_adaptive_policy_without_a_table_has_the_default_one():

@@ -8,7 +8,7 @@ import pytest
 from specdecode_api.rules import VALIDATIONS_KEY
 from specdecode_api.schema import resource_schema, trial_schema
 from tests.crds.conftest import read_cases
-from tests.crds.test_server import said_by
+from tests.crds.test_server import causes_of
 from tests.crds.test_trial import BAD, CHANGES
 
 pytestmark = pytest.mark.apiserver
@@ -29,7 +29,7 @@ def test_every_rule_of_a_deployment_refuses_a_resource(server):
     causes = [
         cause
         for case in read_cases("bad").values()
-        for cause in said_by(server.try_out(case.resource))
+        for cause in causes_of(server.try_out(case.resource))
     ]
     found = set(rules(resource_schema()))
     assert len(found) > 40
@@ -38,7 +38,7 @@ def test_every_rule_of_a_deployment_refuses_a_resource(server):
 
 def test_every_rule_of_a_trial_is_in_the_tables():
     """Each row of the tables is tried on the API server by `test_trial.py`."""
-    said = [message for _, _, message in (*BAD.values(), *CHANGES.values())]
+    tested = [message for _, _, message in (*BAD.values(), *CHANGES.values())]
     found = set(rules(trial_schema()))
     assert len(found) > 10
-    assert {each for each in found if not any(message in each for message in said)} == set()
+    assert {each for each in found if not any(message in each for message in tested)} == set()

@@ -42,9 +42,9 @@ def test_bad_resource_is_refused_with_place_and_remedy(bad_case):
         SpecDecodeDeployment.from_resource(bad_case.resource)
     sentences = validation_errors(refusal.value, SpecDecodeDeployment)
     place = bad_case.field or "document"
-    said = [sentence.replace("[", ".").replace("]", "") for sentence in sentences]
+    dotted = [sentence.replace("[", ".").replace("]", "") for sentence in sentences]
     assert any(
-        sentence.startswith(f"{place}: ") and bad_case.python in sentence for sentence in said
+        sentence.startswith(f"{place}: ") and bad_case.python in sentence for sentence in dotted
     ), sentences
 
 
@@ -56,7 +56,7 @@ def test_bad_resource_is_refused_for_one_reason(bad_case):
 
 def test_every_rule_has_a_bad_resource(read_cases):
     """Each message of the CRD's rules is expected by a case above."""
-    asked = [case.says.partition("; algorithm is")[0] for case in read_cases("bad").values()]
+    tested = [case.message.partition("; algorithm is")[0] for case in read_cases("bad").values()]
     rules = [rule["message"] for row in field_descriptions(resource_schema()) for rule in row.rules]
     rules += [rule.message for rule in SpecDecodeDeployment.rules]
-    assert [rule for rule in rules if not any(said and said in rule for said in asked)] == []
+    assert [rule for rule in rules if not any(part and part in rule for part in tested)] == []

@@ -37,7 +37,7 @@ def nodes(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 @pytest.mark.parametrize("name", SPEC_LEAVES)
-def test_every_value_says_how_it_changes(name):
+def test_every_value_declares_how_it_changes(name):
     assert ROWS[name].change in {change.value for change in Change}
 
 

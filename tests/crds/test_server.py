@@ -50,13 +50,13 @@ def written(value):
 def test_bad_resource_is_refused_with_place_and_remedy(server, bad_case):
     answer = server.try_out(bad_case.resource)
     assert answer.status_code in (400, 422), answer.text
-    causes = said_by(answer)
-    assert any(bad_case.field in cause and bad_case.says in cause for cause in causes), causes
+    causes = causes_of(answer)
+    assert any(bad_case.field in cause and bad_case.message in cause for cause in causes), causes
 
 
 def test_bad_resource_is_refused_in_one_place(server, bad_case):
     echo = "some validation rules were not checked"
-    causes = [cause for cause in said_by(server.try_out(bad_case.resource)) if echo not in cause]
+    causes = [cause for cause in causes_of(server.try_out(bad_case.resource)) if echo not in cause]
     assert all(bad_case.field in cause for cause in causes), causes
 
 
@@ -139,7 +139,7 @@ def test_short_name_and_category_are_discovered(server):
     assert ours["categories"] == ["specdecode"]
 
 
-def said_by(answer):
+def causes_of(answer):
     """List the causes of a rejection, with indices of field paths in dotted form."""
     status = answer.json()
     causes = [

@@ -78,7 +78,7 @@ def test_set_is_a_list_of_type_set():
     assert "uniqueItems" not in schema
 
 
-def test_list_is_owned_as_a_whole_unless_it_says_otherwise():
+def test_list_is_owned_as_a_whole_unless_declared_otherwise():
     assert (
         translated(Annotated[list[Word], Field(max_length=3)])["x-kubernetes-list-type"] == "atomic"
     )
@@ -130,7 +130,7 @@ class Endless(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("annotation", "says"),
+    ("annotation", "message"),
     [
         (str, ".it: no maxLength"),
         (list[Word], ".it: no maxItems"),
@@ -150,11 +150,11 @@ class Endless(BaseModel):
         (Annotated[Inner | Endless, Field(discriminator=None)], "a choice of types"),
     ],
 )
-def test_what_cannot_be_said_is_refused_with_place_and_remedy(annotation, says):
-    if says is None:
+def test_what_cannot_be_expressed_is_refused_with_place_and_remedy(annotation, message):
+    if message is None:
         translated(annotation)
         return
     with pytest.raises(SchemaError) as refusal:
         translated(annotation)
-    assert says in str(refusal.value)
+    assert message in str(refusal.value)
     assert str(refusal.value).startswith(".it")

@@ -216,14 +216,14 @@ BAD: dict[str, tuple[object, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("document", "says"), BAD.values(), ids=BAD)
-def test_a_mistake_is_said_with_place_value_and_remedy(document, says):
+@pytest.mark.parametrize(("document", "parts"), BAD.values(), ids=BAD)
+def test_a_mistake_is_reported_with_place_value_and_remedy(document, parts):
     (warning,) = mistakes(document)
-    assert warning.startswith(says[0])
-    assert all(part in warning for part in says), warning
+    assert warning.startswith(parts[0])
+    assert all(part in warning for part in parts), warning
 
 
-def test_every_mistake_is_said_at_once():
+def test_every_mistake_is_reported_at_once():
     warning = mistakes(
         {
             "candidate_steps": [1, 3],

@@ -66,7 +66,7 @@ def leftovers(cluster: Cluster, name: str) -> str | None:
     return f"{len(items)} children are left" if items else None
 
 
-def test_a_wrong_spec_is_refused_by_the_server_and_told(cluster) -> None:
+def test_a_wrong_spec_is_refused_by_the_server_with_the_reason(cluster) -> None:
     text = """
 apiVersion: specdecode.io/v1alpha1
 kind: SpecDecodeDeployment

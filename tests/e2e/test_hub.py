@@ -64,15 +64,15 @@ def condition(cluster, kind):
     return next((each for each in conditions if each["type"] == kind), {})
 
 
-def test_pods_fetch_from_a_hub_and_the_status_tells_how_far(cluster, hub) -> None:
+def test_pods_fetch_from_a_hub_and_the_status_shows_progress(cluster, hub) -> None:
     """A wrong token is reported, a right one fixes it, progress is shown, the engine answers."""
     put_token(cluster, "hf_wrong")
     cluster.kubectl("apply", "-f", "-", given=json.dumps(resource(hub)))
 
     def without_rights():
         found = condition(cluster, "ModelReady")
-        is_told = (found.get("status"), found.get("reason")) == ("False", "Unauthorized")
-        return None if is_told else f"ModelReady is {found}"
+        is_reported = (found.get("status"), found.get("reason")) == ("False", "Unauthorized")
+        return None if is_reported else f"ModelReady is {found}"
 
     wait_until(without_rights, print, SECONDS)
     assert "hf_wrong" not in json.dumps(cluster.get("sdd", NAME)["status"])
@@ -82,8 +82,10 @@ def test_pods_fetch_from_a_hub_and_the_status_tells_how_far(cluster, hub) -> Non
 
     def not_downloading():
         models = cluster.get("sdd", NAME)["status"].get("models") or [{}]
-        is_told = models[0].get("state") == "Downloading" and models[0].get("bytesTotal", 0) > 3e6
-        return None if is_told else f"models are {models}"
+        is_reported = (
+            models[0].get("state") == "Downloading" and models[0].get("bytesTotal", 0) > 3e6
+        )
+        return None if is_reported else f"models are {models}"
 
     wait_until(not_downloading, print, SECONDS)
     found = condition(cluster, "ModelReady")

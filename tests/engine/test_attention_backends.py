@@ -118,7 +118,7 @@ def test_the_choice_and_its_reason_are_facts_and_in_the_log(
     assert "attention of the draft: triton (triton was asked for)" in caplog.messages
 
 
-def test_by_itself_a_cpu_takes_what_is_for_it_and_says_why(checkpoints) -> None:
+def test_by_itself_a_cpu_takes_what_is_for_it_and_reports_why(checkpoints) -> None:
     document = boot_of(checkpoints, "STANDALONE", 1)
     facts = build_core(EngineBoot.model_validate(document)).facts
     assert facts["target_attention"] == facts["draft_attention"] == "cpu"
@@ -140,10 +140,10 @@ def test_a_choice_that_cannot_run_is_an_error_at_start(
     document["model"] = {"path": str(checkpoints.target), "dtype": dtype}
     with pytest.raises(AttentionUnavailable) as caught:
         build_core(EngineBoot.model_validate(document))
-    said = str(caught.value)
-    assert said.startswith(f"attention_backend {backend} cannot serve the target")
-    assert why in said
-    assert said.endswith("or choose 'auto'")
+    message = str(caught.value)
+    assert message.startswith(f"attention_backend {backend} cannot serve the target")
+    assert why in message
+    assert message.endswith("or choose 'auto'")
 
 
 def test_flags_reach_the_boot_file() -> None:

@@ -276,16 +276,16 @@ def test_rows_whose_hidden_states_are_lost_are_zero_and_not_reused(
 
 
 @pytest.mark.parametrize(
-    ("speculation", "said"),
+    ("speculation", "message"),
     [
         ({"num_steps": 4}, "4 draft steps are more than the 3 tokens that .* can draft; lower"),
         ({"num_steps": 2, "topk": 4}, "MTP_CHAIN drafts chains alone: set topk 4 to 1"),
     ],
 )
 def test_more_draft_steps_than_modules_and_trees_are_refused(
-    checkpoints: Checkpoints, speculation: dict[str, Any], said: str
+    checkpoints: Checkpoints, speculation: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises((CannotServe, ValueError), match=said):
+    with pytest.raises((CannotServe, ValueError), match=message):
         make_core(
             checkpoints.target,
             algorithm="MTP_CHAIN",

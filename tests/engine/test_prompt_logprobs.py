@@ -68,7 +68,7 @@ def run(core: EngineCore, *requests: Request) -> dict[str, list[Output]]:
     return finish(core)
 
 
-def told(outputs: list[Output]) -> Scores:
+def scores_of(outputs: list[Output]) -> Scores:
     """Return the prompt logprobs, which only the first output contains."""
     first, *others = [output.prompt_logprobs for output in outputs]
     assert first is not None
@@ -79,7 +79,7 @@ def told(outputs: list[Output]) -> Scores:
 @pytest.fixture(scope="module")
 def expected(checkpoints) -> Scores:
     """Plain decoding, the whole prompt at once."""
-    return told(run(make_core(checkpoints, chunk=512), make_request())["r"])
+    return scores_of(run(make_core(checkpoints, chunk=512), make_request())["r"])
 
 
 def test_they_are_those_of_transformers() -> None:
@@ -93,7 +93,7 @@ def test_they_are_those_of_transformers() -> None:
     core = build_core(EngineBoot.model_validate(document))
     vocab = core.context.target.config.vocab_size
     prompt = tuple((31 * place + place * place) % vocab for place in range(150))
-    scores = told(run(core, make_request(prompt=prompt, prompt_logprobs=5))["r"])
+    scores = scores_of(run(core, make_request(prompt=prompt, prompt_logprobs=5))["r"])
     model = LlamaForCausalLM.from_pretrained(EXAMPLES / "target", dtype=torch.float32)
     with torch.no_grad():
         logits = model(torch.tensor([prompt])).logits[0, :-1]
@@ -108,14 +108,14 @@ def test_they_are_those_of_transformers() -> None:
     torch.testing.assert_close(rows.gather(1, named), top, atol=1e-4, rtol=0)
 
 
-def test_they_are_those_of_an_answer_that_says_the_same(checkpoints) -> None:
+def test_they_are_those_of_an_answer_with_the_same_text(checkpoints) -> None:
     """Generate 30 tokens, then give them as a prompt."""
     core = make_core(checkpoints, "EAGLE3")
     request = make_request(prompt=PROMPT[:9], max_tokens=30, logprobs=2, ignore_eos=True)
     outputs = run(core, request)["r"]
     answer = tuple(token for output in outputs for token in output.token_ids)
     records = [record for output in outputs for record in output.logprobs or ()]
-    scores = told(run(core, make_request(prompt=PROMPT[:9] + answer, prompt_logprobs=2))["r"])
+    scores = scores_of(run(core, make_request(prompt=PROMPT[:9] + answer, prompt_logprobs=2))["r"])
     assert list(scores[8:]) == records
 
 
@@ -132,10 +132,10 @@ def test_chunks_schedules_and_drafts_change_nothing(
         make_request("one", PROMPT[:1]),
     ]
     outputs = run(core, beside[0], make_request(), *beside[1:])
-    assert told(outputs["r"]) == expected
-    (short,) = told(outputs["short"])
+    assert scores_of(outputs["r"]) == expected
+    (short,) = scores_of(outputs["short"])
     assert (short.token_id, short.logprob, short.top) == (PROMPT[1], expected[0].logprob, ())
-    assert told(outputs["one"]) == ()
+    assert scores_of(outputs["one"]) == ()
     assert all(output.prompt_logprobs is None for output in outputs["silent"])
 
 
@@ -153,19 +153,19 @@ def test_a_retraction_at_any_step_loses_and_repeats_nothing(
     assert running
     core.preempt(running[0])
     outputs = early + finish(core)["r"]
-    assert told(outputs) == expected
+    assert scores_of(outputs) == expected
     assert sum(len(output.token_ids) for output in outputs) == 40
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_requests_that_push_each_other_out_are_told_everything_once(
+def test_requests_that_push_each_other_out_get_everything_once(
     checkpoints, expected: Scores, overlap: bool
 ) -> None:
     core = make_core(checkpoints, "EAGLE3", chunk=16, pool=140, overlap=overlap)
     names = [str(number) for number in range(5)]
     outputs = run(core, *(make_request(n, max_tokens=60, ignore_eos=True) for n in names))
     assert core.scheduler.preempted_total > 0
-    assert all(told(outputs[name]) == expected for name in names)
+    assert all(scores_of(outputs[name]) == expected for name in names)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -177,7 +177,7 @@ def test_a_cached_prompt_is_computed_anew_where_it_is_scored(
     assert silent[0].prompt_logprobs is None
     cached = core.scheduler.cache.pages
     assert cached > 0
-    assert told(run(core, make_request())["r"]) == expected
+    assert scores_of(run(core, make_request())["r"]) == expected
     assert core.scheduler.cache.hit_tokens == 0
     assert core.scheduler.cache.pages == cached
     run(core, make_request(prompt_logprobs=None))
@@ -203,7 +203,7 @@ def test_an_answer_of_no_tokens_is_the_prompts_scores(
     stop = frozenset(range(97))
     outputs = run(core, make_request(max_tokens=0, stop_token_ids=stop, logprobs=1))["r"]
     (output,) = outputs
-    assert told(outputs) == expected
+    assert scores_of(outputs) == expected
     assert (output.token_ids, output.logprobs) == ((), ())
     assert output.finish_reason is FinishReason.LENGTH
     assert core.counters.decode.steps == 0
@@ -212,7 +212,7 @@ def test_an_answer_of_no_tokens_is_the_prompts_scores(
 def test_a_prompt_of_the_whole_context_can_be_scored(checkpoints) -> None:
     core = make_core(checkpoints, "EAGLE3", chunk=100)
     prompt = tuple(place % 97 for place in range(core.context_length))
-    scores = told(run(core, make_request(prompt=prompt, max_tokens=0))["r"])
+    scores = scores_of(run(core, make_request(prompt=prompt, max_tokens=0))["r"])
     assert len(scores) == core.context_length - 1
 
 
@@ -230,7 +230,7 @@ def test_logits_exist_for_a_piece_at_a_time(
         return logits(self, hidden)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(core.context.target), "logits", count)
-    assert told(run(core, make_request(max_tokens=1))["r"]) == expected
+    assert scores_of(run(core, make_request(max_tokens=1))["r"]) == expected
     assert asked == [1] + [5] * 10 + [2]
 
 
@@ -250,7 +250,7 @@ def test_nobody_pays_for_scores_that_nobody_asked_for(
     assert asked == [1]
 
 
-def test_an_aborted_request_is_told_nothing(checkpoints) -> None:
+def test_an_aborted_request_gets_nothing(checkpoints) -> None:
     core = make_core(checkpoints, chunk=9, overlap=True)
     core.submit(make_request())
     for _ in range(3):

@@ -94,7 +94,7 @@ def test_r1_the_plan_is_a_table_of_everything_that_takes_memory() -> None:
         assert any(word in line for line in lines)
 
 
-def test_r1_an_engine_that_does_not_fit_says_the_smallest_change_that_would(
+def test_r1_an_engine_that_does_not_fit_names_the_smallest_change_that_would(
     checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     available = "specdecode_engine.startup.build.available_bytes"

@@ -248,7 +248,7 @@ def test_other_words_are_refused() -> None:
         choose_backend("cuda", CPU, torch.bfloat16, 128)  # type: ignore[arg-type]
 
 
-def test_who_may_be_captured_says_so_itself() -> None:
+def test_a_backend_declares_whether_it_can_be_captured() -> None:
     assert choose_backend("triton", DEVICE, torch.bfloat16, 64).backend.graph_support == (
         True,
         None,

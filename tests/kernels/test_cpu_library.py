@@ -69,11 +69,11 @@ def test_a_file_that_is_no_library_is_compiled_again(
         ("gcc -include /no/such/file.h", "cannot compile them"),
     ],
 )
-def test_without_a_compiler_torch_computes_and_the_reason_is_said(
+def test_without_a_compiler_torch_computes_and_the_reason_is_reported(
     compiler: str, reason: str, report: Callable[..., list[str]], tmp_path: Path
 ) -> None:
-    said, computed = report(CC=compiler)
-    assert reason in said
+    reported, computed = report(CC=compiler)
+    assert reason in reported
     assert computed == "torch torch"
     assert not list(tmp_path.glob("cpu/*"))
 
@@ -84,12 +84,12 @@ def test_no_compiler_at_all_names_the_remedy(report: Callable[..., list[str]]) -
     )
 
 
-def test_a_cache_that_cannot_be_written_is_said(
+def test_a_cache_that_cannot_be_written_is_reported(
     report: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
-    said, computed = report(SPECDECODE_CACHE=str(tmp_path / "file"))
-    assert "file" in said
+    reported, computed = report(SPECDECODE_CACHE=str(tmp_path / "file"))
+    assert "file" in reported
     assert computed == "torch torch"
 
 
@@ -114,7 +114,7 @@ def test_a_processor_without_wide_vectors_computes_the_same(tmp_path: Path) -> N
     assert list(tmp_path.glob("cpu/*.so"))
 
 
-def test_a_type_without_kernels_is_said() -> None:
+def test_a_type_without_kernels_is_reported() -> None:
     assert "not torch.float16" in str(library.unsupported_reason(torch.float16))
     with pytest.raises(CannotCompile, match=r"not torch\.float64"):
         library.load_library(torch.float64)

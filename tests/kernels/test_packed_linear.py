@@ -146,7 +146,7 @@ def why_plain(device: torch.device, dtype: torch.dtype) -> str | None:
     return choose_backend("auto", device, dtype, 64).plain_weights
 
 
-def test_what_cannot_be_packed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_packed_reports_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(LINEARS_VARIABLE, raising=False)
     assert why_plain(CPU, torch.float32) is None
     assert "not torch.float64" in str(why_plain(CPU, torch.float64))

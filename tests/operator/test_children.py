@@ -136,7 +136,7 @@ def test_every_child_is_owned_and_distinct(name, example, build):
         assert metadata["annotations"][names.ANNOTATION_DESIRED_HASH], kind
 
 
-def test_the_boot_file_says_what_the_resource_says(example, build):
+def test_the_boot_file_has_the_values_of_the_resource(example, build):
     manifest = example(
         engine={
             "device": "CPU",
@@ -377,7 +377,7 @@ def test_a_cpu_pod_asks_for_no_gpu_and_uses_the_threads_it_pays_for(example, bui
     ],
 )
 @pytest.mark.parametrize("name", ["specdecode", "gpu"])
-def test_engines_are_replaced_as_the_spec_says(name, strategy, pace, example, build):
+def test_engines_are_replaced_as_the_spec_requires(name, strategy, pace, example, build):
     manifest = example(name)
     manifest["spec"]["updateStrategy"] = {"type": strategy}
     assert build(manifest)["Deployment"]["spec"]["strategy"]["rollingUpdate"] == pace
@@ -420,7 +420,7 @@ def test_the_grace_period_leaves_time_for_the_whole_drain(stated, seconds, examp
     assert pod["terminationGracePeriodSeconds"] == seconds
 
 
-def test_startup_may_take_as_long_as_the_resource_says(example, build):
+def test_startup_may_take_as_long_as_the_resource_allows(example, build):
     manifest = example(lifecycle={"startupTimeout": "601s"})
     deployment = build(manifest)["Deployment"]["spec"]
     (container,) = deployment["template"]["spec"]["containers"]

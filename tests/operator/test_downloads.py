@@ -158,7 +158,7 @@ def test_the_pod_that_is_furthest_behind_counts(observe):
     assert (model["state"], model["bytesDone"]) == ("Downloading", 5)
 
 
-def test_a_pod_that_waits_for_another_says_so(observe):
+def test_a_pod_that_waits_for_another_reports_it(observe):
     reported = status_of(observe(RUNNING, progress=[report(ModelState.WAITING)]))
     assert "another pod downloads it" in message(reported, "ModelReady")
 
@@ -270,7 +270,7 @@ def test_a_commit_needs_no_pin(observe):
     assert model["revision"] == COMMIT
 
 
-def test_a_pin_stays_whatever_pods_say_and_outlives_them(observe):
+def test_a_pin_stays_whatever_pods_report_and_outlives_them(observe):
     observed = observe(fetched(OTHER), commit=COMMIT)
     assert pins_of(observed) == {TARGET: COMMIT}
     assert pins_of(observe(commit=COMMIT)) == {TARGET: COMMIT}

@@ -28,13 +28,13 @@ def pod_of(example, build):
 def refused(example):
     """The errors about a patch of the pod's spec."""
 
-    def said(patch, name="specdecode"):
+    def sentences(patch, name="specdecode"):
         manifest = example(name, template={"spec": patch})
         with pytest.raises(ResourceError) as refusal:
             children.build(resource.parse(manifest), "engine:test")
         return refusal.value.sentences
 
-    return said
+    return sentences
 
 
 def test_what_nobody_asks_for_is_not_written(pod_of):
@@ -44,7 +44,7 @@ def test_what_nobody_asks_for_is_not_written(pod_of):
     assert absent.isdisjoint(spec)
 
 
-def test_pods_are_placed_as_the_spec_says(pod_of):
+def test_pods_are_placed_as_the_spec_requires(pod_of):
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"a": [1]}}}
     spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
     pod = {
@@ -131,7 +131,7 @@ def test_a_patch_merges_objects_and_things_with_names(pod_of):
 
 
 @pytest.mark.parametrize(
-    ("patch", "said"),
+    ("patch", "part"),
     [
         ({"restartPolicy": "Never"}, "restartPolicy: cannot be patched; it is Always"),
         ({"terminationGracePeriodSeconds": 1}, "use lifecycle.terminationGracePeriod"),
@@ -171,10 +171,10 @@ def test_a_patch_merges_objects_and_things_with_names(pod_of):
         ({"subdomain": "x" * MAX_BYTES}, f"bytes; at most {MAX_BYTES}: move data into a ConfigMap"),
     ],
 )
-def test_a_patch_of_what_the_operator_answers_for_is_refused(patch, said, refused):
+def test_a_patch_of_what_the_operator_answers_for_is_refused(patch, part, refused):
     (sentence,) = refused(patch)
     assert sentence.startswith("template.spec")
-    assert said in sentence
+    assert part in sentence
 
 
 def test_the_container_that_fetches_is_the_operators_too(refused):

@@ -253,7 +253,7 @@ def shown(observed, outcome=Outcome()):  # noqa: B008
         (False, 1, True, "", "Switching", "True"),
     ],
 )
-def test_the_status_tells_whether_routers_serve(
+def test_the_status_shows_whether_routers_serve(
     is_serving, routers, has_token, error, reason, is_ready, example, observe, engine
 ):
     manifest = example(router={})

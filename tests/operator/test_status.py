@@ -348,7 +348,7 @@ VOLUMES = (
         (61, {"PodReadyToStartContainers": "True"}, "Starting"),  # an image is pulled
     ],
 )
-def test_a_pod_that_cannot_mount_says_so_after_a_minute(seconds, more, reason, world):
+def test_a_pod_that_cannot_mount_is_reported_after_a_minute(seconds, more, reason, world):
     state, spec = mounting(seconds, VOLUMES, **more)
     seen = replace(world(deployment=replicas(0), pods=[state]), at=NOW)
     seen = replace(seen, pods=tuple({**each, "spec": spec} for each in seen.pods))
@@ -364,7 +364,7 @@ def test_a_pod_that_cannot_mount_says_so_after_a_minute(seconds, more, reason, w
 
 
 @pytest.mark.parametrize(
-    ("text", "reason", "said"),
+    ("text", "reason", "expected"),
     [
         ('secret "proxy" not found', "SecretMissing", "Secret proxy does not exist: create it"),
         ('configmap "proxy" not found', "ConfigMapMissing", "ConfigMap proxy does not exist"),
@@ -380,11 +380,11 @@ def test_a_pod_that_cannot_mount_says_so_after_a_minute(seconds, more, reason, w
         ),
     ],
 )
-def test_what_a_variable_names_and_nobody_made_is_named(text, reason, said, world):
+def test_what_a_variable_names_and_nobody_made_is_named(text, reason, expected, world):
     state = waiting("CreateContainerConfigError", text)
     shown = status_of(world(deployment=replicas(0), pods=[state]))
     assert conditions(shown)["Ready"] == ("False", reason)
-    assert said in message(shown, "Ready")
+    assert expected in message(shown, "Ready")
     assert "template.spec" in message(shown, "Ready")
 
 
@@ -522,7 +522,7 @@ def test_a_failure_of_the_gpu_is_the_reason_of_ready_and_degraded(world, reason,
         assert message(status, kind) == text
 
 
-def test_a_model_that_is_loaded_outlives_what_a_lost_pod_said(world):
+def test_a_model_that_is_loaded_outlives_the_report_of_a_lost_pod(world):
     lost = {"phase": "Failed", "reason": "Evicted", "message": 'volume "model-cache" is too large'}
     pods = [SERVING, lost]
     assert (

@@ -270,21 +270,21 @@ def test_the_switch_is_one_write_of_the_deployment_and_replaces_no_template(deci
 
 
 @pytest.mark.parametrize(
-    ("seconds", "strategy", "said"),
+    ("seconds", "strategy", "part"),
     [
         (0, "Auto", "unscheduled for updateStrategy.surgeTimeout, the rollout continues in place"),
         (999, "Auto", "engines are replaced in place"),
         (999, "Surge", "updateStrategy.type: Auto would continue in place"),
     ],
 )
-def test_the_status_says_what_is_in_the_way_and_what_becomes_of_it(seconds, strategy, said, decide):
+def test_the_status_names_the_obstacle_and_its_consequence(seconds, strategy, part, decide):
     _, reported = decide([OLD, waiting(seconds)], strategy)
     found = {each["type"]: each for each in reported["conditions"]}
     assert (found["Ready"]["status"], found["Ready"]["reason"]) == ("True", "Updating")
     assert found["Progressing"]["reason"] == "InsufficientGPU"
     for kind in ("Ready", "Progressing"):
         assert "free an nvidia.com/gpu, or add a node" in found[kind]["message"]
-        assert said in found[kind]["message"]
+        assert part in found[kind]["message"]
     assert reported["readyReplicas"] == 1
 
 

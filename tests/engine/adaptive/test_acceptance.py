@@ -54,7 +54,7 @@ def test_no_position_is_accepted_more_often_than_tried(steps: int, lengths: list
 
 
 @pytest.mark.parametrize("num_steps", [1, 3, 7])
-def test_a_shallow_depth_tells_as_much_of_a_deep_one_as_there_is_to_tell(num_steps: int) -> None:
+def test_a_shallow_depth_teaches_what_it_can_about_a_deep_one(num_steps: int) -> None:
     rates = filled(0.8, num_steps)
     expected = expected_tokens(rates.rates())
     assert expected[7] == pytest.approx(expected_tokens(TRUE)[7], rel=0.12)

@@ -86,13 +86,13 @@ def test_deeper_is_never_cheaper_whatever_was_measured(
         assert row[0] > 0.0
 
 
-def test_more_requests_are_never_cheaper_where_measurements_say_so() -> None:
+def test_more_requests_are_never_cheaper_even_where_measurements_are() -> None:
     model = CostModel([point(1, 3), point(8, 3, factor=0.5), point(64, 3)])
     row = [model.seconds(size, 3, 0) for size in range(1, 130)]
     assert row == sorted(row)
 
 
-def test_kv_costs_what_the_points_say_and_never_less_than_nothing() -> None:
+def test_kv_costs_what_the_points_show_and_never_less_than_nothing() -> None:
     assert measured().seconds_per_kv_token(0) == pytest.approx(40e-9, rel=0.01)
     falling = CostModel([CostPoint(1, 0, 0, 0.02), CostPoint(1, 0, 1000, 0.01)])
     assert falling.seconds_per_kv_token(0) == 0.0

@@ -125,7 +125,7 @@ def test_it_settles_on_the_best_depth(
     assert switches(depths[200:]) <= 8
 
 
-def test_it_starts_with_the_depth_at_start_and_says_so() -> None:
+def test_it_starts_with_the_depth_at_start_and_reports_it() -> None:
     rounds = Rounds(policy(dense_s), dense_s)
     rounds.run(2, 1, 0.8)
     assert [(d.num_steps, d.reason) for d in rounds.decisions] == [(3, Reason.START)] * 2
@@ -279,7 +279,7 @@ def test_catching_up_after_depth_zero_does_not_make_the_depth_look_dear() -> Non
     assert rounds.depth.cost.seconds(16, 1, 0) < 1.1 * dear_s(16, 1)
 
 
-def test_a_round_that_computed_prompts_too_says_nothing_of_costs() -> None:
+def test_a_step_that_computed_prompts_too_teaches_nothing_about_costs() -> None:
     rounds = Rounds(policy(dense_s), dense_s)
     rounds.run(300, 8, 0.6)
     depth = rounds.depth
@@ -296,7 +296,7 @@ def test_it_learns_without_any_measured_cost() -> None:
     assert share(rounds.run(400, 4, 0.85)[150:], {5, 7}) > 0.9
 
 
-def test_states_tell_what_is_expected_of_each_depth() -> None:
+def test_states_contain_what_is_expected_of_each_depth() -> None:
     rounds = Rounds(policy(dense_s), dense_s)
     rounds.run(200, 4, 0.85)
     (state,) = rounds.depth.states()

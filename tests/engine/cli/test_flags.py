@@ -56,7 +56,7 @@ def test_the_policy_can_be_named(policy: Policy) -> None:
     assert refusal("--speculative-adaptive-policy", "fast")[0].startswith("speculation.policy: ")
 
 
-def test_a_file_implies_adaptive_and_says_where_it_starts(write) -> None:
+def test_a_file_implies_adaptive_and_sets_where_it_starts(write) -> None:
     path = write(TABLE)
     speculation = read("--speculative-adaptive-config", path)
     assert (speculation.policy, list(speculation.table)) == (Policy.GOODPUT, ["1", "8"])
@@ -87,10 +87,10 @@ def test_a_file_may_ask_for_ema_unless_a_flag_names_a_policy(asked, flag, policy
 
 def test_a_start_outside_the_table_is_refused_with_those_inside(write) -> None:
     path = write(TABLE)
-    said = "num_steps 3 is in no entry of the table: use one of"
+    problem = "num_steps 3 is in no entry of the table: use one of"
     start = ("--speculative-num-steps", "3")
     assert refusal("--speculative-adaptive-config", path, *start) == [
-        f"{path}: {said} [0, 1, 2, 4, 6]"
+        f"{path}: {problem} [0, 1, 2, 4, 6]"
     ]
     (default,) = refusal("--speculative-adaptive", "--speculative-num-steps", "4")
     assert default.endswith(
@@ -98,16 +98,16 @@ def test_a_start_outside_the_table_is_refused_with_those_inside(write) -> None:
     )
 
 
-def test_mistakes_of_file_and_flags_are_said_together(write) -> None:
+def test_mistakes_of_file_and_flags_are_reported_together(write) -> None:
     path = write({"candidate_steps": [1, 3], "ema_alpha": 2})
-    said = refusal("--speculative-adaptive-config", path, "--port", "-1")
-    assert [sentence.partition(": ")[0] for sentence in said] == [path, path, "server.port"]
-    assert said[0].startswith(f"{path}: ema_alpha: input should be less than or equal to 1")
-    assert '{"1": {"candidate_steps": [1, 3], "ema_alpha": 2}}' in said[1]
+    sentences = refusal("--speculative-adaptive-config", path, "--port", "-1")
+    assert [sentence.partition(": ")[0] for sentence in sentences] == [path, path, "server.port"]
+    assert sentences[0].startswith(f"{path}: ema_alpha: input should be less than or equal to 1")
+    assert '{"1": {"candidate_steps": [1, 3], "ema_alpha": 2}}' in sentences[1]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "part"),
     [
         ("{", "is not valid JSON: Expecting property name"),
         ("[" * 100_000, "is not valid JSON"),
@@ -116,16 +116,16 @@ def test_mistakes_of_file_and_flags_are_said_together(write) -> None:
     ],
     ids=["text", "depth", "key twice", "list"],
 )
-def test_a_file_that_is_no_table_is_refused_by_its_path(text, says, write) -> None:
+def test_a_file_that_is_no_table_is_refused_by_its_path(text, part, write) -> None:
     path = write(text)
-    (said,) = refusal("--speculative-adaptive-config", path)
-    assert said.startswith(f"{path}: ")
-    assert says in said
+    (sentence,) = refusal("--speculative-adaptive-config", path)
+    assert sentence.startswith(f"{path}: ")
+    assert part in sentence
 
 
 def test_a_file_that_is_not_there_is_refused_by_its_path(tmp_path) -> None:
-    (said,) = refusal("--speculative-adaptive-config", str(tmp_path / "none.json"))
-    assert said.startswith(f"{tmp_path}/none.json: cannot be read: No such file")
+    (sentence,) = refusal("--speculative-adaptive-config", str(tmp_path / "none.json"))
+    assert sentence.startswith(f"{tmp_path}/none.json: cannot be read: No such file")
 
 
 def boot(write, **speculation: object) -> str:
@@ -179,9 +179,9 @@ def test_sglangs_nextn_is_mtp_with_shallow_candidates() -> None:
 def test_help_names_every_algorithm_there_is(capsys) -> None:
     with pytest.raises(SystemExit):
         parse_flags(["--help"])
-    said = " ".join(capsys.readouterr().out.split())
+    shown_help = " ".join(capsys.readouterr().out.split())
     shown = (
-        said.partition("--speculative-algorithm SPECULATIVE_ALGORITHM ")[2]
+        shown_help.partition("--speculative-algorithm SPECULATIVE_ALGORITHM ")[2]
         .partition("(one of ")[2]
         .partition("; boot")
     )
@@ -191,9 +191,11 @@ def test_help_names_every_algorithm_there_is(capsys) -> None:
 def test_help_describes_each_flag_by_its_field_of_the_boot_file(capsys) -> None:
     with pytest.raises(SystemExit):
         parse_flags(["--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Port of the API; 0 selects a free port (boot file: server.port)." in said
-    assert "Policy that chooses the draft steps (one of static, ema, goodput; boot file:" in said
+    shown_help = " ".join(capsys.readouterr().out.split())
+    assert "Port of the API; 0 selects a free port (boot file: server.port)." in shown_help
+    assert (
+        "Policy that chooses the draft steps (one of static, ema, goodput; boot file:" in shown_help
+    )
 
 
 def test_flags_of_ngram_are_named_as_in_sglang() -> None:

@@ -193,12 +193,12 @@ def _git_id(content):
 
 
 def _sibling(name, content):
-    told = {"rfilename": name, "size": len(content), "blobId": _git_id(content)}
+    sibling = {"rfilename": name, "size": len(content), "blobId": _git_id(content)}
     if len(content) >= LARGE:
         digest = hashlib.sha256(content).hexdigest()
-        told["blobId"] = _git_id(b"pointer")
-        told["lfs"] = {"size": len(content), "sha256": digest, "pointerSize": 134}
-    return told
+        sibling["blobId"] = _git_id(b"pointer")
+        sibling["lfs"] = {"size": len(content), "sha256": digest, "pointerSize": 134}
+    return sibling
 
 
 @contextmanager

@@ -63,9 +63,9 @@ def test_what_an_engine_reads_arrives_and_nothing_else(tiny, download, files):
     for name in NEEDED:
         assert folder.final(name).read_bytes() == files[name]
     total = sum(len(files[name]) for name in NEEDED)
-    told = report(started)
-    assert (told.state, told.revision) == (ModelState.READY, COMMIT)
-    assert (told.bytes_done, told.bytes_total) == (total, total)
+    reported = report(started)
+    assert (reported.state, reported.revision) == (ModelState.READY, COMMIT)
+    assert (reported.bytes_done, reported.bytes_total) == (total, total)
     assert not folder.partial("").exists()
 
 
@@ -289,7 +289,7 @@ def test_two_downloads_of_one_model_share_the_work(hub, tiny, download):
     assert len(hub.asked("/resolve/")) == len(NEEDED)
 
 
-def test_progress_is_told_on_the_way(hub, tiny, download, files):
+def test_progress_is_reported_on_the_way(hub, tiny, download, files):
     hub.faults.hold = threading.Event()
     started = download()
     thread = threading.Thread(target=started.run)
@@ -304,7 +304,7 @@ def test_progress_is_told_on_the_way(hub, tiny, download, files):
     assert report(started).bytes_done == report(started).bytes_total
 
 
-def test_the_marker_tells_what_is_there(tiny, download, files):
+def test_the_marker_lists_what_is_there(tiny, download, files):
     folder = download().run()
     marker = json.loads((folder.path / ".complete.json").read_text())
     assert marker == {name: len(files[name]) for name in NEEDED}

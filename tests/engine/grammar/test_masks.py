@@ -96,7 +96,7 @@ def test_a_token_is_allowed_if_a_full_match_begins_so(
 
 
 @pytest.mark.parametrize(("kind", "source"), GRAMMARS)
-def test_every_bit_says_whether_the_token_can_be_taken(
+def test_every_bit_shows_whether_the_token_can_be_taken(
     compile_text: Callable[..., Grammar], allowed, kind: str, source: str
 ) -> None:
     grammar = compile_text(kind, source)
@@ -167,7 +167,7 @@ def test_white_space_between_the_parts_of_json_comes_to_an_end(
         assert not {space, line} & allowed(matcher)
 
 
-def test_a_grammar_that_gives_up_says_so_and_takes_nothing_more(
+def test_a_grammar_that_gives_up_reports_it_and_takes_nothing_more(
     compile_text: Callable[..., Grammar], allowed
 ) -> None:
     grammar = compile_text("regex", "((a{0,100}){0,100}){0,100}")

@@ -66,7 +66,7 @@ def test_ten_tables_capture_what_the_oracle_reaches(
 
 
 @pytest.mark.parametrize("routing_name", ROUTINGS)
-def test_the_oracle_says_what_walking_every_history_of_four_batches_says(
+def test_the_oracle_finds_what_walking_every_history_of_four_batches_finds(
     routing_name: str,
 ) -> None:
     entries = ((1, (1, 5)), (4, (0, 3)), (7, (2,)), (9, (8,)))

@@ -196,7 +196,7 @@ def test_fused_weights_and_biases_are_the_stored_ones_in_order(
 
 
 @pytest.mark.parametrize(
-    ("asked", "said", "stored", "got"),
+    ("asked", "declared", "stored", "got"),
     [
         (None, "bfloat16", torch.bfloat16, torch.bfloat16),
         (None, None, torch.float16, torch.float16),
@@ -209,11 +209,11 @@ def test_the_type_is_the_asked_one_or_the_checkpoint_s(
     tensors: Tensors,
     write: Any,
     asked: torch.dtype | None,
-    said: str | None,
+    declared: str | None,
     stored: torch.dtype,
     got: torch.dtype,
 ) -> None:
-    config["torch_dtype"] = said
+    config["torch_dtype"] = declared
     halves = {name: tensor.to(stored) for name, tensor in tensors.items()}
     model = Llama.load(write(tmp_path, config, halves), dtype=asked, device=CPU)
     mlp = model.layers[0].mlp

@@ -227,8 +227,8 @@ class Oracle(RecordingHead):
         self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
     ) -> tuple[Tensor, Tensor]:
         super().forward(ids, hidden, positions, kv)
-        told = self.text[(positions + 2).clamp(max=len(self.text) - 1)]
-        sure = torch.nn.functional.one_hot(told, 97).double()
+        given = self.text[(positions + 2).clamp(max=len(self.text) - 1)]
+        sure = torch.nn.functional.one_hot(given, 97).double()
         return sure, hidden
 
     def logits(self, normed: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def boot(dtype: str) -> EngineBoot:
     return EngineBoot.model_validate(document)
 
 
-def test_an_engine_on_a_cpu_packs_and_says_so(packing: Linears) -> None:
+def test_an_engine_on_a_cpu_packs_and_reports_it(packing: Linears) -> None:
     core = build_poisoned(boot("float32"), 64)
     assert core.facts["linears"] == "packed"
     assert "in the order in which C reads them" in str(core.facts["linears_reason"])
@@ -47,7 +47,7 @@ def test_an_engine_on_a_cpu_packs_and_says_so(packing: Linears) -> None:
     assert isinstance(layer.mlp.down.weight, PackedWeight)
 
 
-def test_an_engine_that_cannot_pack_says_why() -> None:
+def test_an_engine_that_cannot_pack_reports_why() -> None:
     facts = build_poisoned(boot("float64"), 64).facts
     assert facts["linears"] == "plain"
     assert "not torch.float64" in str(facts["linears_reason"])

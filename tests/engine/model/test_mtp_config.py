@@ -115,7 +115,7 @@ def test_an_export_is_recognised_and_a_target_without_modules_refused(
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"architectures": ["FalconForCausalLMNextN"]}, "architectures is"),
         ({"kv_lora_rank": 8}, "kv_lora_rank is 8; .* multi-head latent attention"),
@@ -124,11 +124,11 @@ def test_an_export_is_recognised_and_a_target_without_modules_refused(
     ],
 )
 def test_what_a_module_cannot_have_is_refused_by_its_key(
-    target: Path, tmp_path: Path, keys: dict[str, object], said: str
+    target: Path, tmp_path: Path, keys: dict[str, object], message: str
 ) -> None:
     folder = export_module(target, tmp_path / "export")
     change(folder, **keys)
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         read(folder, target)
 
 
@@ -248,7 +248,7 @@ def test_modules_of_mimo_v2_are_sliding_layers(target: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("base", "keys", "said"),
+    ("base", "keys", "message"),
     [
         (STEP_KEYS, {"swiglu_limits_shared": [0.0] * 4 + [7.0] * 2}, "limits in a module"),
         (
@@ -263,7 +263,7 @@ def test_modules_of_mimo_v2_are_sliding_layers(target: Path, tmp_path: Path) -> 
     ],
 )
 def test_what_a_chain_cannot_have_is_refused_by_its_key(
-    target: Path, tmp_path: Path, base: dict[str, Any], keys: dict[str, Any], said: str
+    target: Path, tmp_path: Path, base: dict[str, Any], keys: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         read_chain(published(target, tmp_path / "x", **(base | keys)), target)

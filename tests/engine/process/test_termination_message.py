@@ -148,7 +148,7 @@ def test_a_tokenizer_that_is_missing_is_a_fault_of_the_checkpoint(checkpoints, t
         ),
     ],
 )
-def test_errors_are_said_in_a_word_and_a_sentence(error, reason, message):
+def test_errors_are_reported_in_a_word_and_a_sentence(error, reason, message):
     assert termination_message_for(error) == TerminationMessage(reason=reason, message=message)
 
 

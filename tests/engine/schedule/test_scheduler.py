@@ -103,7 +103,7 @@ def test_a_request_that_can_never_fit_is_refused_with_the_numbers() -> None:
     scheduler.add(make_request("fits", 20, 8))
 
 
-def test_a_full_queue_refuses_and_says_the_limit() -> None:
+def test_a_full_queue_refuses_and_names_the_limit() -> None:
     scheduler = make_scheduler(running=1, queued=2)
     scheduler.add(make_request("runs", 4, 4))
     run_step(scheduler, 1)

@@ -47,7 +47,7 @@ def test_openais_client_gets_in_with_each_key(server):
         assert completion(server, key).choices[0].text
 
 
-def test_openais_client_hears_of_a_wrong_key_as_from_openai(server):
+def test_openais_client_gets_the_error_of_a_wrong_key_as_from_openai(server):
     with pytest.raises(openai.AuthenticationError) as refusal:
         completion(server, "sk-wrong")
     assert refusal.value.code == "invalid_api_key"
@@ -158,7 +158,7 @@ def test_a_call_is_compared_with_every_key_in_constant_time(file, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "no API key in"),
         ("  \n\n", "no API key in"),
@@ -166,10 +166,10 @@ def test_a_call_is_compared_with_every_key_in_constant_time(file, monkeypatch):
         ("schlüssel", "a character outside ASCII"),
     ],
 )
-def test_a_bad_file_is_refused_with_the_remedy(text, said, tmp_path):
+def test_a_bad_file_is_refused_with_the_remedy(text, expected, tmp_path):
     path = tmp_path / "keys"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(NoApiKeys, match=said) as refusal:
+    with pytest.raises(NoApiKeys, match=expected) as refusal:
         read_digests(path)
     assert all(line.strip() not in str(refusal.value) for line in text.splitlines() if line.strip())
 
@@ -188,7 +188,7 @@ def test_keys_that_become_unreadable_count_no_longer_until_they_are_back(file):
     assert asyncio.run(scenario()) == (False, True)
 
 
-def test_a_program_without_keys_ends_and_says_why(tmp_path, model_folder):
+def test_a_program_without_keys_ends_and_reports_why(tmp_path, model_folder):
     words = tmp_path / "words"
     flags = [
         "--model-path",
@@ -213,7 +213,7 @@ def test_a_program_without_keys_ends_and_says_why(tmp_path, model_folder):
     assert "kubectl create secret generic" in message.message
 
 
-def test_no_key_is_told_anywhere(file, start_server, caplog, eventually):
+def test_no_key_is_shown_anywhere(file, start_server, caplog, eventually):
     with caplog.at_level(0):
         server = start_server(api_key_path=file)
         shown = [ask(server, key).text for key in (KEY, OTHER, "sk-wrong")]

@@ -131,7 +131,7 @@ def test_tools_without_a_known_format_are_refused(start_server):
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "type text"),
     ],
 )
-def test_what_is_not_available_says_so(client, fields, words):
+def test_what_is_not_available_is_refused_by_name(client, fields, words):
     with pytest.raises(openai.BadRequestError) as caught:
         chat(client, **fields)
     assert words in str(caught.value)

@@ -135,7 +135,7 @@ def test_another_model_is_not_found(client):
     assert "'echo'" in str(caught.value)
 
 
-def test_too_long_says_how_much_fits(client, server):
+def test_an_error_about_length_names_how_much_fits(client, server):
     room = server.service.engine.context_length - len(server.service.text.encode(PROMPT))
     with pytest.raises(openai.BadRequestError) as caught:
         complete(client, max_tokens=room + 1)

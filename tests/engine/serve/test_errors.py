@@ -111,7 +111,7 @@ def test_a_long_value_is_not_repeated_in_full(echo_server):
     assert len(error["message"]) < 300
 
 
-def test_a_very_large_body_is_refused_and_the_client_hears_of_it(echo_server):
+def test_a_very_large_body_is_refused_and_the_client_gets_the_reason(echo_server):
     body = b'{"prompt": "' + b"x" * (33 * 2**20) + b'"}'
     answer = echo_server.post(PATH, content=body)
     assert answer.status_code == 413
@@ -126,7 +126,7 @@ def test_unknown_paths_and_methods_have_the_same_form(echo_server):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_full_queue_says_come_back_later(start_server, stream):
+def test_a_full_queue_names_when_to_retry(start_server, stream):
     server = start_server(max_requests=2)
     with pytest.raises(openai.RateLimitError) as caught:
         server.client.completions.create(model="echo", prompt="the fox", n=3, stream=stream)

@@ -152,9 +152,9 @@ def test_a_sticky_error_ends_requests_with_500_and_the_process_with_the_last_gra
         streamed_text = "\n".join(lines)
         response: httpx.Response = waiting.result(10)
     assert server.exit_code.result(10) == 1
-    for said in (streamed_text, response.text):
-        assert "CUDA error: an illegal memory access was encountered" in said
-        assert '"code":"engine_failed"' in said
+    for sent in (streamed_text, response.text):
+        assert "CUDA error: an illegal memory access was encountered" in sent
+        assert '"code":"engine_failed"' in sent
     assert response.status_code == 500
     assert "[DONE]" not in streamed_text
     message = termination_message_for(server.failures[0])

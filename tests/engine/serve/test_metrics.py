@@ -21,7 +21,7 @@ def scrape(server):
     }
 
 
-def test_a_scrape_tells_what_the_core_and_the_server_did(start_server):
+def test_a_scrape_shows_what_the_core_and_the_server_did(start_server):
     server = start_server(tokens_per_step=3)
     server.client.completions.create(**FIELDS, max_tokens=9)
     server.client.completions.create(**FIELDS, max_tokens=50, stop="brown")

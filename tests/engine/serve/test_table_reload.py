@@ -188,7 +188,7 @@ def test_a_table_is_exchanged_by_its_mounted_file_under_load(engine, load, event
 
 
 @pytest.mark.parametrize(
-    ("table", "status", "said"),
+    ("table", "status", "message"),
     [
         ([1, 3], 400, "object"),
         ({"1": {"candidate_steps": []}, "x": 1, "8": {"ema_alfa": 2}}, 400, "ema_alpha"),
@@ -197,13 +197,13 @@ def test_a_table_is_exchanged_by_its_mounted_file_under_load(engine, load, event
         (WIDE | {"strategy": "ema"}, 409, "policy"),
     ],
 )
-def test_a_bad_table_is_refused_and_the_old_one_stays(engine, table, status, said):
+def test_a_bad_table_is_refused_and_the_old_one_stays(engine, table, status, message):
     assert engine.put(WIDE).status_code == 200
     answer = engine.put(table)
     assert answer.status_code == status
-    assert said in answer.json()["error"]["message"]
+    assert message in answer.json()["error"]["message"]
     assert engine.table() == {"1": [0, 1, 3], "4": [0, 1]}
-    assert said in engine.get("/speculation/table").json()["latest_refusal"]
+    assert message in engine.get("/speculation/table").json()["latest_refusal"]
 
 
 def test_a_file_whose_start_depth_is_gone_is_refused(engine, eventually):
@@ -242,8 +242,8 @@ def test_an_engine_starts_with_its_tuned_table_if_it_can(
     try:
         eventually(engine.is_ready, 120)
         assert engine.table()["1"] == in_force
-        said = engine.get("/speculation/table").json()["latest_refusal"]
-        assert said is None if refused is None else refused in said
+        message = engine.get("/speculation/table").json()["latest_refusal"]
+        assert message is None if refused is None else refused in message
     finally:
         engine.close()
 
@@ -265,7 +265,7 @@ def test_a_bad_file_is_refused_and_the_old_table_stays(engine, eventually):
     assert 'specdecode_table_reloads_total{result="applied"}' in metrics
 
 
-def test_what_only_a_restart_takes_up_is_said(engine, eventually):
+def test_what_only_a_restart_takes_up_is_reported(engine, eventually):
     engine.write(WIDE, threads=2)
     eventually(lambda: engine.get("/server_info").json()["needs_restart"] == ["threads"], 30)
     engine.write(WIDE)
@@ -404,7 +404,7 @@ def test_every_table_expires_though_the_loop_of_the_server_may_call_timers_early
         runner.run(expire_many())
 
 
-def test_no_json_is_said_to_be_none(engine):
+def test_text_that_is_not_json_is_refused(engine):
     answer = httpx.put(f"{engine.url()}/speculation/table", content=b"{", timeout=10)
     assert answer.status_code == 400
     assert "not valid JSON" in answer.json()["error"]["message"]

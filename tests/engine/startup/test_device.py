@@ -37,14 +37,14 @@ def test_a_thread_keeps_to_its_processors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("0-9999", r"names processors \[.*9999\], and this process may use \["),
         ("3-1", "names no processor; a range goes upwards"),
     ],
 )
-def test_processors_that_it_may_not_use_are_named(text: str, says: str) -> None:
-    with pytest.raises(RuntimeError, match=says):
+def test_processors_that_it_may_not_use_are_named(text: str, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
         keep_to(text)
 
 

@@ -62,7 +62,7 @@ def test_the_sums_are_those_of_the_requests():
     assert found["seconds"] == pytest.approx(sum(s for _, _, s in truth))
 
 
-def test_requests_are_told_apart_by_how_they_were_asked_for():
+def test_requests_are_distinguished_by_how_they_were_sent():
     per_table = PerTableStats("a")
     odd = [sequence("1", temperature=0.7), sequence("2", prompt=3000), sequence("3", label="code")]
     decode(per_table, odd, ends=FinishReason.STOP)
@@ -126,7 +126,7 @@ def test_retractions_are_charged_to_the_table_in_force():
     assert [table.preempted for table in per_table.tables.values()] == [2, 3]
 
 
-def test_latencies_of_the_last_tables_are_told_and_none_ever_falls():
+def test_latencies_of_the_last_tables_are_reported_and_none_ever_falls():
     metrics = EngineMetrics(CoreSnapshot, lambda: {"table_hash": "t9"})
     shown: dict[tuple[str, str], float] = {}
     for number in range(10):

@@ -84,18 +84,20 @@ def test_a_pod_with_a_folder_of_its_host_is_refused_by_name(level, restricted, e
     spec = {"model": {"uri": "file:///models/target"}}
     answer = restricted(build(example(**spec))["Deployment"]["spec"]["template"], level)
     assert answer.status_code == 403
-    said = answer.json()["message"]
-    assert f'violates PodSecurity "{level}:latest"' in said
-    assert "hostPath volume" in said or 'uses restricted volume type "hostPath"' in said, said
+    message = answer.json()["message"]
+    assert f'violates PodSecurity "{level}:latest"' in message
+    assert "hostPath volume" in message or 'uses restricted volume type "hostPath"' in message, (
+        message
+    )
 
 
 def test_a_pod_with_a_folder_of_its_host_violates_nothing_else(restricted, example, build):
     template = build(example(model={"uri": "file:///models/target"}))["Deployment"]["spec"][
         "template"
     ]
-    said = restricted(template).json()["message"]
+    message = restricted(template).json()["message"]
     for rule in ("runAsNonRoot", "seccompProfile", "capabilities", "allowPrivilegeEscalation"):
-        assert rule not in said
+        assert rule not in message
     assert restricted(template, "privileged").status_code == 201
 
 

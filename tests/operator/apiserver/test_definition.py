@@ -49,7 +49,7 @@ def _put(client, definition):
     assert answer.is_success, answer.text
 
 
-def test_it_says_so_writes_nothing_that_is_dropped_and_hears_of_the_upgrade(
+def test_it_reports_an_old_definition_writes_nothing_that_is_dropped_and_notices_the_upgrade(
     own_plane, template, make_operator, tmp_path, until, example
 ):
     server, client = own_plane

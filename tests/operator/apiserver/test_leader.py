@@ -279,7 +279,7 @@ def test_the_same_pod_goes_on_at_once_after_a_crash(operators, api, until):
 
 
 @pytest.mark.parametrize("verb", ["create", "get", "update"])
-def test_without_a_right_on_leases_it_ends_and_says_which(
+def test_without_a_right_on_leases_it_ends_and_names_it(
     verb, kubeconfig, grant, template, namespace, api
 ):
     """The verbs that the chart grants are those that it takes."""

@@ -63,7 +63,9 @@ def again(api, namespace, operator, until):
     return touch
 
 
-def test_children_appear_and_the_resource_says_so(chat, settled, api, namespace, until, events):
+def test_children_appear_and_the_resource_reports_them(
+    chat, settled, api, namespace, until, events
+):
     chat(replicas=2)
     resource = settled()
     deployment = until(lambda: api.get(DEPLOYMENT, namespace, "chat"))

@@ -121,8 +121,10 @@ async def test_a_right_on_the_lease_that_is_missing_ends_the_start(right, grant_
     settings = _settings(grant_less(right), namespaces=(namespace,))
     with pytest.raises(StartError) as caught:
         await run(settings)
-    said = f"this account may not {right.verb} leases.coordination.k8s.io in namespace {SYSTEM}; "
-    assert str(caught.value).startswith(said)
+    refusal = (
+        f"this account may not {right.verb} leases.coordination.k8s.io in namespace {SYSTEM}; "
+    )
+    assert str(caught.value).startswith(refusal)
 
 
 def _settings(kubeconfig, **more):
@@ -233,9 +235,9 @@ OF_TRIALS = {
     ids=lambda each: f"{each.verb}-{each.what}",
 )
 async def test_the_work_itself_needs_the_right(right, grant_less, namespace, life, api):
-    said = await _live(grant_less(right), namespace, life, api)
+    refusal = await _live(grant_less(right), namespace, life, api)
     plural = right.what.split(".")[0] + (f"/{right.subresource}" if right.subresource else "")
-    assert f'cannot {right.verb} resource "{plural}" in API group "{right.kind.group}"' in said
+    assert f'cannot {right.verb} resource "{plural}" in API group "{right.kind.group}"' in refusal
 
 
 async def test_with_all_rights_the_same_life_goes_through(kubeconfig, namespace, life, api):

@@ -37,8 +37,8 @@ def plugin(plane, kubeconfig, capsys):
 
     def run(*words, file=plane.kubeconfig):
         code = main([*map(str, words), "--kubeconfig", str(file)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return run
 
@@ -230,7 +230,7 @@ def test_logs_of_all_pods_through_the_api_server(chat, namespace, pod, plugin, n
     assert "tailLines=7" in asked[0]
 
 
-def test_what_is_not_there_is_said(chat, namespace, plugin):
+def test_what_is_missing_is_reported(chat, namespace, plugin):
     chat()
     code, _, err = plugin("status", "chatt", "-n", namespace)
     assert code == 1

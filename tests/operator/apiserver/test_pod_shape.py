@@ -104,7 +104,7 @@ async def test_everything_that_a_pod_may_be_given_is_stored_and_not_written_twic
 
 
 @pytest.mark.parametrize(
-    ("patch", "said"),
+    ("patch", "expected"),
     [
         ({"hostNetwrk": True}, "hostNetwrk"),
         ({"dnsPolicy": 3}, "dnsPolicy"),
@@ -113,14 +113,14 @@ async def test_everything_that_a_pod_may_be_given_is_stored_and_not_written_twic
     ],
 )
 async def test_what_the_api_server_refuses_of_a_patch_is_reported_and_not_tried_for_ever(
-    patch, said, carried_out
+    patch, expected, carried_out
 ):
     status, deployment, _ = await carried_out(template={"spec": patch}, router={})
     assert deployment is None
     found = {each["type"]: each for each in status["conditions"]}
     for kind in ("Ready", "ConfigResolved"):
         assert (found[kind]["status"], found[kind]["reason"]) == ("False", "TemplateRejected")
-        assert said in found[kind]["message"]
+        assert expected in found[kind]["message"]
         assert "correct spec.template" in found[kind]["message"]
     assert found["Stalled"]["status"] == "True"
 

@@ -19,8 +19,8 @@ def plugin(plane, kubeconfig, namespace, capsys):
 
     def run(*words, file=plane.kubeconfig):
         code = main([*map(str, words), "-n", namespace, "--kubeconfig", str(file)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return run
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from itertools import count
 from pathlib import Path
 
@@ -249,19 +250,20 @@ def trial(api, namespace):
 
 
 @pytest.fixture
-def go_on(kubelet, namespace):
+def go_on(kubelet, namespace, status, trial):
     """Reconcile again and again, as the operator does, until something holds."""
 
     async def until(wired, holds, load=None):
         key = Key(namespace, "chat")
-        async with asyncio.timeout(DEADLINE_S):
-            while not holds():
-                await asyncio.to_thread(kubelet.sync)
-                if load is not None:
-                    load.refresh()
-                await wired.resync.once()
-                await wired.reconcile(key)
-                await asyncio.sleep(0.2)
+        ends_at = time.monotonic() + DEADLINE_S
+        while not holds():
+            assert time.monotonic() < ends_at, {"trial": trial(), "status": status()}
+            await asyncio.to_thread(kubelet.sync)
+            if load is not None:
+                load.refresh()
+            await wired.resync.once()
+            await wired.reconcile(key)
+            await asyncio.sleep(0.2)
 
     return until
 
@@ -364,8 +366,8 @@ async def test_a_wrong_draft_is_caught_by_a_canary_and_goes(
                 "state": {"waiting": {"reason": "CrashLoopBackOff"}},
                 "lastState": {"terminated": {"exitCode": process.returncode}},
             }  # fmt: skip
-            said = {"status": {"containerStatuses": [crashed]}}
-            api.merge(POD, namespace, canary, said, "/status")
+            crash_status = {"status": {"containerStatuses": [crashed]}}
+            api.merge(POD, namespace, canary, crash_status, "/status")
             await go_on(wired, lambda: status().get("lastTrial"), load)
             await go_on(wired, lambda: len(kubelet.engines) == 1, load)
         finally:

@@ -145,7 +145,7 @@ async def test_metrics_are_parsed_outside_of_the_event_loop(listen, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "expected"),
     [
         ({"body": TEXT.encode()[:-6]}, "cannot be read"),  # all but the line that ends it
         ({"body": TEXT.encode()[: len(TEXT) // 2]}, "cannot be read"),
@@ -156,11 +156,11 @@ async def test_metrics_are_parsed_outside_of_the_event_loop(listen, monkeypatch)
         ({"body": b"#" * (MAX_METRICS_BYTES + 1)}, "is longer than"),
     ],
 )
-async def test_what_is_not_whole_is_dropped_whole(answer, said, listen):
+async def test_what_is_not_whole_is_dropped_whole(answer, expected, listen):
     async with open_engine_client(listen(**answer)) as engines:
         found = await engines.scrape([pod()])
     assert found.readings == ()
-    assert said in found.failures["chat-1"]
+    assert expected in found.failures["chat-1"]
 
 
 def test_a_missing_line_makes_it_no_answer():

@@ -39,7 +39,7 @@ def test_table_plot_and_patch_are_shown(example):
     assert "best" in best
 
 
-def test_why_nothing_is_recommended_is_said(example):
+def test_why_nothing_is_recommended_is_reported(example):
     assert "no engine has been observed yet" in drawn(example())
     assert "Manual measures nothing" in drawn(example(rollout={"mode": "Manual"}))
     held = {

@@ -146,7 +146,7 @@ MOSTLY_BEST = pool(figures({1: [5]}, decode_steps=30_000), figures({1: [1]}, dec
         (MOSTLY_BEST, static(5), "NoGain"),
     ],
 )  # fmt: skip
-def test_where_nothing_can_be_said_the_reason_is(given, current, reason):
+def test_where_nothing_can_be_recommended_the_reason_is_given(given, current, reason):
     found = recommend(given, current, BOUNDS)
     assert isinstance(found, NotYet)
     assert found.reason == reason

@@ -45,7 +45,7 @@ def test_a_recommendation_that_stays_is_not_written_again(world):
     assert made.status == first
 
 
-def test_too_little_traffic_is_said(world):
+def test_too_little_traffic_is_reported(world):
     made = world(mode="Recommend", guarded=False)
     made.run(60)
     assert conditions(made)["RecommendationReady"]["reason"] == "NotEnoughTraffic"

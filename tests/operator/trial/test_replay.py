@@ -43,9 +43,9 @@ def test_every_verdict_comes_out_again(deciding, file_of, capsys):
     trials = list(deciding.trials.values())
     file = file_of(trials)
     assert main(["replay", str(file)]) == 0
-    said = capsys.readouterr().out
-    assert said.count("the same") == 2
-    assert all(f"trial {each['metadata']['name']}, " in said for each in trials)
+    output = capsys.readouterr().out
+    assert output.count("the same") == 2
+    assert all(f"trial {each['metadata']['name']}, " in output for each in trials)
     found = replay.replay(str(file), file.read_text())
     assert {each.trial.strategy for each in found} == {"Hot", "Canary"}
     assert all(each.was_the_judges for each in found)

@@ -80,8 +80,8 @@ def _compile(command: list[str], to: Path) -> None:
         )
     except (OSError, subprocess.SubprocessError) as error:
         to.unlink(missing_ok=True)
-        said = getattr(error, "stderr", None) or str(error)
-        first = next((line for line in said.splitlines() if "error" in line), said.strip())
+        output = getattr(error, "stderr", None) or str(error)
+        first = next((line for line in output.splitlines() if "error" in line), output.strip())
         raise CannotCompile(f"{command[0]} cannot compile them: {first}") from None
 
 
@@ -117,8 +117,8 @@ def processor_fingerprint() -> str:
 
 def _abilities() -> str:
     lines = _cpuinfo().splitlines()
-    told = ("model name", "flags", "Features", "CPU part")
-    return "\n".join(sorted({line for line in lines if line.startswith(told)}))
+    identifying = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(sorted({line for line in lines if line.startswith(identifying)}))
 
 
 def _cpuinfo() -> str:

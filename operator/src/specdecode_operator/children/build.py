@@ -101,11 +101,11 @@ def build(
     except ValidationError as error:
         raise ResourceError(*sentences(error, EngineBoot)) from None
     # Without defaults: a release that adds a field to the boot file replaces no pod.
-    said = boot.model_dump(mode="json", exclude_defaults=True)
-    fingerprint = config_hash(template, said)
+    boot_values = boot.model_dump(mode="json", exclude_defaults=True)
+    fingerprint = config_hash(template, boot_values)
     boot = boot.model_copy(update={"config_hash": fingerprint})
     pods_hash = carrier.pods_hash if carrier else fingerprint
-    lasting = exchange_hash(template, said)
+    lasting = exchange_hash(template, boot_values)
     files = config_map(name, pods_hash, _with_draft_of(carrier, boot), pins)
     in_place = is_in_place or spec.update_strategy.type == "InPlace"
     workload = deployment(

@@ -66,11 +66,11 @@ def in_force(manifest: Manifest, resource: Resource, record: Record, image: str)
             {**manifest, "spec": {**copy.deepcopy(dict(record.accepted)), **hot}}
         )
     plain = children.build(current, image)
-    tuned, said = record.tuned, (record.accepted, record.tuned)
+    tuned, recorded = record.tuned, (record.accepted, record.tuned)
     if tuned is None or tuned.base != plain.arm or not _fits(tuned.table, plain):
-        return InForce(current, plain, plain, None, said)
+        return InForce(current, plain, plain, None, recorded)
     built = children.build(current, image, tuned=tuned.table)
-    return InForce(current, plain, built, tuned, said)
+    return InForce(current, plain, built, tuned, recorded)
 
 
 def difference(now: InForce, wanted: Resource, built: children.Built, image: str) -> Difference:

@@ -27,7 +27,7 @@ class Layout:
     target_hidden: int = 12
     slow: Callable[["Layout", Tensors, Tensor, Tensor], tuple[Tensor, Tensor]] = field(kw_only=True)
 
-    def says(self, key: str) -> bool:
+    def has(self, key: str) -> bool:
         section = self.keys.get("eagle_config", {})
         assert isinstance(section, dict)
         return bool({**self.keys, **section}.get(key, False))
@@ -88,13 +88,13 @@ def slow_eagle3(layout: Layout, w: Tensors, token: Tensor, hidden: Tensor) -> tu
     prefix = "midlayer." if "midlayer.hidden_norm.weight" in w else "layers.0."
     b = normed(hidden, w[prefix + "hidden_norm.weight"])
     pair = torch.cat((normed(token, w[prefix + "input_layernorm.weight"]), b), dim=-1)
-    residual = b if layout.says("norm_before_residual") else hidden
+    residual = b if layout.has("norm_before_residual") else hidden
     out = slow_layer(w, prefix, pair, residual, layout.window(0))
     if "layers.1.input_layernorm.weight" in w:
         read = normed(out, w["layers.1.input_layernorm.weight"])
         out = slow_layer(w, "layers.1.", read, out, layout.window(1))
     final = normed(out, w["norm.weight"])
-    return final, final if layout.says("norm_output") else out
+    return final, final if layout.has("norm_output") else out
 
 
 def slow_fuse(layout: Layout, w: Tensors, features: Tensor) -> Tensor:
@@ -343,7 +343,7 @@ def loaded(
     embedding = weights.get("embed_tokens.weight", target.embedding.double())
     head = target.head.weight
     assert isinstance(head, Tensor)
-    tied = embedding if layout.says("tie_word_embeddings") else head.double()
+    tied = embedding if layout.has("tie_word_embeddings") else head.double()
     scores = weights.get("lm_head.weight", tied)
     return Loaded(layout, kind.load(folder, target), weights, embedding, scores)
 

@@ -110,7 +110,7 @@ def test_a_batch_of_prompts_is_scored_prompt_by_prompt(client, server):
             assert choice.logprobs == score(client, prompt=text, max_tokens=0).choices[0].logprobs
 
 
-def test_no_likeliest_tokens_are_told_where_none_is_asked_for(client):
+def test_no_likeliest_tokens_are_returned_where_none_is_requested(client):
     tops = score(client, logprobs=0, max_tokens=0).choices[0].logprobs.top_logprobs
     assert tops[0] is None
     assert all(len(top) == 1 for top in tops[1:])

@@ -46,7 +46,7 @@ def test_the_numbers_of_a_drafted_call_add_up(drafting_server, kind):
     assert details.rejected_prediction_tokens == rejected
 
 
-def test_a_stream_is_told_the_same(drafting_server, kind):
+def test_a_stream_gets_the_same(drafting_server, kind):
     options = {"stream": True, "stream_options": {"include_usage": True}}
     assert ask(drafting_server, kind, **options) == ask(drafting_server, kind)
 
