@@ -56,6 +56,7 @@ def engine_registry():
     tier = GraphSetReport(num_steps=3, batch_sizes=(1, 2), graphs=6, seconds=0.5, num_bytes=1)
     graphs = GraphReport("cuda", (tier,), graph_steps=4, eager_steps={"too_large": 1})
     values = {each: {("8",) * len(each.labels): 5.0} for each in CORE}
+    values[engine_metrics.VERIFY_ROWS] = {("8",): 5.0}
     snapshot = CoreSnapshot(values | range_state_values([state]) | graph_values(graphs))
     metrics = EngineMetrics(lambda: snapshot)
     metrics.count_error(500)

@@ -33,7 +33,7 @@ class RouterMetrics:
         self.prompt_blocks = self._counter(router.ROUTER_PROMPT_BLOCKS)
         first = router.ROUTER_FIRST_EVENT_SECONDS
         self.first_event_s = Histogram(
-            first.family, first.help, buckets=first.bounds_s, registry=self.registry
+            first.family, first.help, buckets=first.bounds, registry=self.registry
         )
 
     def _counter(self, each: MetricSpec) -> Counter:

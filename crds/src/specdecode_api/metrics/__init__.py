@@ -13,7 +13,7 @@ from specdecode_api.metrics.buckets import (
     batch_bucket,
     prompt_length,
 )
-from specdecode_api.metrics.core import CORE, GRAPHS, PREEMPTED_REQUESTS, TABLE
+from specdecode_api.metrics.core import CORE, GRAPHS, PREEMPTED_REQUESTS, TABLE, VERIFY_ROWS
 from specdecode_api.metrics.form import MetricSpec, MetricType
 from specdecode_api.metrics.identity import (
     HASHES,
@@ -89,6 +89,7 @@ __all__ = [
     "TABLE",
     "TABLE_HASH_DIGITS",
     "UNSORTED_REQUESTS",
+    "VERIFY_ROWS",
     "GrammarUse",
     "MetricSpec",
     "MetricType",

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from specdecode_api.metrics.form import counter, gauge
+from specdecode_api.metrics.form import counter, gauge, histogram
 
 TABLE: Final = "table"
 """Label with the hash of the speculation table in use."""
@@ -17,6 +17,12 @@ DRAFTED_REQUEST_STEPS = counter(
 )
 VERIFIED_TOKENS = counter(
     "verified_tokens", "Draft tokens verified by the target; a step may leave out some."
+)
+VERIFY_ROWS = histogram(
+    "verify_rows",
+    "Rows that the target verified for a request in a decode step: its verified draft tokens and "
+    "the row of the bonus token.",
+    (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128),
 )
 ACCEPTED_TOKENS = counter("accepted_tokens", "Draft tokens accepted by the target.")
 SOURCE_DRAFTED_TOKENS = counter(
@@ -106,8 +112,8 @@ GRAPH_CAPTURE_FAILED = gauge(
 EAGER_STEPS = counter("eager_steps", "Decode steps that ran eagerly, by reason.", "reason")
 
 CORE = (
-    DECODE_STEPS, REQUEST_STEPS, DRAFTED_TOKENS, VERIFIED_TOKENS, ACCEPTED_TOKENS, EMITTED_TOKENS,
-    SOURCE_DRAFTED_TOKENS, SOURCE_ACCEPTED_TOKENS,
+    DECODE_STEPS, REQUEST_STEPS, DRAFTED_TOKENS, VERIFIED_TOKENS, VERIFY_ROWS, ACCEPTED_TOKENS,
+    EMITTED_TOKENS, SOURCE_DRAFTED_TOKENS, SOURCE_ACCEPTED_TOKENS,
     PROMPT_TOKENS, DECODE_SECONDS, PREFILL_SECONDS, CACHE_QUERIED_TOKENS, CACHE_HIT_TOKENS,
     CACHE_EVICTED_PAGES, KERNEL_COMPILES, PREEMPTED_REQUESTS, OUT_OF_MEMORY_STEPS,
     RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES, KV_PAGES, KV_WINDOW_PAGES,

@@ -25,7 +25,7 @@ class MetricSpec:
     type: MetricType
     help: str
     labels: tuple[str, ...] = ()
-    bounds_s: tuple[float, ...] = ()  # upper bounds of a histogram's buckets, without +Inf
+    bounds: tuple[float, ...] = ()  # upper bounds of a histogram's buckets, without +Inf
 
     @property
     def family(self) -> str:
@@ -46,5 +46,5 @@ def gauge(short: str, text: str, *labels: str) -> MetricSpec:
     return MetricSpec(short, MetricType.GAUGE, text, labels)
 
 
-def histogram(short: str, text: str, bounds_s: tuple[float, ...], *labels: str) -> MetricSpec:
-    return MetricSpec(short, MetricType.HISTOGRAM, text, labels, bounds_s)
+def histogram(short: str, text: str, bounds: tuple[float, ...], *labels: str) -> MetricSpec:
+    return MetricSpec(short, MetricType.HISTOGRAM, text, labels, bounds)

@@ -13,7 +13,7 @@ length at which the target latency was measured: 0.8 / 3.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
@@ -123,6 +123,7 @@ class Counters:
     sources: dict[str, SourceTotals] = field(  # "model" or "ngram"
         default_factory=lambda: defaultdict(SourceTotals)
     )
+    verified: Counter[int] = field(default_factory=Counter)  # request steps by verified tokens
     switches: dict[tuple[int, Reason], int] = field(default_factory=lambda: defaultdict(int))
     buckets: dict[tuple[int, int], StepTotals] = field(  # by batch bucket, draft steps
         default_factory=lambda: defaultdict(StepTotals)
@@ -169,6 +170,7 @@ class Counters:
             totals.emitted_tokens += emitted
             totals.seconds += seconds
         self.drafted_request_steps += requests - drafted.count(0)
+        self.verified.update(verified)  # in C
         self.recent.count(emitted, requests)
 
     def count_sources(

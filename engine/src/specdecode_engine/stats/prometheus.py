@@ -5,7 +5,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
@@ -62,7 +67,7 @@ class EngineMetrics:
 
     def _histogram(self, each: MetricSpec) -> Histogram:
         return Histogram(
-            each.family, each.help, each.labels, buckets=each.bounds_s, registry=self.registry
+            each.family, each.help, each.labels, buckets=each.bounds, registry=self.registry
         )
 
     def _counter(self, each: MetricSpec) -> Counter:
@@ -170,13 +175,27 @@ class _EngineCollector(Collector):
         yield _family(metrics.INFO, [(tuple(facts.get(n, "") for n in metrics.INFO.labels), 1.0)])
         yield _family(metrics.PROCESS_START, [((), self.started_s)])
         for each in CORE:
-            values = snapshot.values.get(each, {} if each.labels else {(): 0.0})
+            has_labels = each.labels or each.type is MetricType.HISTOGRAM
+            values = snapshot.values.get(each, {} if has_labels else {(): 0.0})
             yield _family(each, values.items())
 
 
 def _family(each: MetricSpec, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    if each.type is MetricType.HISTOGRAM:
+        return _histogram(each, {int(at): count for (at,), count in values})
     kind = CounterMetricFamily if each.type is MetricType.COUNTER else GaugeMetricFamily
     family = kind(each.family, each.help, labels=each.labels)
     for labels, value in values:
         family.add_metric(labels, value)
     return family
+
+
+def _histogram(each: MetricSpec, counts: Mapping[int, float]) -> Metric:
+    """Add up how often each value was observed in the buckets of a metric without labels."""
+    below = [
+        (str(float(bound)), sum(count for at, count in counts.items() if at <= bound))
+        for bound in each.bounds
+    ]
+    below.append(("+Inf", sum(counts.values())))
+    total = sum(at * count for at, count in counts.items())
+    return HistogramMetricFamily(each.family, each.help, buckets=below, sum_value=total)

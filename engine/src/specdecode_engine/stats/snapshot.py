@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, field, replace
 
 from specdecode_api import metrics
-from specdecode_api.metrics import MetricSpec, core, speculation
+from specdecode_api.metrics import MetricSpec, MetricType, core, speculation
 from specdecode_engine.adaptive.draft_health import DraftReport
 from specdecode_engine.adaptive.policy import RangeState, Reason
 from specdecode_engine.graphs.plan import GraphReport
@@ -36,7 +36,8 @@ _POSITIONS = (speculation.POSITION_REACHED, speculation.POSITION_ACCEPTED)
 class CoreSnapshot:
     """Values of the core's series after a step.
 
-    `values` holds a number per tuple of label values; what is absent is 0. `reason` is why the
+    `values` holds a number per tuple of label values; what is absent is 0. That of a histogram is
+    how often a value was observed, by the value as its one label. `reason` is why the
     latest decode step ran with its draft steps, empty before the first.
     """
 
@@ -58,7 +59,7 @@ class CoreSnapshot:
         shown: dict[str, object] = {
             each.sample.removeprefix(metrics.PREFIX): (
                 {",".join(labels): value for labels, value in self.values.get(each, {}).items()}
-                if each.labels
+                if each.labels or each.type is MetricType.HISTOGRAM
                 else self[each]
             )
             for each in (*metrics.CORE, *metrics.BUCKETS)
@@ -115,6 +116,7 @@ def take_snapshot(
         core.OUT_OF_MEMORY_STEPS: {(k,): n for k, n in counters.out_of_memory.items()},
         core.SOURCE_DRAFTED_TOKENS: {(k,): one.drafted for k, one in counters.sources.items()},
         core.SOURCE_ACCEPTED_TOKENS: {(k,): one.accepted for k, one in counters.sources.items()},
+        core.VERIFY_ROWS: {(str(1 + n),): steps for n, steps in counters.verified.items()},
         core.KV_PAGES: {("free",): free, ("used",): scheduler.pages.total - free},
         core.KV_WINDOW_PAGES: _window_pages(scheduler),
         **_totals(_DECODE, [((), counters.decode)]),

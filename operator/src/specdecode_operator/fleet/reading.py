@@ -192,11 +192,11 @@ def _latencies(found: Samples, wanted: MetricSpec) -> dict[str, Latencies]:
 
 
 def _by_bucket(wanted: MetricSpec, below: Mapping[float, float], sum_s: float) -> Latencies:
-    if tuple(sorted(below)) != (*wanted.bounds_s, math.inf):
+    if tuple(sorted(below)) != (*wanted.bounds, math.inf):
         raise ValueError(f"{wanted.sample} has the bounds {sorted(below)}")
     totals = [0.0, *(below[bound] for bound in sorted(below))]
     counts = tuple(above - under for under, above in pairwise(totals))
-    return Latencies(wanted.bounds_s, counts, sum_s)
+    return Latencies(wanted.bounds, counts, sum_s)
 
 
 def _by_table(
