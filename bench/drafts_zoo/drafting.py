@@ -6,13 +6,14 @@ from typing import NamedTuple
 import torch
 
 from drafts_zoo.engines import build_drafting, decode
-from drafts_zoo.format import DraftFiles, DraftFormat, SlowDrafter
+from drafts_zoo.format import DraftFiles, DraftFormat, SlowBlockDrafter, SlowDrafter
 from drafts_zoo.targets import ANSWER_TOKENS, PROMPTS
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import DecodeBatch
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.sampling.sampler import SamplingBatch
+from specdecode_engine.speculate.block_drafter import SHORT_BLOCKS_FROM
 
 NEAR_TIE = 1e-3
 """Logits in float32 that are closer to each other than this may have either order."""
@@ -25,6 +26,8 @@ class Drafted(NamedTuple):
     committed: tuple[int, ...]  # the bonus token is the last
     tokens: tuple[int, ...]  # of nodes 1, 2, …
     parents: tuple[int, ...]  # of nodes 1, 2, …; node 0 is the bonus token
+    num_steps: int
+    batch_size: int
 
 
 def find_wrong_token(form: DraftFormat, files: DraftFiles, reference: SlowDrafter) -> str | None:
@@ -58,7 +61,8 @@ def record_drafts(core: EngineCore) -> list[Drafted]:
             parents = list(range(len(tokens)))
             if made.tree is not None:
                 parents = made.tree.parents[row, 1:].tolist()
-            found.append(Drafted(tuple(committed.tolist()), tuple(tokens), tuple(parents)))
+            path = tuple(committed.tolist()), tuple(tokens), tuple(parents)
+            found.append(Drafted(*path, shape.num_steps, batch.size))
         return made
 
     vars(drafter)["draft"] = recorded
@@ -67,6 +71,8 @@ def record_drafts(core: EngineCore) -> list[Drafted]:
 
 def check_draft(drafted: Drafted, reference: SlowDrafter, topk: int) -> str | None:
     """Return the first token that is not among the `topk` best after its parent."""
+    if drafted.batch_size >= SHORT_BLOCKS_FROM:
+        reference = for_several(reference, drafted.num_steps)
     paths: list[tuple[int, ...]] = [()]
     for token, parent in zip(drafted.tokens, drafted.parents, strict=True):
         path = paths[parent]
@@ -81,6 +87,13 @@ def check_draft(drafted: Drafted, reference: SlowDrafter, topk: int) -> str | No
             )
         paths.append((*path, token))
     return None
+
+
+def for_several(reference: SlowDrafter, num_steps: int) -> SlowDrafter:
+    """Return what drafts for several requests at once; their blocks are short on a CPU."""
+    if isinstance(reference, SlowBlockDrafter):
+        return reference.shortened(num_steps)
+    return reference
 
 
 def draft_chain(reference: SlowDrafter, committed: Sequence[int], num_steps: int) -> list[int]:

@@ -52,9 +52,11 @@ def boot_of(
     return EngineBoot.model_validate(document)
 
 
-def build_drafting(form: FormatSettings, files: DraftFiles, *, topk: int = 1) -> EngineCore:
+def build_drafting(
+    form: FormatSettings, files: DraftFiles, *, topk: int = 1, max_running: int = 4
+) -> EngineCore:
     """Build an engine that drafts `num_steps` tokens in every step."""
-    return build_poisoned(boot_of(form, files, topk=topk))
+    return build_poisoned(boot_of(form, files, topk=topk, max_running=max_running))
 
 
 def build_without_draft(files: DraftFiles) -> EngineCore:

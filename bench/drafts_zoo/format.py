@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -69,6 +69,15 @@ class SlowDrafter(Protocol):
             [vocab] f64 of the target's vocabulary, -inf for tokens that the draft does not know;
             None: nothing is drafted after this path.
         """
+        ...
+
+
+@runtime_checkable
+class SlowBlockDrafter(SlowDrafter, Protocol):
+    """Drafts in blocks, whose rows may see one another."""
+
+    def shortened(self, num_steps: int) -> SlowDrafter:
+        """Return a reference whose blocks have the rows that draft so many tokens."""
         ...
 
 

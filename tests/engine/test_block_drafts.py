@@ -19,9 +19,12 @@ from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.request_table import DecodeBatch
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.dflash import DFlashHead
+from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.speculate.block_drafter import BlockDrafter
 from specdecode_engine.startup.config import CannotServe, resolve
 
+BLOCK_ROWS = 11
 PROMPTS = [
     tuple((7 * n + 3 * place + n * place) % 97 for place in range(3 + 6 * n)) for n in range(4)
 ]
@@ -151,6 +154,33 @@ def test_a_block_is_the_same_however_much_of_it_is_verified(checkpoints, recorde
     assert [len(one) for one in blocks] == [1, 4, 10]
     assert blocks[0] == blocks[2][:1]
     assert blocks[1] == blocks[2][:4]
+
+
+@pytest.mark.parametrize(("graphs", "requests"), [("off", 1), ("off", 3), ("static", 3)])
+def test_blocks_of_several_requests_have_the_rows_that_are_verified(
+    checkpoints, monkeypatch, graphs: str, requests: int
+) -> None:
+    seen = set[int]()
+    forward = DFlashHead.forward
+
+    def counted(self: DFlashHead, ids: Tensor, positions: Tensor, kv: KVView) -> Tensor:
+        seen.add(len(positions) // len(ids))
+        return forward(self, ids, positions, kv)
+
+    core = build_poisoned(
+        make_boot(
+            checkpoints.target,
+            checkpoints.dflash,
+            speculation={"table": {"1": {"candidate_steps": [3, 6]}}, "num_steps": 3},
+            graphs={"mode": graphs},
+        )
+    )
+    monkeypatch.setattr(DFlashHead, "forward", counted)
+    together = [request(str(n), PROMPTS[n], max_tokens=12) for n in range(requests)]
+    expected = run(build_poisoned(make_boot(checkpoints.target)), *together)
+    assert run(core, *together) == expected
+    is_short = requests > 1 and graphs == "off"
+    assert 4 in seen if is_short else seen <= {BLOCK_ROWS}
 
 
 def test_nodes_of_one_depth_have_the_same_children(checkpoints, recorded) -> None:

@@ -4,9 +4,11 @@ Sources: vLLM's `qwen3_dflash` and transformers' `MuseGlimmerAssistantModel`.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -82,6 +84,7 @@ class DFlashReference:
 
     def __init__(self, target: SlowTarget, tensors: Tensors, has_windows: bool) -> None:
         self.target = target
+        self.rows = BLOCK  # of a block
         self._tensors = {name: tensor.double() for name, tensor in tensors.items()}
         # Of each layer: positions that a row sees back from its own, and whether it sees no later.
         self._layers = [(12, True), (None, False)] if has_windows else [(None, False)] * LAYERS
@@ -93,8 +96,14 @@ class DFlashReference:
         assert files.draft is not None
         return cls(SlowTarget(files.target), read_tensors(files.draft), has_windows)
 
+    def shortened(self, num_steps: int) -> Self:
+        """Return a reference whose blocks have the rows that draft so many tokens."""
+        short = copy(self)
+        short.rows = num_steps + self.first_row
+        return short
+
     def next_logits(self, committed: Sequence[int], drafted: Sequence[int]) -> Tensor | None:
-        if len(drafted) >= BLOCK - self.first_row:
+        if len(drafted) >= self.rows - self.first_row:
             return None
         aux = self.target.states(tuple(committed[:-1])).side_by_side(READ)
         anchors = torch.tensor([len(committed) - 1])
@@ -119,28 +128,28 @@ class DFlashReference:
         return rows[:, : before.shape[1]] @ self._scores.T
 
     def _blocks(self, w: Tensors, aux: Tensor, ids: Tensor, anchors: Tensor) -> Tensor:
-        """Compute the block after each of some bonus tokens [anchors, BLOCK, hidden].
+        """Compute the block after each of some bonus tokens [anchors, rows, hidden].
 
         Args:
             aux: the target's hidden states of the text [T, width].
             anchors: positions of the bonus tokens.
         """
-        eps, known = SIZES.rms_norm_eps, torch.arange(len(aux))
+        eps, rows, known = SIZES.rms_norm_eps, self.rows, torch.arange(len(aux))
         context = rms_norm(linear(w, "fc", aux), w["hidden_norm.weight"], eps)
-        tokens = torch.full((len(anchors), BLOCK), MASK_ID)
+        tokens = torch.full((len(anchors), rows), MASK_ID)
         tokens[:, 0] = ids[anchors]
         x = self._embedding[tokens.flatten()]
-        positions = (anchors[:, None] + torch.arange(BLOCK)).flatten()
-        block = torch.arange(len(anchors)).repeat_interleave(BLOCK)
+        positions = (anchors[:, None] + torch.arange(rows)).flatten()
+        block = torch.arange(len(anchors)).repeat_interleave(rows)
         own = block[:, None] == block
         seen = torch.cat((known < anchors[block][:, None], own), dim=1)
         key_positions = torch.cat((known, positions))
         for number, (window, is_causal) in enumerate(self._layers):
             distance = positions[:, None] - key_positions
-            shown = seen & (distance < (window or len(ids) + BLOCK))
+            shown = seen & (distance < (window or len(ids) + rows))
             shown &= (distance >= 0) | (not is_causal)
             x = _layer(w, f"layers.{number}", context, x, key_positions, shown)
-        return rms_norm(x, w["norm.weight"], eps).view(len(anchors), BLOCK, -1)
+        return rms_norm(x, w["norm.weight"], eps).view(len(anchors), rows, -1)
 
 
 def _layer(

@@ -24,6 +24,11 @@ class BlockMasks:
         square = torch.ones(batch, block_size, block_size, dtype=torch.bool, device=device)
         return cls(square, square.tril(), square.triu(1))
 
+    def of(self, batch: int, rows: int) -> "BlockMasks":
+        """Return the masks of the first rows of each block."""
+        parts = (self.everything, self.earlier, self.later)
+        return BlockMasks(*[part[:batch, :rows, :rows].contiguous() for part in parts])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockView:
@@ -37,7 +42,7 @@ class BlockView:
 
     pool: KVCache
     layout: AttentionMetadata
-    masks: BlockMasks
+    masks: BlockMasks  # of these blocks
     causal_layers: Sequence[bool]
 
     def attend(
@@ -51,9 +56,9 @@ class BlockView:
         batch = len(self.layout.qo_lens)
         k, v = (part.reshape(batch, -1, *part.shape[1:]) for part in (k, v))
         if self.causal_layers[layer]:
-            shown = TreeKV(k, v, self.masks.earlier[:batch])
+            shown = TreeKV(k, v, self.masks.earlier)
         elif params.sliding_window is None:
-            shown = TreeKV(k, v, self.masks.everything[:batch])
+            shown = TreeKV(k, v, self.masks.everything)
         else:
             return self._attend_both_ways(layer, q, k, v, params)
         return self.pool.attend(layer, q, self.layout, shown, params)
@@ -61,11 +66,11 @@ class BlockView:
     def _attend_both_ways(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, params: AttentionParams
     ) -> Tensor:
-        batch, pool = len(q) // k.shape[1], self.pool
-        before = TreeKV(k, v, self.masks.earlier[:batch])
+        pool = self.pool
+        before = TreeKV(k, v, self.masks.earlier)
         back = pool.attend_with_lse(layer, q, self.layout, before, params)
         nothing = replace(self.layout, kv_lens=torch.zeros_like(self.layout.kv_lens))
-        after = TreeKV(k, v, self.masks.later[:batch])
+        after = TreeKV(k, v, self.masks.later)
         ahead = pool.attend_with_lse(layer, q, nothing, after, DEFAULT_ATTENTION)
         merged, _ = pool.ops.merge_states(*back, *ahead)
         return merged

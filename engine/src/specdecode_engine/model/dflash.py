@@ -57,13 +57,13 @@ class BlockHead(HiddenStateHead[Config]):
 
     @abstractmethod
     def forward(self, ids: Tensor, positions: Tensor, kv: KVView) -> Tensor:
-        """Run the blocks after bonus tokens `ids` [B] i64.
+        """Run the blocks after bonus tokens `ids` [B] i64, or the first rows of each.
 
         Args:
-            positions: [B * block_size] i64, in the rotary tables.
+            positions: [B * rows] i64, in the rotary tables.
 
         Returns:
-            What `logits` takes, [B, max_steps, hidden]: of the rows that draft a token.
+            What `logits` takes, [B, rows - first_row, hidden]: of the rows that draft a token.
         """
 
 
@@ -153,18 +153,19 @@ class DFlashHead(BlockHead[DFlashConfig]):
             pool.store(number, slot_mapping, k, values[:, number])
 
     def forward(self, ids: Tensor, positions: Tensor, kv: KVView) -> Tensor:
-        x = self.embed_block(ids)
+        rows = len(positions) // len(ids)
+        x = self.embed_block(ids, rows)
         rotary = rotary_rows(self.angles, positions)
         for number, layer in enumerate(self.layers):
             x = layer(x, rotary, number, kv)
-        blocks = x.view(len(ids), self.config.block_size, -1)
+        blocks = x.view(len(ids), rows, -1)
         drafting = blocks[:, self.config.first_row :].reshape(-1, x.shape[1])
-        return self.norm(drafting).view(len(ids), self.config.max_steps, -1)
+        return self.norm(drafting).view(len(ids), rows - self.config.first_row, -1)
 
-    def embed_block(self, ids: Tensor) -> Tensor:
-        """Return the inputs of blocks after bonus tokens ids [B] i64: [B * block_size, hidden]."""
+    def embed_block(self, ids: Tensor, rows: int) -> Tensor:
+        """Return the inputs of blocks after bonus tokens ids [B] i64: [B * rows, hidden]."""
         bonus = functional.embedding(ids, self.embedding)[:, None]
-        masks = self.mask_embedding.expand(len(ids), self.config.block_size - 1, -1)
+        masks = self.mask_embedding.expand(len(ids), rows - 1, -1)
         return torch.cat((bonus, masks), dim=1).flatten(0, 1)
 
 

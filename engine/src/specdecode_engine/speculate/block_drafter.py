@@ -2,8 +2,9 @@
 
 The draft keeps keys and values of known positions alone, one row per token that the target has
 computed; a row depends on no later token. They are computed from the target's hidden states: those
-of a prompt at once, later ones by the forward of the next draft. The block is always as wide as the
-draft was trained for, and the first `num_steps` drafted tokens are verified.
+of a prompt at once, later ones by the forward of the next draft. The first `num_steps` drafted
+tokens are verified. Where rows take time, only these are computed for several requests; else the
+block is as wide as the draft was trained for (docs/decisions/0031-how-wide-blocks-are.md).
 """
 
 from collections.abc import Sequence as Items
@@ -28,6 +29,8 @@ from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.block_tokens import BlockTokens, draft_chain
 from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
 from specdecode_engine.speculate.pending_rows import PendingRows
+
+SHORT_BLOCKS_FROM = 2  # requests
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +58,7 @@ class BlockForward:
         count = self.window if inputs.committed is None else inputs.committed
         self.write_context(self.missing_rows(batch, count, count))
         self.progress.write_first_missing(batch, batch.lengths)
-        hidden = self._run_block(batch)[:, : inputs.rows].flatten(0, 1)
+        hidden = self._run_block(batch, inputs)[:, : inputs.rows].flatten(0, 1)
         read = hidden if head.config.recurrent_width else None
         outputs = ForwardOutputs(head.logits(hidden), read)
         if head.markov is None or not (self.is_chain and inputs.is_greedy):
@@ -89,14 +92,25 @@ class BlockForward:
         positions = self.rotary.rows(rows.req_indices, rows.positions)
         self.head.write_context(hidden, positions, self.pool, rows.slot_mapping)
 
-    def _run_block(self, batch: DecodeBatch) -> Tensor:
-        """Return the hidden states of the drafted positions [B, block_size - 1, hidden]."""
-        count, table = self.head.config.block_size, self.table
+    def shortens_blocks(self, batch_size: int, *, uses_graphs: bool) -> bool:
+        """Whether only the rows of positions that are verified are computed.
+
+        Their number is a part of the shape of a CUDA graph, and next to no time on a GPU.
+        """
+        is_on_cpu = self.table.device.type == "cpu"
+        return is_on_cpu and not uses_graphs and batch_size >= SHORT_BLOCKS_FROM
+
+    def _run_block(self, batch: DecodeBatch, inputs: DecodeInputs) -> Tensor:
+        """Return the hidden states of the drafted positions [B, at least rows, hidden]."""
+        config, table = self.head.config, self.table
+        is_short = self.shortens_blocks(batch.size, uses_graphs=inputs.committed is None)
+        count = inputs.rows + config.first_row if is_short else config.block_size
         ids = table.tokens_at(batch.req_indices, batch.lengths)
         places = (batch.lengths[:, None] + table.offsets(count)).flatten()
         positions = self.rotary.rows(batch.req_indices.repeat_interleave(count), places)
         layout = table.prefix_layout(batch, batch.lengths.repeat_interleave(count), count)
-        view = BlockView(self.pool, layout, self.masks, self.head.config.causal_layers)
+        masks = self.masks.of(batch.size, count)
+        view = BlockView(self.pool, layout, masks, config.causal_layers)
         return self.head.forward(ids, positions, view)
 
 
@@ -105,7 +119,7 @@ class BlockDrafter:
 
     Args:
         graphs: runs `forward`.
-        max_steps: drafted positions of the widest draft; the forward scores as many for each.
+        max_steps: drafted positions of the widest draft; whole blocks score as many for each.
         topk: of every draft shape that is a tree.
     """
 
@@ -124,7 +138,6 @@ class BlockDrafter:
         self._tokens = BlockTokens(
             forward.table,
             sampler,
-            max_steps,
             topk,
             forward.head.draft_to_target,
             forward.head.markov,
@@ -158,12 +171,14 @@ class BlockDrafter:
 
     def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         pending = self._pending.catch_up(batch, batch.host_lengths)
+        uses_graphs = self._graphs.uses_graphs
+        is_short = self._forward.shortens_blocks(batch.size, uses_graphs=uses_graphs)
         inputs = DecodeInputs(
             batch.req_indices,
             batch.longest,
-            self._max_steps,
+            shape.num_steps if is_short else self._max_steps,
             batch=batch,
-            committed=None if self._graphs.uses_graphs else pending,
+            committed=None if uses_graphs else pending,
             is_greedy=sampling.params is None,
         )
         outputs = self._graphs.run(ForwardKind.BLOCK, inputs)

@@ -23,7 +23,6 @@ class BlockTokens:
     """Chooses chains and trees.
 
     Args:
-        rows: positions that the forward scores, of which the first are used.
         topk: of every draft shape that is a tree.
         target_ids: [draft_vocab] i64, the target's id of every draft id; None: they are equal.
     """
@@ -32,14 +31,12 @@ class BlockTokens:
         self,
         table: RequestTable,
         sampler: Sampler,
-        rows: int,
         topk: int,
         target_ids: Tensor | None,
         markov: MarkovHead | None = None,
     ) -> None:
         self._table = table
         self._sampler = sampler
-        self._rows = rows
         self._first_level = FirstLevel.of(topk, table.device)
         self._target_ids = target_ids
         self._markov = markov
@@ -54,7 +51,8 @@ class BlockTokens:
         """Choose a draft of ids of the target.
 
         Args:
-            outputs: of the positions after each bonus token [B * rows], in order.
+            outputs: of the positions after each bonus token [B * rows], in order; the first
+                `num_steps` of each are used.
         """
         if shape.topk == 1:
             ids = self._chain(batch, sampling, shape.num_steps, outputs)
@@ -71,7 +69,7 @@ class BlockTokens:
     ) -> Tensor:
         """Return the draft's ids [B, S] i64."""
         if outputs.best is not None and sampling.params is None:
-            return outputs.best.ids.view(batch.size, self._rows, -1)[:, :steps, 0]
+            return self._by_position(outputs.best.ids, batch.size)[:, :steps, 0]
         positions = self._table.next_positions(batch, steps)
         if self._markov is None:
             logits = self._by_position(outputs.logits, batch.size)[:, :steps].contiguous()
@@ -93,8 +91,8 @@ class BlockTokens:
     ) -> Draft:
         steps, k = shape.num_steps, shape.topk
         if outputs.best is not None and sampling.params is None:
-            by_position = len(positions), self._rows, -1
-            best = BestTokens(*[part.view(by_position)[:, :steps, :k] for part in outputs.best])
+            parts = [self._by_position(part, len(positions)) for part in outputs.best]
+            best = BestTokens(*[part[:, :steps, :k] for part in parts])
         else:
             logits = self._by_position(outputs.logits, len(positions))[:, :steps].contiguous()
             best = self._best(logits, sampling, positions, k)
@@ -153,7 +151,7 @@ class BlockTokens:
 
     def _by_position(self, rows: Tensor, batch_size: int) -> Tensor:
         """From [B * rows, width] to [B, rows, width]."""
-        return rows.view(batch_size, self._rows, -1)
+        return rows.view(batch_size, -1, rows.shape[-1])
 
 
 def draft_chain(

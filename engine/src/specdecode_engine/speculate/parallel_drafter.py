@@ -85,7 +85,7 @@ class ParallelDrafter(ModelDrafter):
         layout, head = forward.layout, forward.head
         super().__init__(head, forward.pool, layout, sampler, graphs, forward.window, topk)
         self._max_steps = max_steps
-        self._tokens = BlockTokens(layout.table, sampler, max_steps, topk, head.draft_to_target)
+        self._tokens = BlockTokens(layout.table, sampler, topk, head.draft_to_target)
 
     def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         pending = self._pending.catch_up(batch, self._required_rows(batch))

@@ -77,9 +77,15 @@ def target(checkpoints: Checkpoints) -> LanguageModel:
     return Llama.load(checkpoints.target, dtype=torch.float64, device=CPU, context_length=256)
 
 
-def drafted_logits(head: DFlashHead, aux: list[Tensor], ids: Tensor) -> Tensor:
-    """Draft after contexts that lie over shuffled pages of a poisoned pool."""
-    config, rows = head.config, head.config.block_size
+def drafted_logits(
+    head: DFlashHead, aux: list[Tensor], ids: Tensor, rows: int | None = None
+) -> Tensor:
+    """Draft after contexts that lie over shuffled pages of a poisoned pool.
+
+    Args:
+        rows: of each block; None: all.
+    """
+    config, rows = head.config, rows or head.config.block_size
     pages = torch.randperm(3 * 8).view(3, 8) + 1
     pool = KVCache(config.layer_map, 3 * 8 + 1, PAGE_SIZE, torch.float64, CPU)
     poison(pool)
@@ -91,7 +97,8 @@ def drafted_logits(head: DFlashHead, aux: list[Tensor], ids: Tensor) -> Tensor:
     lengths = torch.tensor(LENGTHS)
     prefix = lengths.repeat_interleave(rows)
     layout = AttentionMetadata(pages, PAGE_SIZE, (rows,) * 3, prefix, max(LENGTHS))
-    view = BlockView(pool, layout, BlockMasks.make(4, rows, CPU), config.causal_layers)
+    masks = BlockMasks.make(4, config.block_size, CPU)
+    view = BlockView(pool, layout, masks.of(len(ids), rows), config.causal_layers)
     positions = (lengths[:, None] + torch.arange(rows)).flatten()
     hidden = head.forward(ids, positions, view)
     return head.logits(hidden.flatten(0, 1)).view(3, rows - 1, -1)
@@ -134,6 +141,7 @@ def test_assistants_of_muse_draft_as_in_transformers(target: LanguageModel, tmp_
 def test_blocks_equal_a_recomputation(
     checkpoints: Checkpoints, target: LanguageModel, tmp_path: Path, name: str
 ) -> None:
+    """Whole ones, and those of which only the first rows are computed."""
     save_dflash(tmp_path / "draft", checkpoints.target, **VARIANTS[name])
     head = DFlashHead.load(tmp_path / "draft", target)
     assert head.config.rope.theta == VARIANTS[name].get("rope_theta", 1_000_000.0)
@@ -142,11 +150,12 @@ def test_blocks_equal_a_recomputation(
         for key, tensor in load_file(tmp_path / "draft" / "model.safetensors").items()
     }
     aux, ids = made_up(2 * HIDDEN)
-    found = drafted_logits(head, aux, ids)
-    for states, token, logits in zip(aux, ids, found, strict=True):
-        tokens = torch.tensor([token, *[head.config.mask_token_id] * head.config.max_steps])
-        hidden = slow_block(head, weights, states, target.embedding[tokens])
-        torch.testing.assert_close(logits, target.logits(hidden[1:]), atol=1e-6, rtol=1e-6)
+    for steps in (head.config.max_steps, 2):
+        found = drafted_logits(head, aux, ids, steps + 1)
+        for states, token, logits in zip(aux, ids, found, strict=True):
+            tokens = torch.tensor([token, *[head.config.mask_token_id] * steps])
+            hidden = slow_block(head, weights, states, target.embedding[tokens])
+            torch.testing.assert_close(logits, target.logits(hidden[1:]), atol=1e-6, rtol=1e-6)
 
 
 def slow_block(head: DFlashHead, w: dict[str, Tensor], aux: Tensor, x: Tensor) -> Tensor:
