@@ -1,7 +1,7 @@
 """Runs the requests of a case on an engine core, checking after every step that nothing leaked."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from lossless.cases import Case, CaseRequest
 from lossless.poison import build_poisoned
 from lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.adaptive.draft_source import DraftSources, RequestTrials
+from specdecode_engine.adaptive.draft_source import DraftSources, RequestDrafts
 from specdecode_engine.adaptive.policy import Decision, Reason, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 from specdecode_engine.batch.request import (
@@ -161,11 +161,19 @@ class RandomSources(DraftSources):
         self._rng = random.Random(seed)
         self._is_preferred = True
 
-    def prefers_ngram(self, own: RequestTrials, draft_depth: int, ngram_depth: int) -> bool:
+    def choose(
+        self, requests: Sequence[RequestDrafts], num_steps: int, kv_tokens: int
+    ) -> tuple[bool, ...]:
         """Draw."""
         if self._rng.random() < 0.1:
             self._is_preferred = not self._is_preferred
-        return ngram_depth > 0 and (self._is_preferred or self._rng.random() < 0.5)
+        if self._rng.random() < 0.1:  # also where NGRAM found nothing for some
+            return (False,) * len(requests)
+        return tuple(
+            one.draft_depth > 0
+            and not (one.ngram_depth and (self._is_preferred or self._rng.random() < 0.5))
+            for one in requests
+        )
 
 
 @contextmanager

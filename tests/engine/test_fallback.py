@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from lossless.poison import build_poisoned
 from lossless.run import RandomSources
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.draft_evidence import FirstPosition
-from specdecode_engine.adaptive.draft_source import DraftSources, RequestTrials
+from specdecode_engine.adaptive.draft_source import DraftSources, RequestDrafts, TimedStep
 from specdecode_engine.adaptive.policy import Decision, Reason
 from specdecode_engine.batch.proposals import Proposals
 from specdecode_engine.batch.request import Request, SamplingParams
@@ -28,8 +29,10 @@ REPEATING = tuple((7 * place) % 31 for place in range(9)) * 3
 class OnlyNgram(DraftSources):
     """Prefers whatever NGRAM found."""
 
-    def prefers_ngram(self, own: RequestTrials, draft_depth: int, ngram_depth: int) -> bool:
-        return ngram_depth > 0
+    def choose(
+        self, requests: Sequence[RequestDrafts], num_steps: int, kv_tokens: int
+    ) -> tuple[bool, ...]:
+        return tuple(one.draft_depth > 0 and not one.ngram_depth for one in requests)
 
 
 def make_core(
@@ -142,6 +145,24 @@ def test_time_without_the_draft_model_is_not_the_cost_of_draft_steps(checkpoints
         core.step()
     with_model = core.counters.sources["model"].drafted // 3
     assert sum(one.steps for one in core.counters.buckets.values()) <= with_model
+
+
+def test_steps_with_and_without_the_draft_model_are_timed_apart(checkpoints) -> None:
+    timed = list[tuple[int, bool]]()
+
+    class Noted(OnlyNgram):
+        def learn_cost(self, step: TimedStep, *, has_draft: bool) -> None:
+            timed.append((step.drafted, has_draft))
+            super().learn_cost(step, has_draft=has_draft)
+
+    core = make_core(checkpoints, "EAGLE3", sources=Noted(), num_steps=3)
+    submit_repeating(core, 60)
+    while core.has_work():
+        core.step()
+    with_model = core.counters.sources["model"].drafted // 3
+    assert sum(has_draft for _, has_draft in timed) == with_model
+    without = [drafted for drafted, has_draft in timed if not has_draft]
+    assert sum(without) == core.counters.sources["ngram"].drafted > 0
 
 
 def test_agreement_counts_positions_that_the_text_decides() -> None:

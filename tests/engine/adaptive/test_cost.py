@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_engine.adaptive.cost import FREE_ROWS, CostModel, CostPoint
+from specdecode_engine.adaptive.cost import FREE_ROWS, CostModel, CostPoint, CostShape
 
 SIZES, BUCKETS = (1, 4, 16, 64), (0, 1, 3, 7)
 
@@ -169,7 +169,7 @@ def block_s(batch_size: int, num_steps: int) -> float:
 
 def test_a_block_costs_the_same_to_draft_at_all_draft_steps_but_0() -> None:
     points = [CostPoint(b, k, 0, block_s(b, k)) for b in SIZES for k in (0, 5, 11)]
-    model = CostModel(points, drafts_blocks=True)
+    model = CostModel(points, CostShape(drafts_blocks=True))
     for size in SIZES:
         for steps, error in ((1, 0.1), (3, 0.1), (7, 0.02), (15, 0.15)):
             assert model.seconds(size, steps, 0) == pytest.approx(block_s(size, steps), rel=error)
@@ -178,7 +178,7 @@ def test_a_block_costs_the_same_to_draft_at_all_draft_steps_but_0() -> None:
 
 
 def test_without_points_a_block_costs_no_more_when_more_of_it_is_verified() -> None:
-    blocks, chains = CostModel(drafts_blocks=True), CostModel()
+    blocks, chains = CostModel(shape=CostShape(drafts_blocks=True)), CostModel()
     verifying = 14 / FREE_ROWS
     assert blocks.seconds(1, 15, 0) - blocks.seconds(1, 1, 0) == pytest.approx(verifying)
     assert chains.seconds(1, 15, 0) - chains.seconds(1, 1, 0) > 3 * verifying

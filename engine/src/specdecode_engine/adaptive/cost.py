@@ -54,6 +54,15 @@ class CostShape:
         drafting = self.draft_share * forwards * (1.0 + rows / self.free_rows)
         return 1.0 + batch_size * (num_steps + 1.0) / self.free_rows + drafting
 
+    def scaled(self, rows_octaves: int, share_octaves: int) -> "CostShape":
+        """Return the shape with both factors multiplied by powers of two."""
+        free_rows = self.free_rows * 2.0**rows_octaves
+        draft_share = self.draft_share * 2.0**share_octaves
+        return CostShape(free_rows, draft_share, self.drafts_blocks)
+
+
+USUAL_SHAPE = CostShape()
+
 
 class CostCell:
     """Log-seconds of a step at one batch size and number of draft steps, without the KV part."""
@@ -92,22 +101,28 @@ class CostModel:
     unknown units, until the first served step determines them.
 
     Args:
-        drafts_blocks: all draft steps but 0 take the same time to draft. Costs between 0 draft
-            steps and the fewest measured otherwise then follow the shape, which jumps after 0.
+        shape: what a fit starts from. If it drafts blocks, all draft steps but 0 take the same time
+            to draft; costs between 0 draft steps and the fewest measured otherwise then follow the
+            shape, which jumps after 0.
     """
 
-    def __init__(self, points: Iterable[CostPoint] = (), *, drafts_blocks: bool = False) -> None:
-        self._drafts_blocks = drafts_blocks
+    def __init__(self, points: Iterable[CostPoint] = (), shape: CostShape = USUAL_SHAPE) -> None:
+        self._usual_shape = shape
         measured = tuple(points)
         self._slope, self._slope_per_step = _kv_slopes(measured)
         self._rows: dict[int, list[CostCell]] = {}
         for (steps, size), group in sorted(_by_cell(measured).items()):
             cell = CostCell(size, self._log_seconds(group), is_measured=True)
             self._rows.setdefault(steps, []).append(cell)
-        self._shape = fit_shape(self.cells(), drafts_blocks=drafts_blocks)
+        self._shape = fit_shape(self.cells(), shape)
         self._scale = 1.0
         self._surfaces: dict[int, list[float]] = {}
         self._nearest: dict[tuple[int, int], CostCell | None] = {}
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any step was measured: without, seconds are in unknown units."""
+        return bool(self._rows)
 
     def seconds(self, batch_size: int, num_steps: int, kv_tokens: int) -> float:
         """Expected seconds of a step, drafting included."""
@@ -145,7 +160,7 @@ class CostModel:
         cell = self._cell(batch_size, num_steps) or self._insert(batch_size, num_steps)
         has_moved = cell.refine(math.log(seconds / expected))
         if not cell.is_measured and cell.steps.bit_count() == 1:  # after 1, 2, 4, … steps
-            self._shape = fit_shape(self.cells(), drafts_blocks=self._drafts_blocks)
+            self._shape = fit_shape(self.cells(), self._usual_shape)
             has_moved = True
         if has_moved:
             self._surfaces.clear()
@@ -189,7 +204,7 @@ class CostModel:
         known = [self._along_row(steps, batch_size) for steps in measured]
         known = increasing(known, [1.0] * len(known))
         shape = partial(self._shape.relative, batch_size)
-        if self._drafts_blocks and len(measured) > 1 and not measured[0]:
+        if self._usual_shape.drafts_blocks and len(measured) > 1 and not measured[0]:
             drafting = [_interpolate(measured[1:], known[1:], steps, shape) for steps in wanted[1:]]
             return [known[0], *drafting]
         return [_interpolate(measured, known, steps, shape) for steps in wanted]
@@ -203,20 +218,20 @@ class CostModel:
         )
 
 
-def fit_shape(cells: Sequence[tuple[int, CostCell]], *, drafts_blocks: bool = False) -> CostShape:
+def fit_shape(cells: Sequence[tuple[int, CostCell]], usual: CostShape = USUAL_SHAPE) -> CostShape:
     """Choose the shape nearest to cells with their draft steps, whatever their scale."""
     known = [(cell.batch_size, steps, cell.log_seconds) for steps, cell in cells]
 
     def misfit(octaves: tuple[int, int]) -> float:
-        shape = _shape(octaves, drafts_blocks)
+        shape = usual.scaled(*octaves)
         errors = [log_s - math.log(shape.relative(size, steps)) for size, steps, log_s in known]
         mean = sum(errors) / len(errors)
         away = octaves[0] ** 2 + octaves[1] ** 2
         return sum((error - mean) ** 2 for error in errors) + FIT_PENALTY * away
 
     if not cells:
-        return CostShape(drafts_blocks=drafts_blocks)
-    return _shape(min(product(FIT_OCTAVES, FIT_OCTAVES), key=misfit), drafts_blocks)
+        return usual
+    return usual.scaled(*min(product(FIT_OCTAVES, FIT_OCTAVES), key=misfit))
 
 
 def increasing(values: Sequence[float], weights: Sequence[float]) -> list[float]:
@@ -230,11 +245,6 @@ def increasing(values: Sequence[float], weights: Sequence[float]) -> list[float]
             weight, count = weight + heavy, count + members
         pools.append((value, weight, count))
     return [value for value, _, count in pools for _ in range(count)]
-
-
-def _shape(octaves: tuple[int, int], drafts_blocks: bool) -> CostShape:
-    free_rows, draft_share = FREE_ROWS * 2.0 ** octaves[0], DRAFT_SHARE * 2.0 ** octaves[1]
-    return CostShape(free_rows, draft_share, drafts_blocks)
 
 
 def _nearest(row: Sequence[CostCell], batch_size: int) -> CostCell | None:

@@ -25,6 +25,11 @@ class Proposals:
     drafts: tuple[bool, ...] = ()
     """Whether each request verifies what the draft model drafts instead; empty: none does."""
 
+    @classmethod
+    def nothing(cls, requests: int) -> "Proposals":
+        """Return those of requests of which none has a match."""
+        return cls(([],) * requests, ([],) * requests)
+
     @property
     def counts(self) -> tuple[int, ...]:
         """Tokens of each request."""

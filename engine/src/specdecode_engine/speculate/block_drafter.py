@@ -185,10 +185,11 @@ class BlockDrafter:
         return self._tokens.choose(batch, sampling, shape, outputs)
 
     def keep_up(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> bool:
-        if not self._pending.must_catch_up(batch, batch.host_lengths, shape.path_length):
-            return False
-        self.draft(batch, sampling, DraftShape.of(1, shape.topk))
-        return True
+        lengths = batch.host_lengths
+        is_current = self._pending.catch_up_whole(batch, lengths, shape.path_length)
+        if is_current:
+            self._progress.write_first_missing(batch, batch.lengths)
+        return is_current
 
     def update_after_verify(
         self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None

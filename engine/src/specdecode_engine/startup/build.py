@@ -236,8 +236,14 @@ def _wire(
         config.aux_spec,
         config.text_method.make_proposer(config.boot),
         routed,
-        None if config.boot.speculation.fallback is None else DraftSources(),
+        _draft_sources(config),
     )
+
+
+def _draft_sources(config: EngineConfig) -> DraftSources | None:
+    if config.boot.speculation.fallback is None:
+        return None
+    return DraftSources(drafts_blocks=config.method.drafts_blocks)
 
 
 def _target_forwards(
@@ -276,6 +282,7 @@ def _with_measured_costs(
     has_draft = context.drafter is not None or context.proposer is not None
     if speculation.policy is not Policy.GOODPUT or not has_draft:
         return policy
+    sources = context.sources
     if context.drafter is not None:
         context = replace(context, proposer=None, sources=None)
     elif context.proposer is not None:  # nothing would match in synthetic requests
@@ -283,6 +290,8 @@ def _with_measured_costs(
     seconds = speculation.profile_seconds
     costs = profile_steps(context, limits, config.sizes.shapes, policy, seconds, clock, progress)
     context.graphs.reset_counts()
+    if sources is not None:
+        sources.start_from(costs)
     return config.make_policy(costs)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from specdecode_api.boot import SpeculationBoot, TableEntry
 from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Algorithm, Policy
-from specdecode_engine.adaptive.cost import CostModel, CostPoint
+from specdecode_engine.adaptive.cost import CostModel, CostPoint, CostShape
 from specdecode_engine.adaptive.ema import EmaPolicy
 from specdecode_engine.adaptive.goodput import GoodputPolicy
 from specdecode_engine.adaptive.policy import AdaptivePolicy, StaticPolicy
@@ -26,7 +26,7 @@ def make_policy(
         table: see `range_table`.
         captured: batch sizes that steps are padded to.
         costs: measured step times, for policy goodput.
-        drafts_blocks: see `CostModel`.
+        drafts_blocks: see `CostShape`.
     """
     num_steps = speculation.usual_steps
     if table is None or speculation.algorithm is Algorithm.NONE:
@@ -37,7 +37,7 @@ def make_policy(
         case Policy.EMA:
             return EmaPolicy(table, num_steps, captured)
         case Policy.GOODPUT:
-            cost = CostModel(costs, drafts_blocks=drafts_blocks)
+            cost = CostModel(costs, CostShape(drafts_blocks=drafts_blocks))
             return GoodputPolicy(table, cost, num_steps)
 
 

@@ -3,7 +3,6 @@
 NGRAM drafts on the host, before the launch, alone or next to a draft model.
 """
 
-from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,8 +10,11 @@ from typing import NamedTuple
 from specdecode_engine.adaptive.draft_source import (
     NO_TRIALS,
     DraftSources,
+    RequestDrafts,
     RequestTrials,
+    TimedStep,
     Trials,
+    mean_tokens,
 )
 from specdecode_engine.adaptive.policy import Reason
 from specdecode_engine.batch.proposals import Proposals
@@ -53,15 +55,16 @@ def plan_drafts(
     assert plan.decision is not None
     if proposer is None or plan.decision.reason is Reason.UNFIT_PROBE:
         return decided
-    found = _propose(proposer, plan, shape, in_flight)
     has_model = context.drafter is not None and plan.feeds_draft
-    if found is None and has_model:
+    if has_model and not shape.num_steps:
         return decided
-    if found is None:
+    found = _propose(proposer, plan, shape, in_flight)
+    if found is None and not has_model:
         return NOTHING_DRAFTED._replace(num_verify_rows=(1,) * len(num_verify_rows))
+    found = found or Proposals.nothing(len(num_verify_rows))
     if has_model:
         assert context.sources is not None
-        found = choose_sources(context.sources, plan.decoding, found, shape, num_verify_rows)
+        found = choose_sources(context.sources, plan, found, shape, num_verify_rows)
         if all(found.drafts):
             return decided._replace(found=found)
     by_model = found.drafts or (False,) * len(num_verify_rows)
@@ -88,27 +91,31 @@ def _propose(
 
 def choose_sources(
     sources: DraftSources,
-    sequences: Items[Sequence],
+    plan: SchedulerOutput,
     found: Proposals,
     shape: DraftShape,
     num_verify_rows: Items[int],
 ) -> Proposals:
     """Choose the requests that verify what the draft model drafts."""
-    columns = zip(sequences, found.depths(), num_verify_rows, strict=True)
-    drafts = [
-        rows > 1 and not sources.prefers_ngram(_trials_of(one), _depth(one, shape.num_steps), depth)
-        for one, depth, rows in columns
+    num_steps = shape.num_steps
+    columns = zip(plan.decoding, num_verify_rows, found.depths(), found.counts, strict=True)
+    requests = [
+        RequestDrafts(_trials_of(one), _depth(one, num_steps) if rows > 1 else 0, depth, count)
+        for one, rows, depth, count in columns
     ]
-    return replace(found, drafts=tuple(drafts))
+    return replace(found, drafts=sources.choose(requests, num_steps, plan.kv_tokens))
 
 
 def learn_sources(
-    sources: DraftSources, step: InFlightStep, results: Iterable[SequenceResult]
+    sources: DraftSources, step: InFlightStep, results: Items[SequenceResult]
 ) -> None:
     """Count what a step with draft steps showed of the sources in each request that continues."""
     assert step.decision is not None
     if not step.decision.num_steps:
         return
+    if results:
+        tokens = sum(len(result[1]) for result in results) / len(results)
+        _learn_cost(sources, step, step.decision.num_steps, tokens)
     places = {id(sequence): place for place, sequence in enumerate(step.sequences)}
     for sequence, token_ids, rows, _, _, drafted in results:
         ngram, draft = NO_TRIALS, None
@@ -118,6 +125,17 @@ def learn_sources(
             depth = min(_depth(sequence, drafted.depth), rows - 1)
             draft = Trials.of(len(token_ids) - 1, depth)
         sources.learn(_trials_of(sequence), draft, ngram)
+
+
+def _learn_cost(sources: DraftSources, step: InFlightStep, num_steps: int, tokens: float) -> None:
+    """Count the time of a step in which something was drafted, and the tokens of a request."""
+    has_draft = not step.leaves_out_draft
+    if not step.is_alone or (has_draft and not step.draft_is_current):
+        return
+    drafted = num_steps if has_draft else mean_tokens([one.tokens for one in step.proposed])
+    size, seconds = len(step.sequences), step.timing.busy_seconds()
+    timed = TimedStep(size, drafted, step.kv_tokens, seconds, tokens)
+    sources.learn_cost(timed, has_draft=has_draft)
 
 
 def _trials_of(sequence: Sequence) -> RequestTrials:
