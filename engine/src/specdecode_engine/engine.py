@@ -7,12 +7,7 @@ from specdecode_engine.adaptive.draft_evidence import NO_PROPOSALS, FirstPositio
 from specdecode_engine.adaptive.draft_health import MAX_PER_REQUEST, DraftHealth
 from specdecode_engine.adaptive.policy import Decision, StageDraft, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
-from specdecode_engine.batch.request import (
-    FinishReason,
-    Output,
-    Request,
-    TokenLogprobs,
-)
+from specdecode_engine.batch.request import FinishReason, Output, Request
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, rows_within_limits
@@ -23,7 +18,7 @@ from specdecode_engine.stats.snapshot import CoreSnapshot, take_snapshot
 from specdecode_engine.steps.draft_sources import learn_sources
 from specdecode_engine.steps.feedback import make_feedback
 from specdecode_engine.steps.first_position import count_first_position
-from specdecode_engine.steps.in_flight import InFlightStep, SequenceResult
+from specdecode_engine.steps.in_flight import InFlightStep, StepResult
 from specdecode_engine.steps.launch import Launcher
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.open_requests import open_requests
@@ -192,7 +187,8 @@ class EngineCore:
         """Whether the next plan needs tokens in flight: to preempt, or to follow a grammar."""
         if not self._pending:
             return False
-        awaited = [s.req_index for s in self.scheduler.running if s.in_flight_steps and s.req_index]
+        running = self.scheduler.running
+        awaited = (s.req_index for s in running if s.in_flight_steps and s.req_index)
         needs_tokens = self.context.sampler.grammars.needs_host_tokens(awaited)
         return needs_tokens or self.scheduler.must_preempt()
 
@@ -257,15 +253,13 @@ class EngineCore:
     def _commit_all(self, steps: tuple[InFlightStep, ...]) -> list[Output]:
         outputs: list[Output] = []
         for step in steps:
-            results = step.collect()
-            committed = [self._commit(step, result) for result in results]
-            self._count(step, results, committed)
+            result = step.collect()
+            committed = self._commit(step, result)
+            self._count(step, result, committed)
             outputs += committed
         return outputs
 
-    def _count(
-        self, step: InFlightStep, results: list[SequenceResult], outputs: list[Output]
-    ) -> None:
+    def _count(self, step: InFlightStep, result: StepResult, outputs: list[Output]) -> None:
         """Update the counters and the policy with the result of a step."""
         seconds = step.share * step.timing.seconds()
         health = self.scheduler.draft_health
@@ -278,19 +272,15 @@ class EngineCore:
                 health.account(seconds, is_probe=step.feeds_draft)
             return
         batch_size = len(step.sequences)
-        accepted = [len(result[1]) - 1 for result in results]
-        verified = [result[2] - 1 for result in results]
         self.counters.mixed_steps += not step.is_alone
-        drafts = [result[5] for result in results]
-        drafted = [draft.tokens for draft in drafts]
-        self.counters.count(step.decision, drafted, verified, accepted, seconds)
-        self.counters.count_sources([draft.is_ngram for draft in drafts], drafted, accepted)
+        emitted = [len(token_ids) for token_ids in result.token_ids]
+        counted = result.num_verify_rows, emitted, result.drafted, result.is_ngram
+        self.counters.count(step.decision, seconds, *counted)
         if self.context.sources is not None:
-            learn_sources(self.context.sources, step, results)
-        sequences = [result[0] for result in results]
-        self.per_table.note(step.table, batch_size, zip(sequences, outputs, strict=True), seconds)
-        shape = self.shapes[step.decision.num_steps]
-        feedback = make_feedback(step, shape, results, outputs)
+            learn_sources(self.context.sources, step, result)
+        noted = zip(result.sequences, outputs, strict=True)
+        self.per_table.note(step.table, batch_size, noted, seconds)
+        feedback = make_feedback(step, self.shapes[step.decision.num_steps], result, outputs)
         self.counters.learn(feedback)
         if step.is_alone:
             self.scheduler.prefill_pace.observe_step(batch_size, feedback.seconds)
@@ -298,7 +288,7 @@ class EngineCore:
             self.scheduler.policy.observe(feedback)
         drafter, first = self.context.drafter, NO_PROPOSALS
         if drafter is not None and step.decision.num_steps:
-            first = count_first_position(results, drafter)
+            first = count_first_position(result, drafter)
         self.judge_draft(step.decision, first, feedback.seconds)
 
     def judge_draft(self, decision: Decision, first: FirstPosition, seconds: float) -> None:
@@ -321,38 +311,43 @@ class EngineCore:
         is_unfit = health is not None and health.is_unfit
         self.context.graphs.replan(self.scheduler.policy, with_plain=is_unfit)
 
-    def _commit(self, step: InFlightStep, result: SequenceResult) -> Output:
-        """Append the tokens that are kept, and end the sequence at a stop."""
-        sequence, token_ids, _, logprobs, experts, (drafted, _, _) = result
-        count, reason, stop_token_id = sequence.check_stop(token_ids)
-        kept = token_ids[:count]
-        fault = self._follow_grammar(sequence, kept)
-        if fault is not None:
-            self._finish(sequence, FinishReason.ERROR)
-            name = sequence.request.request_id
-            return Output(name, (), finish_reason=FinishReason.ERROR, grammar_fault=fault)
-        if experts is not None and step.decision is not None:
-            experts = experts[:count]
-        self._append(sequence, kept, draft_is_current=step.draft_is_current)
-        if reason is not None:
-            self._finish(sequence, reason)
-        return Output(
-            sequence.request.request_id,
-            kept,
-            None if logprobs is None else logprobs[:count],
-            _first_prompt_logprobs(sequence, count),
-            reason,
-            stop_token_id,
-            None,
-            step.table,
-            int(step.decision is not None),
-            drafted,
-            len(token_ids) - 1,
-            None,
-            sequence.admitted_s,
-            sequence.cached_tokens,
-            experts,
-        )
+    def _commit(self, step: InFlightStep, result: StepResult) -> list[Output]:
+        """Append the tokens that sequences keep, and end sequences at a stop."""
+        is_decode, draft_is_current = step.decision is not None, step.draft_is_current
+        outputs: list[Output] = []
+        for place, sequence in enumerate(result.sequences):
+            token_ids, request = result.token_ids[place], sequence.request
+            logprobs, experts = result.logprobs[place], result.experts[place]
+            count, reason, stop_token_id = sequence.check_stop(token_ids)
+            kept = token_ids[:count]
+            if request.grammar is not None:
+                fault = self._follow_grammar(sequence, kept)
+                if fault is not None:
+                    outputs.append(self._fail(sequence, grammar_fault=fault))
+                    continue
+            self._append(sequence, kept, draft_is_current=draft_is_current)
+            if reason is not None:
+                self._finish(sequence, reason)
+            outputs.append(
+                Output(
+                    request.request_id,
+                    kept,
+                    None if logprobs is None else logprobs[:count],
+                    sequence.first_prompt_logprobs(count),
+                    reason,
+                    stop_token_id,
+                    None,
+                    step.table,
+                    int(is_decode),
+                    result.drafted[place],
+                    len(token_ids) - 1,
+                    None,
+                    sequence.admitted_s,
+                    sequence.cached_tokens,
+                    experts[:count] if experts is not None and is_decode else experts,
+                )
+            )
+        return outputs
 
     def _append(self, sequence: Sequence, kept: tuple[int, ...], *, draft_is_current: bool) -> None:
         """Append tokens, and note how far the KV of target and draft is computed."""
@@ -368,13 +363,13 @@ class EngineCore:
             sequence.reusable = before - 1 + drafter.bonus_rows
 
     def _follow_grammar(self, sequence: Sequence, kept: tuple[int, ...]) -> str | None:
-        """Advance the sequence's grammar, if it has one; return what went wrong with it."""
-        if sequence.request.grammar is None:
-            return None
+        """Advance the sequence's grammar; return what went wrong with it."""
         assert sequence.req_index is not None
         return self.context.sampler.grammars.follow(sequence.req_index, kept)
 
-    def _fail(self, sequence: Sequence, error: str) -> Output:
+    def _fail(
+        self, sequence: Sequence, error: str | None = None, grammar_fault: str | None = None
+    ) -> Output:
         """End one sequence with an error; the others keep running."""
         self._finish(sequence, FinishReason.ERROR)
         return Output(
@@ -382,6 +377,7 @@ class EngineCore:
             token_ids=(),
             finish_reason=FinishReason.ERROR,
             error=error,
+            grammar_fault=grammar_fault,
         )
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
@@ -390,10 +386,3 @@ class EngineCore:
         if req_index is not None:
             self.context.sampler.close(req_index)
         del self._sequences[sequence.request.request_id]
-
-
-def _first_prompt_logprobs(sequence: Sequence, kept: int) -> tuple[TokenLogprobs, ...] | None:
-    """Prompt logprobs, if requested, for the first output of a sequence, of `kept` tokens."""
-    if sequence.request.sampling.prompt_logprobs is None or sequence.returned_tokens != kept:
-        return None
-    return tuple(sequence.prompt_logprobs)

@@ -84,6 +84,7 @@ class NaiveDevice:
     scheduler: Scheduler
     rng: random.Random
     lag: int = 0  # rows that the draft lacks
+    pages: dict[int, list[int]] = field(default_factory=dict)  # by id of a sequence
     window_page: dict[int, int] = field(default_factory=dict)
     pool: dict[Row, Text] = field(default_factory=dict)
     window_pool: dict[Row, Text] = field(default_factory=dict)
@@ -94,6 +95,9 @@ class NaiveDevice:
         if self.pending and self.scheduler.must_preempt():
             self.collect()
         before, plan = self.pending, self.scheduler.plan()
+        written = [*[chunk.sequence for chunk in plan.chunks], *plan.grown]
+        self.pages |= {id(sequence): list(sequence.pages) for sequence in written}
+        assert all(self.pages[id(sequence)] == sequence.pages for sequence in plan.decoding)
         if self.scheduler.windows is not None:
             self.window_page |= self.scheduler.windows.take_changes()
         self.pending = []

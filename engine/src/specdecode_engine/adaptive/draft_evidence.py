@@ -47,11 +47,12 @@ class FirstPosition:
 
     def is_below(self, error: float) -> bool:
         """Whether the upper bound of the acceptance, with this error, is below `ACCEPTANCE`."""
-        return self._log_ratio(LOWER) >= -math.log(error)
+        # Otherwise every lower alternative is less likely than `ACCEPTANCE`.
+        return self.acceptance < ACCEPTANCE and self._log_ratio(LOWER) >= -math.log(error)
 
     def is_above(self, error: float) -> bool:
         """Whether the lower bound of the acceptance, with this error, is above `ACCEPTANCE`."""
-        return self._log_ratio(HIGHER) >= -math.log(error)
+        return self.acceptance > ACCEPTANCE and self._log_ratio(HIGHER) >= -math.log(error)
 
     def _log_ratio(self, alternatives: tuple[float, ...]) -> float:
         """Logarithm of the mean likelihood ratio of the alternatives to `ACCEPTANCE`."""

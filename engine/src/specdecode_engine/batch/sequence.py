@@ -100,6 +100,12 @@ class Sequence:
         """Tokens of the answer that this engine has generated."""
         return self.output_tokens - len(self.request.output_ids)
 
+    def first_prompt_logprobs(self, kept: int) -> tuple[TokenLogprobs, ...] | None:
+        """Return the prompt's logprobs, if requested, for the first output, of `kept` tokens."""
+        if self.request.sampling.prompt_logprobs is None or self.returned_tokens != kept:
+            return None
+        return tuple(self.prompt_logprobs)
+
     @property
     def unscored_rows(self) -> range:
         """Rows whose logits are still needed to score the prompt; row i scores token i + 1."""
@@ -122,11 +128,6 @@ class Sequence:
     def most_computed(self) -> int:
         """Bound of the tokens with KV once everything launched has run; exact if nothing is."""
         return len(self.tokens) - 1 + self.in_flight_tokens
-
-    @property
-    def will_end(self) -> bool:
-        """Whether what is in flight reaches the limit in any case."""
-        return len(self.tokens) + self.in_flight_steps >= self.total_limit
 
     def check_stop(self, token_ids: tuple[int, ...]) -> tuple[int, FinishReason | None, int | None]:
         """Find the first new token that is a stop token or reaches the limit, in this order.
@@ -165,9 +166,9 @@ class SchedulerOutput(NamedTuple):
 
     chunks: tuple[PrefillChunk, ...]
     decoding: tuple[Sequence, ...]
+    grown: tuple[Sequence, ...]  # of `decoding`, those that got pages for this step
     decision: Decision | None  # None where nothing decodes
     kv_tokens: int  # with KV over all that decode, as far as the host knows
-    num_verify_rows: tuple[int, ...] = ()  # nodes that each of `decoding` verifies, root included
     feeds_draft: bool = True  # whether decoding keeps what the draft reads
 
     @property

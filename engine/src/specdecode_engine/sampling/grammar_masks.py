@@ -6,7 +6,7 @@ N nodes, W words of 32 tokens.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
@@ -93,7 +93,7 @@ class GrammarMasks:
         """Free a request."""
         del self.states[req_index]
 
-    def needs_host_tokens(self, req_indices: list[int]) -> bool:
+    def needs_host_tokens(self, req_indices: Iterable[int]) -> bool:
         """Whether `follow` needs the last tokens of any request before the next are sampled."""
         return bool(self.states) and any(req_index in self.states for req_index in req_indices)
 

@@ -131,20 +131,24 @@ class Scheduler:
         A preempted sequence starts over from the tokens that the host knows, so everything in
         flight has to be collected before such a plan is made.
         """
+        # A step adds at most so many rows to a sequence, which has had room for as many.
+        most = len(self.running) * self.pages.pages_for(self.limits.max_draft_tokens)
+        if most <= self.available_pages:
+            return False  # the common case
         missing = sum(self._missing_pages(sequence) for sequence in self._decoding())
         return missing > self.available_pages
 
     def plan(self) -> SchedulerOutput:
         """Choose the chunks and the decode batch of this step and take the pages they need."""
-        decoding = self._reserve_decode()
+        decoding, grown = self._reserve_decode()
         self._admit()
         chunks = self._cut_chunks(len(decoding))
         self._move_windows(chunks, decoding)
-        kv_tokens = sum(sequence.computed for sequence in decoding)
+        kv_tokens = sum([sequence.computed for sequence in decoding])
         decision = self._decide(decoding, kv_tokens) if decoding else None
         feeds_draft = decision is None or self._feeds_draft(decision)
         return SchedulerOutput(
-            chunks, tuple(decoding), decision, kv_tokens, feeds_draft=feeds_draft
+            chunks, tuple(decoding), grown, decision, kv_tokens, feeds_draft=feeds_draft
         )
 
     def _decide(self, decoding: list[Sequence], kv_tokens: int) -> Decision:
@@ -160,12 +164,9 @@ class Scheduler:
             if decision.reason is Reason.UNFIT_PROBE or not self.has_fallback:
                 return decision
         decision = self.policy.decide(len(decoding), kv_tokens)
-        limits = [sequence.request.max_steps for sequence in decoding]
-        if None in limits:
+        if not all(sequence.is_limited(decision.num_steps) for sequence in decoding):
             return decision
-        most = max(limit for limit in limits if limit is not None)
-        if most >= decision.num_steps:
-            return decision
+        most = max(sequence.request.max_steps or 0 for sequence in decoding)
         num_steps = self.policy.table.range_of(decision.range_start).nearest(most)
         if num_steps >= decision.num_steps:
             return decision
@@ -250,19 +251,34 @@ class Scheduler:
         sequence.pages = []
         sequence.req_index = None
 
-    def _reserve_decode(self) -> list[Sequence]:
-        """Reserve the rows of the next step for every decoding sequence, oldest first."""
+    def _reserve_decode(self) -> tuple[list[Sequence], tuple[Sequence, ...]]:
+        """Reserve the rows of the next step for every decoding sequence, oldest first.
+
+        Returns:
+            Those that decode, and those of them that got pages.
+        """
         decoding, preempted = self._decoding(), self.preempted_total
         # Nearly nobody lacks a page: `_missing_pages`, without a call for each.
-        ahead, page_size = self.limits.max_draft_tokens, self.limits.page_size
-        for sequence in [s for s in decoding if s.most_computed + ahead > len(s.pages) * page_size]:
+        ahead, page_size = self.limits.max_draft_tokens - 1, self.limits.page_size
+        lacking = [
+            s
+            for s in decoding
+            if len(s.tokens) + s.in_flight_tokens + ahead > len(s.pages) * page_size
+        ]
+        for sequence in lacking:
             if sequence.req_index is not None:
                 self._reserve(sequence)
-        return decoding if self.preempted_total == preempted else self._decoding()
+        grown = tuple([s for s in lacking if s.req_index is not None])
+        return decoding if self.preempted_total == preempted else self._decoding(), grown
 
     def _decoding(self) -> list[Sequence]:
-        """Sequences of the next decode step; one that is sure to end is left out."""
-        return [s for s in self.running if not s.is_prefilling and not s.will_end]
+        """Sequences of the next decode step; one that ends with what is in flight is left out."""
+        # For every request in every step: `is_prefilling`, without a call for each.
+        return [
+            s
+            for s in self.running
+            if s.computed >= s.prefill_end and len(s.tokens) + s.in_flight_steps < s.total_limit
+        ]
 
     def _reserve(self, sequence: Sequence) -> None:
         while (missing := self._missing_pages(sequence)) > self.available_pages:
@@ -361,6 +377,8 @@ class Scheduler:
             windows.extend(sequence.req_index, sequence.pages, rows)
 
     def _cut_chunks(self, decoding: int) -> tuple[PrefillChunk, ...]:
+        if decoding == len(self.running):
+            return ()
         prompts = [s for s in self.running if s.computed < s.prefill_end]
         if not prompts:
             return ()

@@ -123,7 +123,7 @@ class Counters:
     sources: dict[str, SourceTotals] = field(  # "model" or "ngram"
         default_factory=lambda: defaultdict(SourceTotals)
     )
-    verified: Counter[int] = field(default_factory=Counter)  # request steps by verified tokens
+    verify_rows: Counter[int] = field(default_factory=Counter)  # request steps by rows verified
     switches: dict[tuple[int, Reason], int] = field(default_factory=lambda: defaultdict(int))
     buckets: dict[tuple[int, int], StepTotals] = field(  # by batch bucket, draft steps
         default_factory=lambda: defaultdict(StepTotals)
@@ -146,40 +146,40 @@ class Counters:
     def count(
         self,
         decision: Decision,
-        drafted: Sequence[int],
-        verified: Sequence[int],
-        accepted: Sequence[int],
         seconds: float,
+        num_verify_rows: Sequence[int],
+        emitted: Sequence[int],
+        drafted: Sequence[int],
+        is_ngram: Sequence[bool],
     ) -> None:
-        """Count a finished step, in total and for the range that decided it.
+        """Count a finished step, in total, for the range that decided it, and by source.
 
         Args:
+            num_verify_rows: verified draft tokens and the root, by request.
+            emitted: accepted draft tokens and the bonus, by request.
             drafted: tokens drafted, by request.
-            verified: of these, by request.
-            accepted: by request; each got one more token, the bonus.
+            is_ngram: whether NGRAM drafted them, by request.
         """
-        requests, accepted_tokens = len(accepted), sum(accepted)
-        drafted_tokens, verified_tokens = sum(drafted), sum(verified)
-        emitted = accepted_tokens + requests
+        requests, emitted_tokens, drafted_tokens = len(emitted), sum(emitted), sum(drafted)
+        accepted_tokens = emitted_tokens - requests
+        verified_tokens = sum(num_verify_rows) - requests
         for totals in (self.decode, self.ranges[decision.range_start]):
             totals.steps += 1
             totals.request_steps += requests
             totals.drafted_tokens += drafted_tokens
             totals.verified_tokens += verified_tokens
             totals.accepted_tokens += accepted_tokens
-            totals.emitted_tokens += emitted
+            totals.emitted_tokens += emitted_tokens
             totals.seconds += seconds
         self.drafted_request_steps += requests - drafted.count(0)
-        self.verified.update(verified)  # in C
-        self.recent.count(emitted, requests)
-
-    def count_sources(
-        self, is_ngram: Sequence[bool], drafted: Sequence[int], accepted: Sequence[int]
-    ) -> None:
-        """Count the draft tokens of a finished step by their source; all by request."""
-        found, hits = sum(compress(drafted, is_ngram)), sum(compress(accepted, is_ngram))
-        self._count_source("ngram", found, hits)
-        self._count_source("model", sum(drafted) - found, sum(accepted) - hits)
+        self.verify_rows.update(num_verify_rows)  # in C
+        self.recent.count(emitted_tokens, requests)
+        found = hits = 0
+        if any(is_ngram):
+            found = sum(compress(drafted, is_ngram))
+            hits = sum(compress(emitted, is_ngram)) - sum(is_ngram)
+            self._count_source("ngram", found, hits)
+        self._count_source("model", drafted_tokens - found, accepted_tokens - hits)
 
     def _count_source(self, source: str, drafted: int, accepted: int) -> None:
         if drafted:

@@ -116,7 +116,7 @@ def take_snapshot(
         core.OUT_OF_MEMORY_STEPS: {(k,): n for k, n in counters.out_of_memory.items()},
         core.SOURCE_DRAFTED_TOKENS: {(k,): one.drafted for k, one in counters.sources.items()},
         core.SOURCE_ACCEPTED_TOKENS: {(k,): one.accepted for k, one in counters.sources.items()},
-        core.VERIFY_ROWS: {(str(1 + n),): steps for n, steps in counters.verified.items()},
+        core.VERIFY_ROWS: {(str(n),): steps for n, steps in counters.verify_rows.items()},
         core.KV_PAGES: {("free",): free, ("used",): scheduler.pages.total - free},
         core.KV_WINDOW_PAGES: _window_pages(scheduler),
         **_totals(_DECODE, [((), counters.decode)]),

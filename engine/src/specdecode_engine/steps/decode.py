@@ -58,9 +58,10 @@ class StagedDecode:
         plan: SchedulerOutput,
         shape: DraftShape,
         proposals: Proposals | None,
+        counts: tuple[int, ...],
     ) -> "StagedDecode":
-        """Stage the decode batch of a plan for drafts of one shape."""
-        sequences, counts = plan.decoding, plan.num_verify_rows
+        """Stage the decode batch of a plan for drafts of one shape; `counts`: `num_verify_rows`."""
+        sequences = plan.decoding
         req_indices = [one.req_index for one in sequences if one.req_index is not None]
         staging = context.staging
         return cls(

@@ -21,7 +21,7 @@ from specdecode_engine.batch.proposals import Proposals
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.speculate.ngram.proposer import NgramProposer
-from specdecode_engine.steps.in_flight import InFlightStep, SequenceResult
+from specdecode_engine.steps.in_flight import InFlightStep, StepResult
 from specdecode_engine.steps.model_context import ModelContext
 
 
@@ -106,23 +106,22 @@ def choose_sources(
     return replace(found, drafts=sources.choose(requests, num_steps, plan.kv_tokens))
 
 
-def learn_sources(
-    sources: DraftSources, step: InFlightStep, results: Items[SequenceResult]
-) -> None:
+def learn_sources(sources: DraftSources, step: InFlightStep, result: StepResult) -> None:
     """Count what a step with draft steps showed of the sources in each request that continues."""
     assert step.decision is not None
     if not step.decision.num_steps:
         return
-    if results:
-        tokens = sum(len(result[1]) for result in results) / len(results)
+    if result.sequences:
+        tokens = sum(map(len, result.token_ids)) / len(result.token_ids)
         _learn_cost(sources, step, step.decision.num_steps, tokens)
     places = {id(sequence): place for place, sequence in enumerate(step.sequences)}
-    for sequence, token_ids, rows, _, _, drafted in results:
+    for number, sequence in enumerate(result.sequences):
+        token_ids, rows = result.token_ids[number], result.num_verify_rows[number]
         ngram, draft = NO_TRIALS, None
         if step.found is not None:
             ngram = step.found.agreement(places[id(sequence)], token_ids)
-        if drafted.tokens and not drafted.is_ngram and rows > 1:
-            depth = min(_depth(sequence, drafted.depth), rows - 1)
+        if result.drafted[number] and not result.is_ngram[number] and rows > 1:
+            depth = min(_depth(sequence, result.depths[number]), rows - 1)
             draft = Trials.of(len(token_ids) - 1, depth)
         sources.learn(_trials_of(sequence), draft, ngram)
 

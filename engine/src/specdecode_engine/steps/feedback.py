@@ -5,27 +5,27 @@ from collections.abc import Sequence as Items
 from specdecode_engine.adaptive.policy import Feedback
 from specdecode_engine.batch.request import Output
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.steps.in_flight import InFlightStep, SequenceResult
+from specdecode_engine.steps.in_flight import InFlightStep, StepResult
 
 
 def make_feedback(
-    step: InFlightStep, shape: DraftShape, results: list[SequenceResult], outputs: Items[Output]
+    step: InFlightStep, shape: DraftShape, result: StepResult, outputs: Items[Output]
 ) -> Feedback:
     """Return what a decode step measured; drafts that were not verified wholly are left out.
 
     Args:
         shape: of the drafts that the decision allows.
-        outputs: of `results`.
+        outputs: of `result`.
     """
     assert step.decision is not None
     width, partial = shape.num_tokens - 1, list[tuple[int, int]]()
     if step.proposed:
         least = min(one.tokens for one in step.proposed)
         is_full = least == width and not step.leaves_out_draft
-        accepted = _split_by_depth(shape.num_steps, results, outputs, partial)
+        accepted = _split_by_depth(shape.num_steps, result, outputs, partial)
     else:
         is_full = step.drafted == width
-        accepted = _accepted_of_whole(shape, results, outputs) if is_full else []
+        accepted = _accepted_of_whole(shape, result, outputs) if is_full else []
     return Feedback(
         step.decision,
         len(step.sequences),
@@ -38,34 +38,33 @@ def make_feedback(
     )
 
 
-def _accepted_of_whole(
-    shape: DraftShape, results: list[SequenceResult], outputs: Items[Output]
-) -> list[int]:
+def _accepted_of_whole(shape: DraftShape, result: StepResult, outputs: Items[Output]) -> list[int]:
     """Count the accepted tokens of each request whose draft was verified wholly."""
     num_steps, nodes = shape.num_steps, shape.num_tokens
+    columns = result.sequences, result.token_ids, result.num_verify_rows, outputs
     return [
-        len(result[1]) - 1
-        for result, output in zip(results, outputs, strict=True)
-        if result[2] == nodes
+        len(token_ids) - 1
+        for sequence, token_ids, rows, output in zip(*columns, strict=True)
+        if rows == nodes
         and output.finish_reason is None
-        and ((limit := result[0].request.max_steps) is None or limit >= num_steps)
+        and ((limit := sequence.request.max_steps) is None or limit >= num_steps)
     ]
 
 
 def _split_by_depth(
     num_steps: int,
-    results: list[SequenceResult],
+    result: StepResult,
     outputs: Items[Output],
     partial: list[tuple[int, int]],
 ) -> list[int]:
     """Count the accepted tokens of drafts of full depth; add shallower ones, with their depth."""
     accepted = []
-    for result, output in zip(results, outputs, strict=True):
-        sequence, token_ids, count, _, _, (drafted, depth, _) = result
-        if output.finish_reason is not None or count != drafted + 1:
+    for place, (sequence, depth) in enumerate(zip(result.sequences, result.depths, strict=True)):
+        is_whole = result.num_verify_rows[place] == result.drafted[place] + 1
+        if outputs[place].finish_reason is not None or not is_whole:
             continue
         if 0 < depth < num_steps:
-            partial.append((len(token_ids) - 1, depth))
+            partial.append((len(result.token_ids[place]) - 1, depth))
         elif depth == num_steps and not sequence.is_limited(num_steps):
-            accepted.append(len(token_ids) - 1)
+            accepted.append(len(result.token_ids[place]) - 1)
     return accepted

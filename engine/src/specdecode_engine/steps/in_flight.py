@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from itertools import compress
 from typing import NamedTuple
 
 import torch
@@ -15,19 +16,18 @@ from specdecode_engine.steps.logprobs import LogprobRows, ScoredPrompt
 from specdecode_engine.steps.routed_experts import RoutedRows
 from specdecode_engine.steps.timing import Timing
 
-SequenceResult = tuple[
-    Sequence,
-    tuple[int, ...],
-    int,
-    tuple[TokenLogprobs, ...] | None,
-    ExpertIds | None,
-    "Drafted",
-]
-"""What a step brought for a sequence, before stops and limits are checked: its tokens, of which all
-but the last are accepted draft tokens; the nodes that the target verified, root included; logprobs;
-the experts of the prompt, or of the token before each token; and what was drafted.
 
-A plain tuple: a hundred of them are made in a step."""
+class StepResult(NamedTuple):
+    """What a step brought each sequence, before stops and limits are checked, in columns."""
+
+    sequences: Items[Sequence] = ()
+    token_ids: Items[tuple[int, ...]] = ()  # all but the last are accepted draft tokens
+    num_verify_rows: Items[int] = ()  # nodes that the target verified, root included
+    drafted: Items[int] = ()  # the fields of `Drafted`
+    depths: Items[int] = ()
+    is_ngram: Items[bool] = ()
+    logprobs: Items[tuple[TokenLogprobs, ...] | None] = ()
+    experts: Items[ExpertIds | None] = ()  # of the prompt, or of the token before each token
 
 
 class Drafted(NamedTuple):
@@ -54,7 +54,7 @@ class InFlightStep:
     prompt_tokens: int = 0  # of the prefill chunks
     decoding: int = 0  # requests that decode in the forward of the prefill chunks
     feeds_draft: bool = True  # of the prefill chunks; see `SchedulerOutput`
-    num_verify_rows: tuple[int, ...] = ()  # of the decode batch, as in `SchedulerOutput`
+    num_verify_rows: tuple[int, ...] = ()  # nodes that each of `sequences` verifies, root included
     sequences: tuple[Sequence, ...] = ()
     drafted: int = 0  # tokens of each sequence
     proposed: tuple[Drafted, ...] = ()  # instead, where each sequence has a draft of its own
@@ -126,8 +126,8 @@ class InFlightStep:
             if sequence.req_index is not None
         }
 
-    def collect(self) -> list[SequenceResult]:
-        """Wait for the result and split it into those of the sequences that have not ended.
+    def collect(self) -> StepResult:
+        """Wait for the result and return that of the sequences that have not ended.
 
         Prompt logprobs are kept on their sequences, which return them with their first output.
         """
@@ -136,24 +136,32 @@ class InFlightStep:
         for prompt in self._scored:
             prompt.collect()
         if self._result is None:
-            return []
+            return StepResult()
         nothing = [None] * len(self.sequences)
-        records = self._logprobs.records() if self._logprobs else nothing
-        routed = self._routed.records() if self._routed else nothing
         for sequence, most in zip(self.sequences, self._most, strict=True):
             sequence.in_flight_tokens -= most
             sequence.in_flight_steps -= 1
-        token_ids = [tuple(row[: row[-1] + 1]) for row in self._result.tolist()]
-        counts = self.num_verify_rows or (1,) * len(self.sequences)
-        columns = self.sequences, token_ids, counts, records, routed, self._drafts()
-        results = zip(*columns, strict=True)
-        return [result for result in results if result[0].finish_reason is None]
+        result = StepResult(
+            self.sequences,
+            [tuple(row[: row[-1] + 1]) for row in self._result.tolist()],
+            self.num_verify_rows or (1,) * len(self.sequences),
+            *self._drafts(),
+            self._logprobs.records() if self._logprobs else nothing,
+            self._routed.records() if self._routed else nothing,
+        )
+        is_running = [sequence.finish_reason is None for sequence in self.sequences]
+        if all(is_running):
+            return result
+        return StepResult._make(tuple(compress(column, is_running)) for column in result)
 
-    def _drafts(self) -> Items[Drafted]:
+    def _drafts(self) -> tuple[Items[int], Items[int], Items[bool]]:
+        """Return the fields of `Drafted`, each of all sequences."""
         if self.proposed:
-            return self.proposed
+            tokens, depths, is_ngram = zip(*self.proposed, strict=True)
+            return tokens, depths, is_ngram
         depth = self.decision.num_steps if self.decision is not None and self.drafted else 0
-        return [Drafted(self.drafted, depth)] * len(self.sequences)
+        count = len(self.sequences)
+        return (self.drafted,) * count, (depth,) * count, (False,) * count
 
 
 def _start_copy(tensor: Tensor) -> Tensor:

@@ -48,11 +48,10 @@ class Launcher:
             chosen = choose_rows(shape, plan.decoding)
             check_verify_rows(chosen, shape, len(plan.decoding))
             drafts = plan_drafts(context, plan, shape, chosen, in_flight)
-            plan = plan._replace(num_verify_rows=drafts.num_verify_rows)
             is_plain, num_steps = not plan.feeds_draft, drafts.shape.num_steps
             context.graphs.activate(num_steps, len(plan.decoding), is_plain=is_plain)
             if plan.chunks and not self._can_mix(context, drafts.shape):
-                prompts = plan._replace(decoding=(), decision=None, num_verify_rows=())
+                prompts = plan._replace(decoding=(), decision=None)
                 decoding = plan._replace(chunks=())
                 return (
                     *self._launch(context, prompts, table, NOTHING_DRAFTED),
@@ -73,7 +72,7 @@ class Launcher:
         drafts: StepDrafts,
     ) -> tuple[InFlightStep, ...]:
         """Launch one forward; two parts share its time by rows."""
-        timing, counts = self.stopwatch.start(), plan.num_verify_rows
+        timing, counts = self.stopwatch.start(), drafts.num_verify_rows
         prompt_tokens = plan.prompt_tokens if plan.chunks else 0
         share = prompt_tokens / (prompt_tokens + sum(counts)) if prompt_tokens else 0.0
         steps: tuple[InFlightStep, ...] = ()
@@ -126,7 +125,7 @@ def launch_forward(
     prompts = StagedPrefill.of(context, plan) if plan.chunks else None
     decoding = None
     if plan.decoding:
-        decoding = StagedDecode.of(context, plan, shape, proposals)
+        decoding = StagedDecode.of(context, plan, shape, proposals, steps[-1].num_verify_rows)
     context.staging.send()
     if decoding is not None:
         decode(context, decoding, prompts, shape, steps)

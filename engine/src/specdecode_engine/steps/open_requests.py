@@ -8,11 +8,11 @@ from specdecode_engine.steps.model_context import ModelContext
 
 
 def open_requests(context: ModelContext, plan: SchedulerOutput, scheduler: Scheduler) -> None:
-    """Open the requests that start in a step, and write the pages of all of its requests."""
+    """Open the requests that start in a step, and write the pages that its requests got."""
     for chunk in plan.chunks:
         if chunk.sequence.computed == chunk.sequence.matched:
             _open_request(context, chunk.sequence)
-    sequences = (*[chunk.sequence for chunk in plan.chunks], *plan.decoding)
+    sequences = (*[chunk.sequence for chunk in plan.chunks], *plan.grown)
     held = [(s.req_index, s.pages) for s in sequences if s.req_index is not None]
     context.table.write_pages(held)
     if scheduler.windows is not None:
