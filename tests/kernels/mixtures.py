@@ -16,18 +16,20 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape) + seed))
 
 
-def draw_weights(dtype: torch.dtype, *, has_bias: bool = True) -> ExpertWeights:
-    biases = (normal(EXPERTS, 2 * INNER).to(dtype), normal(EXPERTS, WIDTH, seed=1).to(dtype))
+def draw_weights(
+    dtype: torch.dtype, *, has_bias: bool = True, experts: int = EXPERTS
+) -> ExpertWeights:
+    biases = (normal(experts, 2 * INNER).to(dtype), normal(experts, WIDTH, seed=1).to(dtype))
     return ExpertWeights(
-        (normal(EXPERTS, 2 * INNER, WIDTH) * WIDTH**-0.5).to(dtype),
-        (normal(EXPERTS, WIDTH, INNER) * INNER**-0.5).to(dtype),
+        (normal(experts, 2 * INNER, WIDTH) * WIDTH**-0.5).to(dtype),
+        (normal(experts, WIDTH, INNER) * INNER**-0.5).to(dtype),
         *(biases if has_bias else (None, None)),
     )
 
 
-def draw_routing(rows: int, top_k: int = TOP_K) -> ExpertRouting:
+def draw_routing(rows: int, top_k: int = TOP_K, *, experts: int = EXPERTS) -> ExpertRouting:
     generator = torch.Generator().manual_seed(rows)
-    ids = torch.stack([torch.randperm(EXPERTS, generator=generator)[:top_k] for _ in range(rows)])
+    ids = torch.stack([torch.randperm(experts, generator=generator)[:top_k] for _ in range(rows)])
     return ExpertRouting(ids.int(), torch.rand(rows, top_k, generator=generator))
 
 

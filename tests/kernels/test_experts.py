@@ -76,13 +76,18 @@ def test_rows_have_the_same_bits_alone_and_in_batches(dtype: torch.dtype) -> Non
         assert torch.equal(compute(first, first + size), alone[first : first + size]), size
 
 
-@pytest.mark.parametrize("has_bias", [True, False], ids=["biases", "no biases"])
+@pytest.mark.parametrize(
+    ("experts", "has_bias"),
+    [(EXPERTS, True), (EXPERTS, False), (40, True)],
+    ids=["biases", "no biases", "experts that two threads do not share"],
+)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_a_row_has_the_same_bits_at_every_place_on_any_number_of_threads(
-    dtype: torch.dtype, has_bias: bool
+    dtype: torch.dtype, experts: int, has_bias: bool
 ) -> None:
-    ops, weights = IN_C[dtype], pack(draw_weights(dtype, has_bias=has_bias))
-    x, routing = normal(ROWS, WIDTH).to(dtype), draw_routing(ROWS)
+    ops = IN_C[dtype]
+    weights = pack(draw_weights(dtype, has_bias=has_bias, experts=experts))
+    x, routing = normal(ROWS, WIDTH).to(dtype), draw_routing(ROWS, experts=experts)
     activation = GatedActivation("swigluoai", limit=1.5)
     assert_rows_are_independent(
         lambda rows: ops.experts(

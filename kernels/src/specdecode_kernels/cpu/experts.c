@@ -1,8 +1,13 @@
 /* A mixture of experts: rows are sorted by expert, so that each expert's weights are read once and map
-all of its rows. The map is that of linear.c and the sum over a row's experts is in their order, so a
-row's bits depend on the row alone, whatever the number of rows and of threads. */
+all of its rows. A thread maps whole experts; where there are few, threads share them. The map is that
+of linear.c and the sum over a row's experts is in their order, so a row's bits depend on the row alone,
+whatever the number of rows and of threads. */
+#include <omp.h>
+
 #include "linear.h"
 
+#define LEAST_PARALLEL 65536 /* weights of a projection */
+#define SLABS_OF_THREAD 16   /* from how many slabs for each thread on threads do not share them */
 #define EACH(at, dim) for (long at = 0; at < (dim); at += LANES)
 
 enum { SILU, GELU, GELU_TANH, SWIGLUOAI };
@@ -84,6 +89,72 @@ INLINE struct weight weight_of(struct weight all, long expert) {
     return all;
 }
 
+/* What all slabs share. */
+struct mixture {
+    struct weight gate_up, down;
+    const entry *gate_up_bias, *down_bias; /* or NULL */
+    const entry *x;
+    long stride; /* of x */
+    struct sizes sizes;
+    struct gate gate;
+    struct sorted sorted;
+    entry *inner, *outputs; /* [pairs, 2 * inner] and [pairs, hidden], sorted */
+};
+
+INLINE const entry *bias_of(const entry *all, struct weight by, long expert) {
+    return all ? all + expert * by.outputs : NULL;
+}
+
+/* Activates rows of gate and up, side by side, in place: over the gate. */
+static void activate(entry *rows, long count, long inner, long kind, struct gate of) {
+    for (long row = 0; row < count; row++) {
+        entry *gate = rows + row * 2 * inner;
+        EACH(at, inner) {
+            floats up = load_some(gate + inner + at, inner - at);
+            store_some(gate + at, activated(kind, of, load_some(gate + at, inner - at), up), inner - at);
+        }
+    }
+}
+
+/* Maps packed rows by all blocks of a weight, one after the other. */
+static void map_all(struct weight by, const entry *bias, const float *x, long rows, struct result out,
+                    const char *after) {
+    long blocks = blocks_of(by.outputs);
+    for (long block = 0; block < blocks; block++)
+        map_blocks(by, bias, block, 1, x, rows, out, block + 1 < blocks ? block_at(by, block + 1) : after);
+}
+
+/* Maps a slab by its expert. What lies between both maps stays in the caches of this thread. */
+static void map_slab(const struct mixture *of, struct slab slab, const char *after) {
+    struct weight gate_up = weight_of(of->gate_up, slab.expert), down = weight_of(of->down, slab.expert);
+    long rows = slab.rows, width = of->sizes.hidden, inner = of->sizes.inner;
+    long wide = padded_inputs(gate_up), narrow = padded_inputs(down);
+    long packed_inputs = wide > narrow ? wide : narrow;
+    float *packed = scratch(rows * (packed_inputs + 2 * inner));
+    struct result gates = {(entry *)(packed + rows * packed_inputs), 2 * inner};
+    struct result outputs = {of->outputs + slab.first * width, width};
+    pack_rows(of->x, of->stride, of->sorted.sources + slab.first, rows, width, wide, packed);
+    map_all(gate_up, bias_of(of->gate_up_bias, gate_up, slab.expert), packed, rows, gates, down.blocks);
+    activate(gates.rows, rows, inner, of->sizes.kind, of->gate);
+    pack_rows(gates.rows, gates.stride, NULL, rows, inner, narrow, packed);
+    map_all(down, bias_of(of->down_bias, down, slab.expert), packed, rows, outputs, after);
+}
+
+INLINE long claim(long *taken) { return __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED); }
+
+/* Each thread maps whole slabs. It claims the next one before it maps one, so that it can fetch the next
+one's weights. */
+static void map_slabs(const struct mixture *of, long threads) {
+    const struct slab *slabs = of->sorted.slabs;
+    long taken = 0;
+#pragma omp parallel num_threads(threads)
+    for (long now = claim(&taken), next; now < of->sorted.found; now = next) {
+        next = claim(&taken);
+        long following = next < of->sorted.found ? next : now;
+        map_slab(of, slabs[now], weight_of(of->gate_up, slabs[following].expert).blocks);
+    }
+}
+
 /* Packs a slab in memory of this thread; sources as in `map_sorted`. */
 static float *pack_slab(const struct slab *of, struct weight by, const entry *x, long stride,
                         const long *sources) {
@@ -100,7 +171,7 @@ has displaced it from the caches; threads that share a slab pack it each. */
 static void map_sorted(struct weight by, const entry *bias, const entry *x, long stride,
                        const long *sources, struct sorted of, struct result out) {
     long blocks = blocks_of(by.outputs);
-#pragma omp parallel if (of.found * by.outputs * by.inputs > 65536)
+#pragma omp parallel
     {
         const struct slab *packed = NULL;
         const float *rows = NULL;
@@ -108,23 +179,25 @@ static void map_sorted(struct weight by, const entry *bias, const entry *x, long
         for (long task = 0; task < of.found * blocks; task++) {
             const struct slab *slab = of.slabs + task / blocks;
             if (slab != packed) rows = pack_slab(packed = slab, by, x, stride, sources);
-            struct result here = {out.rows + slab->first * out.stride, out.stride};
-            map_blocks(weight_of(by, slab->expert), bias ? bias + slab->expert * by.outputs : NULL,
-                       task % blocks, 1, rows, slab->rows, here);
+            struct weight weight = weight_of(by, slab->expert);
+            long block = task % blocks;
+            map_blocks(weight, bias_of(bias, by, slab->expert), block, 1, rows, slab->rows,
+                       (struct result){out.rows + slab->first * out.stride, out.stride},
+                       block_at(weight, block + 1));
         }
     }
 }
 
-/* Activates rows of gate and up, side by side, in place: over the gate. */
-static void activate(entry *rows, long pairs, long inner, long kind, struct gate of) {
-#pragma omp parallel for schedule(static) if (pairs * inner > 16384)
-    for (long pair = 0; pair < pairs; pair++) {
-        entry *gate = rows + pair * 2 * inner;
-        EACH(at, inner) {
-            floats up = load_some(gate + inner + at, inner - at);
-            store_some(gate + at, activated(kind, of, load_some(gate + at, inner - at), up), inner - at);
-        }
-    }
+/* Threads map slabs together, block by block. */
+static void share_slabs(const struct mixture *of) {
+    long pairs = of->sizes.rows * of->sizes.top_k, stride = 2 * of->sizes.inner;
+    map_sorted(of->gate_up, of->gate_up_bias, of->x, of->stride, of->sorted.sources, of->sorted,
+               (struct result){of->inner, stride});
+#pragma omp parallel for schedule(static) if (pairs * of->sizes.inner > 16384)
+    for (long pair = 0; pair < pairs; pair++)
+        activate(of->inner + pair * stride, 1, of->sizes.inner, of->sizes.kind, of->gate);
+    map_sorted(of->down, of->down_bias, of->inner, stride, NULL, of->sorted,
+               (struct result){of->outputs, of->sizes.hidden});
 }
 
 /* The sum of each row's outputs times their factors, to out [rows, hidden]. */
@@ -147,13 +220,13 @@ top_k. */
 void experts(const struct weight *gate_up, const entry *gate_up_bias, const struct weight *down,
              const entry *down_bias, const entry *x, long stride, const int32_t *ids, const float *factors,
              entry *out, entry *workspace, long *order, const struct sizes *sizes, const struct gate *gate) {
-    struct sizes of = *sizes;
-    long pairs = of.rows * of.top_k;
+    long pairs = sizes->rows * sizes->top_k;
     if (!pairs) return;
-    struct sorted by = sort_pairs(ids, of, order);
-    entry *inner = workspace, *outputs = workspace + pairs * 2 * of.inner;
-    map_sorted(*gate_up, gate_up_bias, x, stride, by.sources, by, (struct result){inner, 2 * of.inner});
-    activate(inner, pairs, of.inner, of.kind, *gate);
-    map_sorted(*down, down_bias, inner, 2 * of.inner, NULL, by, (struct result){outputs, of.hidden});
-    combine(outputs, by.places, factors, out, of);
+    struct mixture of = {*gate_up, *down, gate_up_bias, down_bias, x, stride, *sizes, *gate,
+                         sort_pairs(ids, *sizes, order), workspace, workspace + pairs * 2 * sizes->inner};
+    long work = of.sorted.found * sizes->inner * sizes->hidden;
+    long threads = work > LEAST_PARALLEL ? omp_get_max_threads() : 1;
+    if (threads == 1 || of.sorted.found >= SLABS_OF_THREAD * threads) map_slabs(&of, threads);
+    else share_slabs(&of);
+    combine(of.outputs, of.sorted.places, factors, out, *sizes);
 }

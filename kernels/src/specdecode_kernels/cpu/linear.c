@@ -113,13 +113,13 @@ static void finish(const float *sums, const char *scales, const entry *bias, ent
 }
 
 /* What the tiles of a slab fetch while they use a panel: one that is read once, weights further on in
-the same block; else their share of the next panel. */
-static struct prefetch fetched_during(struct panel panel, long passes) {
+the same block; else their share of as many bytes of the `next` panel. */
+static struct prefetch fetched_during(struct panel panel, long passes, const char *next) {
     long distance = panel.layout.format >= OF_INT8 ? tuning.ahead_integers : tuning.ahead;
     if (passes == 1) return (struct prefetch){.distance = distance, .level = tuning.level};
     long bytes = weight_bytes(panel.layout, panel.inputs), chunks = passes * panel.inputs / CHUNK;
     long lines = (bytes / LINE + chunks - 1) / chunks;
-    return (struct prefetch){0, panel.weights + bytes, lines, tuning.level ? tuning.level : 1};
+    return (struct prefetch){0, next, lines, tuning.level ? tuning.level : 1};
 }
 
 /* From how many tiles on weights are widened for all of them. */
@@ -128,12 +128,13 @@ INLINE long widened_from(long format) {
 }
 
 /* Goes on with the sums of the rows of a slab; x as `pack_rows` writes it. */
-static void add_panel(struct panel panel, const float *x, long rows, long inputs, float *sums) {
+static void add_panel(struct panel panel, const char *next, const float *x, long rows, long inputs,
+                      float *sums) {
     long tiles = tiles_of(rows), passes = 0;
     for (long tile = 0; tile < tiles; tile++)
         passes += passes_of(panel.layout,
                             tile_start(tile + 1, tiles, rows) - tile_start(tile, tiles, rows));
-    struct prefetch ahead = fetched_during(panel, passes);
+    struct prefetch ahead = fetched_during(panel, passes, next);
     __attribute__((aligned(64))) float widened[MOST_PANEL * BLOCK];
     if (tiles >= widened_from(panel.layout.format)) {
         widen_weights(panel, widened);
@@ -162,30 +163,41 @@ static long panel_inputs(struct layout of, long rows, long count, long inputs) {
 
 /* The weights of a block for `count` inputs from `first` on. */
 INLINE struct panel panel_of(struct weight by, long block, long first, long count) {
-    const char *weights = by.blocks + block * block_bytes(by.layout, padded_inputs(by));
-    return (struct panel){by.layout, weights + weight_bytes(by.layout, first), NULL, first, count};
+    const char *weights = block_at(by, block) + weight_bytes(by.layout, first);
+    return (struct panel){by.layout, weights, NULL, first, count};
 }
 
 /* Writes the sums of one block. */
 static void finish_block(struct weight by, const entry *bias, long block, const float *sums, long rows,
                          struct result out) {
     long at = block * BLOCK, width = by.outputs - at < BLOCK ? by.outputs - at : BLOCK;
-    const char *end = by.blocks + (block + 1) * block_bytes(by.layout, padded_inputs(by));
-    const char *scales = by.layout.format == OF_INT8 ? end - 4 * BLOCK : NULL;
+    const char *scales = by.layout.format == OF_INT8 ? block_at(by, block + 1) - 4 * BLOCK : NULL;
     for (long row = 0; row < rows; row++)
         finish(sums + row * BLOCK, scales, bias ? bias + at : NULL, out.rows + row * out.stride + at, width);
 }
 
+/* Fetches where the sums of a block go. */
+static void fetch_outputs(long block, long rows, struct result out) {
+    for (long row = 0; row < rows; row++)
+        for (long at = 0; at < BLOCK; at += LINE / (long)sizeof(entry))
+            __builtin_prefetch(out.rows + row * out.stride + block * BLOCK + at, 1, 3);
+}
+
 /* The blocks take turns, panel by panel. */
 void map_blocks(struct weight by, const entry *bias, long first, long count, const float *x, long rows,
-                struct result out) {
+                struct result out, const char *after) {
     __attribute__((aligned(64))) float sums[MOST_SUMS * BLOCK];
     long inputs = padded_inputs(by), most = panel_inputs(by.layout, rows, count, inputs);
     memset(sums, 0, (size_t)(count * rows * BLOCK) * sizeof(float));
     for (long at = 0; at < inputs; at += most)
-        for (long block = 0; block < count; block++)
-            add_panel(panel_of(by, first + block, at, inputs - at < most ? inputs - at : most), x, rows, inputs,
-                      sums + block * rows * BLOCK);
+        for (long block = first; block < first + count; block++) {
+            struct panel panel = panel_of(by, block, at, inputs - at < most ? inputs - at : most);
+            int is_last = at + most >= inputs;
+            const char *next = panel.weights + weight_bytes(by.layout, panel.inputs);
+            if (is_last && block == first + count - 1) next = after;
+            if (is_last) fetch_outputs(block, rows, out);
+            add_panel(panel, next, x, rows, inputs, sums + (block - first) * rows * BLOCK);
+        }
     for (long block = 0; block < count; block++)
         finish_block(by, bias, first + block, sums + block * rows * BLOCK, rows, out);
 }
@@ -204,6 +216,6 @@ void linear(const struct weight *weight, const entry *bias, const entry *x, long
 #pragma omp parallel for schedule(static) if (by.outputs * by.inputs > LEAST_PARALLEL)
         for (long first = 0; first < blocks; first += together)
             map_blocks(by, bias, first, blocks - first < together ? blocks - first : together, packed, height,
-                       here);
+                       here, block_at(by, first + together));
     }
 }

@@ -31,6 +31,10 @@ INLINE long packed_bytes(struct weight of) {
     return blocks_of(of.outputs) * block_bytes(of.layout, padded_inputs(of));
 }
 
+INLINE char *block_at(struct weight of, long block) {
+    return (char *)of.blocks + block * block_bytes(of.layout, padded_inputs(of));
+}
+
 #define SLAB 240 /* rows that are packed and mapped together, at most */
 
 /* Writes a slab of rows of x [inputs], `stride` entries apart, as floats in the order in which tiles read
@@ -38,9 +42,10 @@ them: [rows, padded] numbers. Row i is that at order[i], or i where order is NUL
 HIDDEN void pack_rows(const entry *x, long stride, const long *order, long rows, long inputs, long padded,
                       float *to);
 
-/* Maps a packed slab by `count` blocks of a weight from `first` on; bias [outputs] may be NULL. */
+/* Maps a packed slab by `count` blocks of a weight from `first` on; bias [outputs] may be NULL. `after`
+are the weights that this thread reads next. */
 HIDDEN void map_blocks(struct weight by, const entry *bias, long first, long count, const float *x,
-                       long rows, struct result out);
+                       long rows, struct result out, const char *after);
 
 /* Memory of this thread for `count` floats, until the next call; it is kept, and grows. */
 HIDDEN float *scratch(long count);

@@ -16,10 +16,6 @@ void pack(const struct weight *to, const entry *weight) {
             }
 }
 
-INLINE char *block_at(struct weight of, long block) {
-    return (char *)of.blocks + block * block_bytes(of.layout, padded_inputs(of));
-}
-
 static void pack_int8_output(struct weight by, long output, const int8_t *values, const float *scale) {
     char *block = block_at(by, output / BLOCK) + output % BLOCK;
     for (long at = 0; at < by.inputs; at++) block[at * BLOCK] = values[output * by.inputs + at];
