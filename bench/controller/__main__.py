@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from controller.adaptation import measure_adaptation
 from controller.figures import detail, run_all, spread, summarize
+from controller.latency import measure_latency
 from controller.policies import GOODPUT, RIVALS, all_policies
 from controller.profiles import all_profiles
 from controller.scenarios import all_scenarios
@@ -87,6 +88,8 @@ def _measure(place: int, extent: Extent, seed: int, only: str) -> Figures:
             steps = range(seed, seed + extent.steps)
             figures[name]["adaptation_steps"] = measure_adaptation(build, profile, steps)
         if name == GOODPUT:
+            latency = measure_latency(profile, scenarios, seeds)
+            figures[name]["latency"] = {limit: _rounded(latency[limit]) for limit in latency}
             by_scenario = detail(outcomes)
             figures[name]["scenarios"] = {key: _rounded(by_scenario[key]) for key in by_scenario}
     return figures
@@ -114,6 +117,7 @@ def _print_table(profile: str, figures: Figures) -> None:
             print(f"{name:28} {mean:6.2f} ± {error:.2f}, worst {worst:6.2f} ± {worst_error:.2f}")
     if GOODPUT in figures:
         print(f"steps to follow a step change: {figures[GOODPUT]['adaptation_steps']}")
+        print(f"limits in times of plain decoding: {figures[GOODPUT]['latency']}")
 
 
 def _number(value: object) -> float:

@@ -34,11 +34,11 @@ def all_policies() -> dict[str, Build]:
     """Name → how to build it for a machine and a seed."""
     depths = range(DEEPEST + 1)
     return {
-        GOODPUT: lambda profile, seed: _goodput(profile, _points(profile)),
-        "goodput, costs off by 20 %": lambda profile, seed: _goodput(
-            profile, _spoil(_points(profile), seed)
+        GOODPUT: lambda profile, seed: goodput(profile, cost_points(profile)),
+        "goodput, costs off by 20 %": lambda profile, seed: goodput(
+            profile, _spoil(cost_points(profile), seed)
         ),
-        "goodput, no costs": lambda profile, seed: _goodput(profile, ()),
+        "goodput, no costs": lambda profile, seed: goodput(profile, ()),
         "ema v1": lambda profile, seed: ema_v1(),
         "ema seed table": lambda profile, seed: ema_seed_table(),
         "ema zero-step": lambda profile, seed: ema_zero_step(),
@@ -61,11 +61,12 @@ def table() -> RangeTable:
     return RangeTable(BatchRange(bound, steps) for bound, steps in CANDIDATES.items())
 
 
-def _goodput(profile: Profile, points: Iterable[CostPoint]) -> Chooser:
+def goodput(profile: Profile, points: Iterable[CostPoint]) -> GoodputPolicy:
+    """The engine's policy with these measured costs."""
     return GoodputPolicy(table(), CostModel(points), START)
 
 
-def _points(profile: Profile) -> tuple[CostPoint, ...]:
+def cost_points(profile: Profile) -> tuple[CostPoint, ...]:
     """What profiling at start measures, without error."""
     return tuple(
         CostPoint(size, steps, size * kv, profile.seconds(size, steps, size * kv))

@@ -51,6 +51,8 @@ class Tally:
     tokens: float = 0.0
     best_tokens: float = 0.0
     plain_tokens: float = 0.0
+    gaps_s: list[float] = field(default_factory=list)  # as measured
+    unreachable: int = 0
     traces: list[Trace] = field(default_factory=list)
 
     def add(self, trace: Trace) -> None:
@@ -106,14 +108,17 @@ class World:
             tally.add(Trace(moment, steps, is_probe, seconds, tokens))
             if not learns:
                 continue
-            accepted = self._accepted(moment, steps)
+            accepted, gap_s = self._accepted(moment, steps), seconds * self._noise()
+            tally.gaps_s.append(gap_s)
+            tally.unreachable += decision.reason is Reason.UNREACHABLE
             late.append(
                 Feedback(
                     decision,
                     moment.batch_size,
                     moment.kv_tokens,
                     accepted,
-                    seconds * self._noise(),
+                    gap_s,
+                    gap_s=gap_s,
                 )
             )
             if len(late) > self._profile.late_steps:

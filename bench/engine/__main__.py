@@ -18,6 +18,7 @@ from engine.implementations import FULL as FULL_TURNS
 from engine.implementations import QUICK as QUICK_TURNS
 from engine.implementations import measure_implementations
 from engine.joining import measure_joining
+from engine.latency import measure_latency
 from engine.limits import extent, measure_limits
 from peers.host_step import measure_host_steps
 from peers.idle import MachineBusy, wait_until_idle
@@ -28,7 +29,8 @@ from radix.timing import measure as measure_radix
 HEADLINE, OTHER = "float32", "bfloat16"
 PAGE_SIZE = 16
 SECTIONS = (
-    "host", "limits", "joining", "versus", "adaptive", "algorithms", "crossing", "implementations",
+    "host", "limits", "joining", "latency", "versus", "adaptive", "algorithms", "crossing",
+    "implementations",
 )  # fmt: skip
 QUICK_SECTIONS = ("host", "limits", "versus", "adaptive")
 
@@ -73,6 +75,8 @@ def _measure(
         yield measure_limits(extent(is_quick=quick))
     elif section == "joining":
         yield {"joining": measure_joining(3 if quick else 7)}
+    elif section == "latency":
+        yield {"latency": measure_latency(2 if quick else 5)}
     elif section == "adaptive":
         yield {"adaptive": measure_adaptive(QUICK_ADAPTIVE if quick else FULL_ADAPTIVE)}
     elif section == "implementations":

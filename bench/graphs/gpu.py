@@ -45,7 +45,7 @@ class GpuResult:
 class EveryNumSteps(StaticPolicy):
     """Takes the candidates of the batch's range in turn."""
 
-    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
         """Choose by how much has been computed, so that two engines choose alike."""
         entry = self.table.range_of(batch_size)
         steps = entry.candidate_steps[kv_tokens % len(entry.candidate_steps)]

@@ -148,7 +148,7 @@ class RandomNumSteps(StaticPolicy):
         super().__init__(depths[0], RangeTable([BatchRange(1, depths)]))
         self._rng = random.Random(seed)
 
-    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
         """Draw one."""
         return Decision(self._rng.choice(self.table.candidates()), 1, 0, Reason.STATIC)
 

@@ -11,6 +11,7 @@ import pytest
 
 from controller.adaptation import measure_adaptation
 from controller.figures import run_all, spread, summarize
+from controller.latency import measure_latency
 from controller.loads import load
 from controller.policies import GOODPUT, RIVALS, all_policies
 from controller.profiles import Profile, all_profiles, cpu_82m, h100_dense_8b
@@ -138,6 +139,16 @@ def test_the_standard_error_of_seeds_is_that_of_their_means() -> None:
     assert figures["mean_regret_se"] == pytest.approx(abs(means[0] - means[1]) / 2)
     assert figures["worst_regret_of_seeds"] == pytest.approx(sum(worst) / 2)
     assert spread(outcomes[:1])["worst_regret_se"] == 0.0
+
+
+@pytest.mark.parametrize("name", ["steady .8 b4", "ladder and flips", "bursts 1-64"])
+def test_99_of_100_gaps_are_within_a_limit_that_plain_decoding_keeps(name: str) -> None:
+    (scenario,) = (one for one in all_scenarios(1500) if one.name == name)
+    figures = measure_latency(cpu_82m(), [scenario], [1])
+    for row in figures.values():
+        assert row["within"] >= 0.99
+        assert row["unreachable"] == 0.0
+    assert figures["3"]["rate_to_best_within"] > 0.9
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)

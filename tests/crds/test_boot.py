@@ -42,7 +42,9 @@ EVERYTHING = {
             "min_token_probability": 0.1,
             "max_spec_factor": 1.0,
         },
-        "policy": "ema",
+        "policy": "goodput",
+        "objective": "inter_token_latency",
+        "max_inter_token_ms": 30.5,
         "table": {
             "1": {
                 "candidate_steps": [1, 3, 5],
@@ -198,6 +200,44 @@ BAD = {
     "none with a table": (
         {"speculation": {"table": {"1": {"candidate_steps": [0]}}}},
         "speculation: algorithm NONE does not draft: remove table",
+    ),
+    "latency without a limit": (
+        {"speculation": {"policy": "goodput", "objective": "inter_token_latency"}},
+        "speculation: objective inter_token_latency has no limit: add max_inter_token_ms",
+    ),
+    "limit without its objective": (
+        {"speculation": {"algorithm": "NGRAM", "policy": "goodput", "max_inter_token_ms": 30.5}},
+        "objective throughput has no limit: remove max_inter_token_ms 30.5, or set objective",
+    ),
+    "latency under another policy": (
+        {
+            "speculation": {
+                "algorithm": "NGRAM",
+                "policy": "ema",
+                "objective": "inter_token_latency",
+                "max_inter_token_ms": 30,
+            }
+        },
+        "policy ema does not know what steps cost: remove objective inter_token_latency, or choose "
+        "policy goodput",
+    ),
+    "limit that is not a number": (
+        {"speculation": {"max_inter_token_ms": float("nan")}},
+        "speculation.max_inter_token_ms",
+    ),
+    "limit of nothing": (
+        {"speculation": {"max_inter_token_ms": 0}},
+        "speculation.max_inter_token_ms: input should be greater than 0",
+    ),
+    "none with an objective": (
+        {
+            "speculation": {
+                "policy": "goodput",
+                "objective": "inter_token_latency",
+                "max_inter_token_ms": 30,
+            }
+        },
+        "speculation: algorithm NONE does not draft: remove objective",
     ),
     "two errors at once": (
         {"speculation": {"topk": 2, "num_draft_tokens": 3}},

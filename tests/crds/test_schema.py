@@ -57,6 +57,7 @@ def test_only_known_fields_change_without_a_restart():
     assert hot == {
         *("upHysteresis", "downHysteresis", "ceilingCoeff", "emaAlpha"),
         *("updateInterval", "warmupBatches", "replicas", "engine.upgradePolicy"),
+        *("speculation.adaptive.objective", "speculation.adaptive.maxInterTokenMs"),
         "speculation.draft.uri",  # where running engines can exchange the draft
         *("router.replicas", "router.retries"),
         *("router.resources.limits", "router.resources.requests"),

@@ -159,6 +159,10 @@ BAD: dict[str, tuple[object, tuple[str, ...]]] = {
         {"1": {"candidateSteps": [1], "emaAlfa": 1}},
         ("1.emaAlfa: no such field; did you mean emaAlpha?",),
     ),
+    "an objective": (
+        {"objective": "InterTokenLatency", "batchSizes": BATCH_SIZES},
+        ("objective: does not belong to a table: use speculation.objective and speculation.max",),
+    ),
     "unlike anything": ({"1": {**STEPS, "x": 1}}, ("1.x: no such field; remove it, or use one",)),
     "typo of a default": (
         {"1": STEPS, "update_intervall": 3},

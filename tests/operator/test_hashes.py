@@ -29,6 +29,7 @@ BASE = {
     },
 }
 WITHOUT_MODEL = BASE | {"speculation": {"algorithm": "NGRAM", "ngram": {"source": "Suffix"}}}
+_ADAPTIVE = ("speculation", "adaptive")
 _ENTRY = ("speculation", "adaptive", "batchSizes", 0)
 
 # One other value for every field of the spec, by path.
@@ -63,6 +64,8 @@ OTHERS = {
     ("speculation", "ngram", "minTokenProbability"): 0.2,
     ("speculation", "ngram", "maxSpecFactor"): 2,
     ("speculation", "adaptive", "policy"): "Static",
+    (*_ADAPTIVE, "objective"): "InterTokenLatency",
+    (*_ADAPTIVE, "maxInterTokenMs"): 30,
     ("speculation", "adaptive", "batchSizes"): [{"from": 2, "candidateSteps": [1, 3]}],
     (*_ENTRY, "from"): 3,
     (*_ENTRY, "candidateSteps"): [1, 3, 5],
@@ -173,9 +176,15 @@ def test_pods_are_replaced_exactly_for_fields_that_need_it(path, example):
     manifest = example()
     base = WITHOUT_MODEL if "ngram" in path else BASE
     base = base | {"router": {}} if path[0] == "router" and len(path) > 1 else base
+    changed = edited(base, path, OTHERS[path])
+    if path[-1] in ("objective", "maxInterTokenMs"):  # neither is valid alone
+        base = edited(base, _ADAPTIVE, {"policy": "Goodput"})
+        changed = edited(base, _ADAPTIVE, {"objective": "InterTokenLatency", "maxInterTokenMs": 30})
+        if path[-1] == "maxInterTokenMs":
+            base = edited(changed, path, 20)
     before, after = (
         children.build(resource.parse({**manifest, "spec": spec}), ENGINE_IMAGE)
-        for spec in (base, edited(base, path, OTHERS[path]))
+        for spec in (base, changed)
     )
     needs_restart = CHANGES[without_items(path)] == Change.RESTART
     is_draft = path[:2] == DRAFT

@@ -141,6 +141,16 @@ class Policy(StrEnum):
     GOODPUT = "goodput"
 
 
+class Objective(StrEnum):
+    """What policy goodput maximizes: tokens per second, of all steps or of those short enough."""
+
+    THROUGHPUT = "throughput"
+    INTER_TOKEN_LATENCY = "inter_token_latency"
+
+
+MAX_INTER_TOKEN_MS: Final = 60_000
+
+
 def max_tree_tokens(topk: int, num_steps: int) -> int:
     """Largest number of nodes, root included, of a tree `topk` wide and `num_steps` deep."""
     if num_steps == 0:

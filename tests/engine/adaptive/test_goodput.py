@@ -53,6 +53,7 @@ class Rounds:
         self.draw = random.Random(seed)
         self.decisions: list[Decision] = []
         self.seconds: list[float] = []
+        self.gaps_s: list[float] = []
         self.late: Feedback | None = None
         self.missed = 0
 
@@ -72,7 +73,8 @@ class Rounds:
             if self.late:
                 self.depth.observe(self.late)
             noisy = seconds * self.draw.lognormvariate(0.0, 0.03)
-            self.late = Feedback(decision, batch_size, 0, accepted, noisy)
+            self.gaps_s.append(noisy)
+            self.late = Feedback(decision, batch_size, 0, accepted, noisy, gap_s=noisy)
         return [decision.num_steps for decision in self.decisions[first:]]
 
     def _length(self, num_steps: int, rate: float) -> int:

@@ -67,7 +67,7 @@ class EveryNumSteps(StaticPolicy):
         self.decided: list[tuple[int, int]] = []
         self._turns: dict[int, int] = {}
 
-    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
         entry = self.routing.route(self.table, batch_size, None)
         turn = self._turns.get(batch_size, 0)
         self._turns[batch_size] = turn + 1

@@ -18,10 +18,12 @@ MOST, DELAY = 2048, 1.5
 STEP_S = 1.0
 
 
-def settled(fixed_s: float, slope_s: float, *, is_shared: bool, seed: int = 1) -> PrefillPace:
+def settled(
+    fixed_s: float, slope_s: float, *, is_shared: bool, seed: int = 1, delay_steps: float = DELAY
+) -> PrefillPace:
     """A pace after 200 chunks of such a cost next to a request, and as many ends of prompts."""
     draw = random.Random(seed)
-    pace = PrefillPace(MOST, DELAY)
+    pace = PrefillPace(MOST, delay_steps)
     pace.observe_step(1, STEP_S)
     for _ in range(200):
         for tokens in (pace.tokens(1), draw.randint(1, MOST)):
@@ -57,6 +59,16 @@ def test_a_chunk_adds_at_most_the_bound(fixed_s: float, slope_s: float, is_share
     added_s = fixed_s + slope_s * tokens
     assert added_s <= 1.1 * DELAY * STEP_S
     assert added_s >= 0.85 * DELAY * STEP_S or tokens == MOST
+
+
+@pytest.mark.parametrize("delay_steps", [DELAY, 0.0])
+def test_a_chunk_adds_at_most_the_room_that_the_step_has(delay_steps: float) -> None:
+    pace = settled(0.0, 0.01, is_shared=True, delay_steps=delay_steps)
+    assert pace.tokens(1, 0.5) == pytest.approx(50, rel=0.1)
+    assert pace.added_s(pace.tokens(1, 0.5)) == pytest.approx(0.5, rel=0.05)
+    assert pace.tokens(1, 0.0) == MIN_TOKENS
+    assert pace.tokens(1, 1e9) == pace.tokens(1)
+    assert PrefillPace(MOST, delay_steps).added_s(100) == 0.0
 
 
 def test_a_chunk_is_not_mostly_fixed_cost() -> None:

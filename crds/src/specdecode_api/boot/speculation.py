@@ -1,5 +1,6 @@
 """Speculation in the boot file: algorithm, tree shape, policy, table."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 
@@ -9,11 +10,13 @@ from specdecode_api.base import FileRecord
 from specdecode_api.boot.ngram import NgramBoot
 from specdecode_api.speculation import (
     DEFAULT_STEPS,
+    MAX_INTER_TOKEN_MS,
     MAX_STEPS,
     MAX_TABLE_ENTRIES,
     MAX_TOPK,
     Algorithm,
     Fallback,
+    Objective,
     Policy,
     effective_num_steps,
     max_tree_tokens,
@@ -69,6 +72,18 @@ class SpeculationBoot(FileRecord):
     policy: Policy = Field(
         default=Policy.STATIC, description="Policy that chooses the draft steps."
     )
+    objective: Objective = Field(
+        default=Objective.THROUGHPUT,
+        description="What policy goodput maximizes: tokens per second, of all decode steps or of "
+        "those that take max_inter_token_ms at most.",
+    )
+    max_inter_token_ms: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_INTER_TOKEN_MS,
+        description="Longest gap between two events of a stream in milliseconds, which is the time "
+        "of a decode step; objective inter_token_latency only, which needs it.",
+    )
     table: dict[BatchSizeKey, TableEntry] = Field(
         default={},
         max_length=MAX_TABLE_ENTRIES,
@@ -101,6 +116,11 @@ class SpeculationBoot(FileRecord):
         if self.algorithm is Algorithm.NONE:
             return {}
         return self.table or default_table(self.policy, self.algorithm.most_default_steps)
+
+    @property
+    def max_step_s(self) -> float:
+        """Limit of a decode step's time; infinite under objective throughput."""
+        return math.inf if self.max_inter_token_ms is None else self.max_inter_token_ms / 1000
 
     @property
     def usual_steps(self) -> int:
@@ -148,6 +168,7 @@ class SpeculationBoot(FileRecord):
             )
         if not self.algorithm.drafts_trees and self.topk > 1:
             yield f"algorithm {self.algorithm} drafts chains alone: set topk {self.topk} to 1"
+        yield from self._errors_of_objective()
         if self.algorithm is Algorithm.NONE:
             yield from self._errors_of_none()
             return
@@ -159,12 +180,28 @@ class SpeculationBoot(FileRecord):
             error = launch_error(self.usual_steps, candidates(self.entries))
             yield from [] if error is None else [error]
 
+    def _errors_of_objective(self) -> Iterator[str]:
+        if self.objective is Objective.THROUGHPUT:
+            if self.max_inter_token_ms is not None:
+                yield (
+                    f"objective throughput has no limit: remove max_inter_token_ms "
+                    f"{self.max_inter_token_ms:g}, or set objective inter_token_latency"
+                )
+        elif self.max_inter_token_ms is None:
+            yield "objective inter_token_latency has no limit: add max_inter_token_ms"
+        if self.objective is not Objective.THROUGHPUT and self.policy is not Policy.GOODPUT:
+            yield (
+                f"policy {self.policy} does not know what steps cost: remove objective "
+                f"{self.objective}, or choose policy goodput"
+            )
+
     def _errors_of_none(self) -> Iterator[str]:
         unused = {
             "num_steps": bool(self.num_steps),
             "topk": self.topk != 1,
             "num_draft_tokens": self.num_draft_tokens is not None,
             "table": bool(self.table),
+            "objective": self.objective is not Objective.THROUGHPUT,
             "tuned": bool(self.tuned),
             "table_path": self.table_path is not None,
         }

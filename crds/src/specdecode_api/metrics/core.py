@@ -55,6 +55,10 @@ PREEMPTED_REQUESTS = counter(
     "Requests preempted and queued again because the KV cache was full.",
     TABLE,
 )
+OBJECTIVE_UNREACHABLE_STEPS = counter(
+    "objective_unreachable_steps",
+    "Decode steps expected to take longer than maxInterTokenMs even without a draft.",
+)
 OUT_OF_MEMORY_STEPS = counter(
     "out_of_memory_steps",
     "Steps that ran out of the device's memory, by outcome: retried without the youngest request, "
@@ -115,7 +119,8 @@ CORE = (
     DECODE_STEPS, REQUEST_STEPS, DRAFTED_TOKENS, VERIFIED_TOKENS, VERIFY_ROWS, ACCEPTED_TOKENS,
     EMITTED_TOKENS, SOURCE_DRAFTED_TOKENS, SOURCE_ACCEPTED_TOKENS,
     PROMPT_TOKENS, DECODE_SECONDS, PREFILL_SECONDS, CACHE_QUERIED_TOKENS, CACHE_HIT_TOKENS,
-    CACHE_EVICTED_PAGES, KERNEL_COMPILES, PREEMPTED_REQUESTS, OUT_OF_MEMORY_STEPS,
+    CACHE_EVICTED_PAGES, KERNEL_COMPILES, PREEMPTED_REQUESTS, OBJECTIVE_UNREACHABLE_STEPS,
+    OUT_OF_MEMORY_STEPS,
     RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES, KV_PAGES, KV_WINDOW_PAGES,
     NUM_STEPS, NUM_DRAFT_TOKENS, ACTIVE_RANGE, ACCEPT_LENGTH, LOAD, DRAFT_UNFIT, DRAFT_PROBES,
 )  # fmt: skip

@@ -21,6 +21,7 @@ from specdecode_api.validation_errors import Place, dotted, no_such_field, seen
 FIELDS: Final = tuple(TableEntry.model_fields)
 CHOOSERS: Final = ("strategy", "policy")
 _NESTED: Final = ("batchSizes", "batch_sizes")
+_OBJECTIVE: Final = ("objective", "maxInterTokenMs", "max_inter_token_ms")
 _FROM: Final = "from"
 _BY_SPELLING: Final = {name: name for name in FIELDS} | {to_camel(name): name for name in FIELDS}
 
@@ -79,7 +80,12 @@ def take_apart(document: Mapping[str, object], mistakes: list[str]) -> Form:
             mistakes.append(f"{dotted((key,))}: is next to {nested}: move it into {nested}")
     known = [*(form.spelt(name) for name in FIELDS), *CHOOSERS, _NESTED[0]]
     for key in words:
-        if key not in {*defaults, *choosers, *_NESTED}:
+        if key in _OBJECTIVE:
+            # The defaults of `adaptive` change nothing: the objective of the boot file holds.
+            if words[key] not in (None, "Throughput"):
+                place = "speculation.objective and speculation.max_inter_token_ms of the boot file"
+                mistakes.append(f"{dotted((key,))}: does not belong to a table: use {place}")
+        elif key not in {*defaults, *choosers, *_NESTED}:
             mistakes.append(f"{dotted((key,))}: {no_such_field(key, known)}")
     return form
 

@@ -205,6 +205,11 @@ class Speculation(ResourceRecord):
             "numDraftTokens", "!has(self.numDraftTokens)", lambda it: it.num_draft_tokens is None
         ),
         _unused_by_none("adaptive.batchSizes", _NO_TABLE, lambda it: not it.adaptive.batch_sizes),
+        _unused_by_none(
+            "adaptive.objective",
+            f"{or_default('adaptive.objective', 'Throughput')} == 'Throughput'",
+            lambda it: it.adaptive.objective == "Throughput",
+        ),
         Rule(
             cel=f"!has(self.numSteps) || {_NO_TABLE} || "
             "self.adaptive.batchSizes.exists(e, self.numSteps in e.candidateSteps)",

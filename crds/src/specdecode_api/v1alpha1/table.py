@@ -1,19 +1,21 @@
 """The speculation table: draft steps by range of batch sizes, and the policy that chooses."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from specdecode_api.base import RESTART, HotRecord, ResourceRecord, map_by
-from specdecode_api.rules import RULE_ERROR, Checked, Rule
+from specdecode_api.base import HOT, RESTART, HotRecord, ResourceRecord, map_by
+from specdecode_api.rules import RULE_ERROR, Checked, Rule, or_default
 from specdecode_api.speculation import (
     MAX_BATCH_SIZE,
     MAX_CANDIDATES,
+    MAX_INTER_TOKEN_MS,
     MAX_STEPS,
     MAX_TABLE_ENTRIES,
     Algorithm,
+    Objective,
     Policy,
 )
 from specdecode_api.table import candidates, default_table
@@ -97,6 +99,13 @@ def _different_bounds(entries: list[BatchSizeEntry]) -> list[BatchSizeEntry]:
 
 PolicyName = Literal["Goodput", "Ema", "Static"]
 
+ObjectiveName = Literal["Throughput", "InterTokenLatency"]
+_OBJECTIVES: Final[Mapping[ObjectiveName, Objective]] = {
+    "Throughput": Objective.THROUGHPUT,
+    "InterTokenLatency": Objective.INTER_TOKEN_LATENCY,
+}
+_IS_THROUGHPUT: Final = f"{or_default('objective', 'Throughput')} == 'Throughput'"
+
 
 class Adaptive(ResourceRecord):
     """How the draft steps of a step are chosen."""
@@ -113,6 +122,54 @@ class Adaptive(ResourceRecord):
         "Goodput have a default table.",
         json_schema_extra=RESTART | map_by("from"),
     )
+    objective: ObjectiveName = Field(
+        default="Throughput",
+        description="What policy Goodput maximises. Throughput: tokens per second. "
+        "InterTokenLatency: tokens per second among the draft steps whose decode step takes "
+        "maxInterTokenMs at most.",
+        json_schema_extra=HOT,
+    )
+    max_inter_token_ms: Float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_INTER_TOKEN_MS,
+        description="Longest gap between two events of a stream in milliseconds, which is the time "
+        "of a decode step; objective InterTokenLatency only, which needs it.",
+        json_schema_extra=HOT,
+    )
+
+    rules: ClassVar[tuple["Rule[Adaptive]", ...]] = (
+        Rule(
+            cel=f"{_IS_THROUGHPUT} || {or_default('policy', 'Goodput')} == 'Goodput'",
+            holds=lambda it: it.objective == "Throughput" or it.policy == "Goodput",
+            message="only policy Goodput knows what steps cost: remove objective and "
+            "maxInterTokenMs, or choose policy Goodput",
+            shows="policy",
+            absent="Goodput",
+            field="objective",
+            reason="FieldValueForbidden",
+        ),
+        Rule(
+            cel=f"{_IS_THROUGHPUT} || has(self.maxInterTokenMs)",
+            holds=lambda it: it.objective == "Throughput" or it.max_inter_token_ms is not None,
+            message="objective InterTokenLatency has no limit: add maxInterTokenMs",
+            field="maxInterTokenMs",
+            reason="FieldValueRequired",
+        ),
+        Rule(
+            cel=f"!has(self.maxInterTokenMs) || !({_IS_THROUGHPUT})",
+            holds=lambda it: it.max_inter_token_ms is None or it.objective != "Throughput",
+            message="objective Throughput has no limit: remove maxInterTokenMs, or set objective "
+            "InterTokenLatency",
+            field="maxInterTokenMs",
+            reason="FieldValueForbidden",
+        ),
+    )
+
+    @property
+    def engine_objective(self) -> Objective:
+        """The objective as the engine names it."""
+        return _OBJECTIVES[self.objective]
 
     @property
     def engine_policy(self) -> Policy:

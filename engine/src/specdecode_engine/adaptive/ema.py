@@ -11,6 +11,8 @@ Two differences: feedback for a number of draft steps that the range has left is
 batch uses the new number of draft steps from its next step on.
 """
 
+import math
+
 from specdecode_api.table import accepted_to_fall, accepted_to_rise, ceiling
 from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason
 from specdecode_engine.adaptive.table import BatchRange, PaddedRouting, RangeTable
@@ -32,12 +34,15 @@ class EmaPolicy:
         self._sequence = 0
         self.reload(table)
 
-    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
         entry = self.routing.route(self.table, batch_size, None)
         average = self._averages[entry.lower_bound]
         decision = Decision(average.num_steps, entry.lower_bound, self._sequence, average.reason)
         self._sequence += 1
         return decision
+
+    def prefill_room_s(self, batch_size: int, kv_tokens: int) -> float:
+        return math.inf
 
     def observe(self, feedback: Feedback) -> None:
         """Update the range that decided, unless its draft steps have changed since."""

@@ -1,6 +1,7 @@
 """Policy goodput: the draft steps with the most expected tokens per second."""
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from specdecode_engine.adaptive.acceptance import (
 from specdecode_engine.adaptive.cost import CostModel
 from specdecode_engine.adaptive.exploration import Exploration, return_steps
 from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason
+from specdecode_engine.adaptive.step_limit import StepLimit
 from specdecode_engine.adaptive.table import BatchRange, MarginRouting, RangeTable, Routing
 
 # Drafts before the first choice.
@@ -70,6 +72,9 @@ class RangeControl:
 class GoodputPolicy:
     """Chooses by E[tokens] / seconds: acceptance by position, cost by batch size and draft steps.
 
+    Where the table has a limit of a step's time, the candidates that are expected to exceed it do
+    not compete, in probes neither. If all do, the fastest decides.
+
     Args:
         table: candidates by batch range; 0 draft steps compete wherever they are listed.
         cost: seconds of steps; refined here by every step.
@@ -81,6 +86,7 @@ class GoodputPolicy:
         self, table: RangeTable, cost: CostModel, num_steps: int, routing: Routing | None = None
     ) -> None:
         self.cost = cost
+        self.limit = StepLimit()
         self.routing = routing or MarginRouting()
         self._num_steps = num_steps
         self._sequence = 0
@@ -91,19 +97,33 @@ class GoodputPolicy:
         self._missed = 0  # steps without a draft that the draft has not caught up on
         self.reload(table)
 
-    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
         self._sequence += 1
         entry = self.routing.route(self.table, batch_size, self._range_start)
         self._range_start = entry.lower_bound
         control = self._controls[entry.lower_bound]
+        control.kv_tokens = kv_tokens
         if batch_size == control.batch_size and control.is_resting(self._sequence):
-            return Decision(0, entry.lower_bound, self._sequence, Reason.KEEP)
-        control.rests_until = 0
-        if batch_size.bit_length() != control.batch_size.bit_length():
-            control.exploration.restart(self._sequence, batch_size)
-        control.batch_size, control.kv_tokens = batch_size, kv_tokens
-        num_steps, reason = self._choose(control)
-        return Decision(num_steps, entry.lower_bound, self._sequence, reason)
+            choice = 0, Reason.KEEP
+        else:
+            control.rests_until = 0
+            if batch_size.bit_length() != control.batch_size.bit_length():
+                control.exploration.restart(self._sequence, batch_size)
+            control.batch_size = batch_size
+            choice = self._choose(control)
+        if self.limit.max_step_s < math.inf:
+            choice = self._within_limit(control, choice, prefill_s)
+        return Decision(choice[0], entry.lower_bound, self._sequence, choice[1])
+
+    def prefill_room_s(self, batch_size: int, kv_tokens: int) -> float:
+        """Return what the limit leaves above the fastest step; no bound where that exceeds it."""
+        if not self.cost.is_measured or self.limit.max_step_s == math.inf:
+            return math.inf
+        fastest = self.table.range_of(batch_size).candidate_steps[0]
+        fastest_s = self.cost.seconds(batch_size, fastest, kv_tokens)
+        if fastest_s > self.limit.max_step_s:
+            return math.inf
+        return max(self.limit.expected_s - fastest_s, 0.0)
 
     def observe(self, feedback: Feedback) -> None:
         decision = feedback.decision
@@ -126,6 +146,7 @@ class GoodputPolicy:
         """Replace the table; acceptance and costs stay, and draft steps that are candidates."""
         before = self._controls
         self.table = table
+        self.limit.set(table.max_step_s)
         self._first_valid = self._sequence + 1  # of the first decision in this table
         self._most_steps = max(table.candidates()[-1], 1)
         self._acceptance.resize(self._most_steps)
@@ -153,10 +174,14 @@ class GoodputPolicy:
             return control.num_steps, Reason.START
         if len(control.entry.candidate_steps) == 1:
             return control.num_steps, Reason.KEEP
-        estimates = self._estimate(control)
+        estimates = self._estimate(control, self.limit.expected_s)
         rates = estimates.rates
         best = max(rates)
         control.saved_share = 1.0 - rates[0] / best if not estimates.candidates[0] else 0.0
+        if control.num_steps > estimates.candidates[-1]:
+            self._move(control, estimates.candidates[rates.index(best)])
+            control.reason = Reason.LATENCY
+            return control.num_steps, Reason.LATENCY
         if self._confirms(control, estimates, drafts):
             self._move(control, estimates.candidates[rates.index(best)])
             return control.num_steps, control.reason
@@ -165,6 +190,28 @@ class GoodputPolicy:
         if not control.num_steps and not control.forgone:
             control.rests_until = self._sequence + RESTING_STEPS
         return control.num_steps, Reason.KEEP
+
+    def _within_limit(
+        self, control: RangeControl, choice: tuple[int, Reason], prefill_s: float
+    ) -> tuple[int, Reason]:
+        """Replace draft steps that this step's limit does not allow by the best that it does."""
+        if not self.cost.is_measured:
+            return control.entry.candidate_steps[0], Reason.START
+        num_steps, size = choice[0], control.batch_size
+        limit_s, catching_up_s = self.limit.expected_s - prefill_s, 0.0
+        is_unbounded = self.limit.takes_catching_up(self._sequence)
+        if self._missed and not is_unbounded:
+            catching_up_s = control.exploration.catching_up_s(size * self._missed)
+        step_s = self.cost.seconds(size, num_steps, control.kv_tokens)
+        if step_s > limit_s - (catching_up_s if num_steps else 0.0):
+            estimates = self._estimate(control, limit_s - catching_up_s)
+            num_steps = estimates.candidates[estimates.rates.index(max(estimates.rates))]
+            fastest_s = estimates.seconds[0] + (catching_up_s if estimates.candidates[0] else 0.0)
+            is_reachable = fastest_s + prefill_s <= self.limit.max_step_s
+            choice = num_steps, Reason.LATENCY if is_reachable else Reason.UNREACHABLE
+        if num_steps and self._missed and is_unbounded:
+            self.limit.catch_up(self._sequence)
+        return choice
 
     def _confirms(self, control: RangeControl, estimates: Estimates, drafts: float) -> bool:
         """Return whether another candidate has been better by enough, for long enough."""
@@ -214,12 +261,16 @@ class GoodputPolicy:
                     return index
         return estimates.candidates.index(control.num_steps)
 
-    def _estimate(self, control: RangeControl) -> Estimates:
+    def _estimate(self, control: RangeControl, limit_s: float = math.inf) -> Estimates:
+        """Estimate the candidates whose step takes `limit_s` at most, one at least."""
         candidates = control.entry.candidate_steps
         tokens = expected_tokens(self._acceptance.now.rates())
         surface = self.cost.surface(control.batch_size, self._most_steps)
         kv_s = self.cost.seconds_per_kv_token
         seconds = [surface[steps] + kv_s(steps) * control.kv_tokens for steps in candidates]
+        if limit_s < seconds[-1]:
+            count = max(bisect_right(seconds, limit_s), 1)
+            candidates, seconds = candidates[:count], seconds[:count]
         rates = [tokens[steps] / time for steps, time in zip(candidates, seconds, strict=True)]
         return Estimates(candidates, rates, seconds)
 
@@ -233,6 +284,8 @@ class GoodputPolicy:
         if not feedback.has_cost():
             return self.cost.seconds(size, steps, kv)
         if not (steps and self._missed):
+            if self.limit.max_step_s < math.inf and self.cost.is_measured:
+                self.limit.observe(self.cost.seconds(size, steps, kv), feedback.gap_s)
             self.cost.refine(size, steps, kv, feedback.seconds)
         return feedback.seconds
 
@@ -242,7 +295,8 @@ class GoodputPolicy:
         if feedback.decision.reason is not Reason.PROBE:
             control.exploration.earn(seconds, control.saved_share if steps else 0.0)
             return
-        estimates = self._estimate(control)
+        step_s = self.cost.seconds(control.batch_size, steps, control.kv_tokens)
+        estimates = self._estimate(control, max(self.limit.expected_s, step_s))
         index = estimates.candidates.index(steps)
         catching_up_s = seconds - estimates.seconds[index] if self._missed else 0.0
         missed_rows = feedback.batch_size * self._missed

@@ -20,6 +20,8 @@ class Reason(StrEnum):
     CEILING = "ceiling"
     PROBE = "probe"  # to learn, not because it is expected to be best
     KEEP = "keep"  # no other candidate is better by enough
+    LATENCY = "latency"  # more draft steps would exceed the limit of the step's time
+    UNREACHABLE = "unreachable"  # the fastest step is expected to exceed that limit too
     LIMIT = "limit"  # every request of the batch limits its draft steps to fewer
     UNFIT = "unfit"  # the draft does not fit the target; no policy has decided
     UNFIT_PROBE = "unfit_probe"  # to learn whether it does after all
@@ -60,6 +62,7 @@ class Feedback(NamedTuple):
     is_alone: bool = True  # False if a prefill shared its forward: `seconds` is then not used
     partial: tuple[tuple[int, int], ...] = ()
     is_full: bool = True  # False if less was drafted than num_steps allow: `seconds` is not used
+    gap_s: float = 0.0  # from the end of the forward before to that of this one; 0 if unknown
 
     def has_cost(self) -> bool:
         """Whether `seconds` is the cost of these draft steps: not shared, positive and finite."""
@@ -110,8 +113,15 @@ class AdaptivePolicy(Protocol):
     @property
     def routing(self) -> Routing: ...
 
-    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
-        """Choose for a batch of at least one request; see `Feedback.kv_tokens`."""
+    def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
+        """Choose for a batch of at least one request; see `Feedback.kv_tokens`.
+
+        Args:
+            prefill_s: that chunks of prompts are expected to add to the step.
+        """
+
+    def prefill_room_s(self, batch_size: int, kv_tokens: int) -> float:
+        """Seconds that chunks of prompts may add to the step of a batch; infinite: any number."""
 
     def observe(self, feedback: Feedback) -> None:
         """Learn from a finished step; results that do not match the present table are dropped."""
@@ -135,9 +145,12 @@ class StaticPolicy:
         self.table = table or RangeTable([BatchRange(1, (num_steps,))])
         self._num_steps = num_steps
 
-    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
         entry = self.table.range_of(batch_size)
         return Decision(entry.nearest(self._num_steps), entry.lower_bound, 0, Reason.STATIC)
+
+    def prefill_room_s(self, batch_size: int, kv_tokens: int) -> float:
+        return math.inf
 
     def observe(self, feedback: Feedback) -> None:
         """Learn nothing."""

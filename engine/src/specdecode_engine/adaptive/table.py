@@ -1,5 +1,6 @@
 """The speculation table in the form that policies use, and which range decides for a batch."""
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -33,14 +34,22 @@ def all_steps(ranges: Iterable[BatchRange]) -> tuple[int, ...]:
 class RangeTable:
     """Ranges by lower bound; a smaller batch belongs to the first.
 
-    `table_hash` is the label of the table in metrics.
+    Args:
+        table_hash: label of the table in metrics.
+        max_step_s: limit of a step's time under the objective InterTokenLatency.
 
     Raises:
         ValueError: there is no range, or two begin at the same batch size.
     """
 
-    def __init__(self, ranges: Iterable[BatchRange], table_hash: str = "") -> None:
+    def __init__(
+        self,
+        ranges: Iterable[BatchRange],
+        table_hash: str = "",
+        max_step_s: float = math.inf,
+    ) -> None:
         self.table_hash = table_hash
+        self.max_step_s = max_step_s
         self.ranges = tuple(sorted(ranges, key=lambda entry: entry.lower_bound))
         self._bounds = [entry.lower_bound for entry in self.ranges]
         if not self._bounds or len(set(self._bounds)) < len(self._bounds):
@@ -63,7 +72,13 @@ class RangeTable:
             )
             for entry in self.ranges
         ]
-        return RangeTable(cut, self.table_hash)
+        return RangeTable(cut, self.table_hash, self.max_step_s)
+
+    def within(self, max_step_s: float) -> "RangeTable":
+        """Return the same ranges with a limit of a step's time."""
+        if max_step_s == self.max_step_s:
+            return self
+        return RangeTable(self.ranges, self.table_hash, max_step_s)
 
 
 def padded_size(sizes: tuple[int, ...], batch_size: int) -> int | None:

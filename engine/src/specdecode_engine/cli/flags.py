@@ -46,6 +46,8 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--speculative-ngram-max-spec-factor", "speculation.ngram.max_spec_factor", float),
     ("--speculative-adaptive-config", "speculation.table_path", str),
     ("--speculative-adaptive-policy", "speculation.policy", str),
+    ("--speculative-adaptive-objective", "speculation.objective", str),
+    ("--speculative-adaptive-max-inter-token-ms", "speculation.max_inter_token_ms", float),
     ("--page-size", "memory.page_size", int),
     ("--mem-fraction-static", "memory.kv_cache_fraction", float),
     ("--kv-cache-bytes", "memory.kv_cache_bytes", int),

@@ -1,5 +1,7 @@
 """How many prompt tokens a step computes while requests decode, by what prompts have cost."""
 
+import math
+
 MIN_TOKENS = 16
 """So many are computed in every step, whatever they cost: prompts are never stuck."""
 KEPT = 0.95
@@ -46,14 +48,26 @@ class PrefillPace:
         if step_s is not None:
             self._chunks[decoding > 0].observe(tokens, max(seconds - step_s, 0.0))
 
-    def tokens(self, decoding: int) -> int:
-        """Return how many prompt tokens a step may compute next to `decoding` requests."""
+    def tokens(self, decoding: int, room_s: float = math.inf) -> int:
+        """Return how many prompt tokens a step may compute next to `decoding` requests.
+
+        Args:
+            room_s: that they may add to the step, if that is less than the bound in decode steps.
+        """
         step_s = self._decode_s(decoding) if decoding and self._delay_steps else None
-        cost = self._chunks[True] if self._chunks[True].is_known else self._chunks[False]
-        if step_s is None or not cost.is_known:
+        limit_s = min(math.inf if step_s is None else self._delay_steps * step_s, room_s)
+        if limit_s == math.inf or not self._cost.is_known:
             return self._most_tokens
-        tokens = cost.most_tokens(self._delay_steps * step_s, self._most_tokens)
+        tokens = self._cost.most_tokens(limit_s, self._most_tokens)
         return min(max(tokens, MIN_TOKENS), self._most_tokens)
+
+    def added_s(self, tokens: int) -> float:
+        """Return the seconds that a chunk adds to a decode step; 0 before one was measured."""
+        return self._cost.seconds(tokens) if self._cost.is_known else 0.0
+
+    @property
+    def _cost(self) -> "_ChunkCost":
+        return self._chunks[True] if self._chunks[True].is_known else self._chunks[False]
 
     def _decode_s(self, batch_size: int) -> float | None:
         """Return the time of a decode step of the nearest batch size that was measured."""
@@ -86,11 +100,19 @@ class _ChunkCost:
             covariance = self._products / self._weight - mean * self._seconds / self._weight
             self._slope = covariance / variance
 
+    def seconds(self, tokens: int) -> float:
+        fixed_s, slope = self._line()
+        return fixed_s + slope * tokens
+
     def most_tokens(self, limit_s: float, at_most: int) -> int:
         """Return the tokens of the largest chunk within the limit, or of one two thirds fixed."""
+        fixed_s, slope = self._line()
+        seconds_left = max(limit_s - fixed_s, fixed_s / 2)
+        return at_most if seconds_left >= slope * at_most else int(seconds_left / slope)
+
+    def _line(self) -> tuple[float, float]:
+        """Return the fixed seconds of a chunk, and the seconds of a token; neither is negative."""
         mean, seconds = self._tokens / self._weight, self._seconds / self._weight
         proportional = seconds / mean
         slope = proportional if self._slope is None else min(max(self._slope, 0.0), proportional)
-        fixed_s = seconds - slope * mean
-        seconds_left = max(limit_s - fixed_s, fixed_s / 2)
-        return at_most if seconds_left >= slope * at_most else int(seconds_left / slope)
+        return seconds - slope * mean, slope

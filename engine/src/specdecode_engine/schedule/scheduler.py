@@ -1,5 +1,6 @@
 """Who runs next, on which pages: admission, chunked prefill, decode batches, preemption."""
 
+import math
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
@@ -142,16 +143,18 @@ class Scheduler:
         """Choose the chunks and the decode batch of this step and take the pages they need."""
         decoding, grown = self._reserve_decode()
         self._admit()
-        chunks = self._cut_chunks(len(decoding))
-        self._move_windows(chunks, decoding)
         kv_tokens = sum([sequence.computed for sequence in decoding])
-        decision = self._decide(decoding, kv_tokens) if decoding else None
+        chunks = self._cut_chunks(len(decoding), kv_tokens)
+        self._move_windows(chunks, decoding)
+        decision = self._decide(decoding, kv_tokens, chunks) if decoding else None
         feeds_draft = decision is None or self._feeds_draft(decision)
         return SchedulerOutput(
             chunks, tuple(decoding), grown, decision, kv_tokens, feeds_draft=feeds_draft
         )
 
-    def _decide(self, decoding: list[Sequence], kv_tokens: int) -> Decision:
+    def _decide(
+        self, decoding: list[Sequence], kv_tokens: int, chunks: tuple[PrefillChunk, ...]
+    ) -> Decision:
         """Let the policy choose, and draft no deeper than the requests of the batch allow.
 
         Where the range has no candidate as small as the limit, its smallest one drafts more; the
@@ -163,7 +166,10 @@ class Scheduler:
             decision = health.decide(self.policy.table, len(decoding), has_probe=has_probe)
             if decision.reason is Reason.UNFIT_PROBE or not self.has_fallback:
                 return decision
-        decision = self.policy.decide(len(decoding), kv_tokens)
+        prefill_s = 0.0
+        if chunks:
+            prefill_s = self.prefill_pace.added_s(sum(one.end - one.start for one in chunks))
+        decision = self.policy.decide(len(decoding), kv_tokens, prefill_s)
         if not all(sequence.is_limited(decision.num_steps) for sequence in decoding):
             return decision
         most = max(sequence.request.max_steps or 0 for sequence in decoding)
@@ -376,14 +382,15 @@ class Scheduler:
             assert sequence.req_index is not None
             windows.extend(sequence.req_index, sequence.pages, rows)
 
-    def _cut_chunks(self, decoding: int) -> tuple[PrefillChunk, ...]:
+    def _cut_chunks(self, decoding: int, kv_tokens: int) -> tuple[PrefillChunk, ...]:
         if decoding == len(self.running):
             return ()
         prompts = [s for s in self.running if s.computed < s.prefill_end]
         if not prompts:
             return ()
         missing = [len(sequence.tokens) - sequence.computed for sequence in prompts]
-        shares = share_budget(missing, self.prefill_pace.tokens(decoding))
+        room_s = self.policy.prefill_room_s(decoding, kv_tokens) if decoding else math.inf
+        shares = share_budget(missing, self.prefill_pace.tokens(decoding, room_s))
         return tuple(
             PrefillChunk(sequence, sequence.computed, sequence.computed + count)
             for sequence, count in zip(prompts, shares, strict=True)

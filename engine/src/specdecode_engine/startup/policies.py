@@ -38,7 +38,7 @@ def make_policy(
             return EmaPolicy(table, num_steps, captured)
         case Policy.GOODPUT:
             cost = CostModel(costs, CostShape(drafts_blocks=drafts_blocks))
-            return GoodputPolicy(table, cost, num_steps)
+            return GoodputPolicy(table.within(speculation.max_step_s), cost, num_steps)
 
 
 def table_without_entries(speculation: SpeculationBoot) -> RangeTable:

@@ -47,7 +47,7 @@ class FixedSteps(StaticPolicy):
         self.num_steps = num_steps
         self.observed: list[Feedback] = []
 
-    def decide(self, batch_size: int, kv_tokens: int) -> Decision:
+    def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
         return Decision(self.num_steps, 1, 0, Reason.STATIC)
 
     def observe(self, feedback: Feedback) -> None:

@@ -113,6 +113,7 @@ class Counters:
     mixed_steps: int = 0  # decode steps whose forward computed prompts too
     out_of_memory: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by outcome
     drafted_request_steps: int = 0
+    unreachable_steps: int = 0  # decode steps without a candidate within the limit of their time
     prompt_tokens: int = 0
     prefill_seconds: float = 0.0
     decode: DecodeTotals = field(default_factory=DecodeTotals)
@@ -141,6 +142,8 @@ class Counters:
         """Record the decision of a step; a change of draft steps is a switch."""
         if self.latest is not None and self.latest.num_steps != decision.num_steps:
             self.switches[decision.range_start, decision.reason] += 1
+        if decision.reason is Reason.UNREACHABLE:
+            self.unreachable_steps += 1
         self.latest = decision
 
     def count(

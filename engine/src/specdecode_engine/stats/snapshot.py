@@ -96,6 +96,7 @@ def take_snapshot(
         core.PROMPT_TOKENS: counters.prompt_tokens,
         core.DRAFTED_REQUEST_STEPS: counters.drafted_request_steps,
         core.PREFILL_SECONDS: counters.prefill_seconds,
+        core.OBJECTIVE_UNREACHABLE_STEPS: counters.unreachable_steps,
         core.CACHE_PAGES: cache.pages,
         core.CACHE_QUERIED_TOKENS: cache.queried_tokens,
         core.CACHE_HIT_TOKENS: cache.hit_tokens,

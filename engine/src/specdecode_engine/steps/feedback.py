@@ -35,6 +35,7 @@ def make_feedback(
         step.is_alone,
         tuple(partial),
         is_full,
+        step.timing.gap_s(),
     )
 
 

@@ -7,16 +7,27 @@ import torch
 
 
 class HostTiming:
-    """A measurement by the host's clocks, which starts when it is made."""
+    """A measurement by the host's clocks, which starts when it is made.
 
-    def __init__(self, clock: Callable[[], float], busy_clock: Callable[[], float]) -> None:
-        self._clock, self._busy_clock = clock, busy_clock
+    Args:
+        ended_s: when the measurement before ended, if there was one.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        busy_clock: Callable[[], float],
+        ended_s: float | None = None,
+    ) -> None:
+        self.ended_s: float | None = None
+        self._clock, self._busy_clock, self._before_s = clock, busy_clock, ended_s
         self._started_s, self._busy_started_s = clock(), busy_clock()
         self._seconds = self._busy_seconds = 0.0
 
     def stop(self) -> None:
         """Mark the end: everything to be measured has been launched."""
-        self._seconds = self._clock() - self._started_s
+        self.ended_s = self._clock()
+        self._seconds = self.ended_s - self._started_s
         self._busy_seconds = self._busy_clock() - self._busy_started_s
 
     def seconds(self) -> float:
@@ -27,17 +38,30 @@ class HostTiming:
         """Time spent computing, without the time that other processes used the CPU."""
         return self._busy_seconds
 
+    def gap_s(self) -> float:
+        """Wall time from the end of the measurement before to that of this one; 0 if unknown."""
+        if self._before_s is None or self.ended_s is None:
+            return 0.0
+        return self.ended_s - self._before_s
+
 
 class DeviceTiming:
-    """A measurement by events on a CUDA stream; the same methods."""
+    """A measurement by events on a CUDA stream; the same methods.
 
-    def __init__(self) -> None:
+    Args:
+        ended: event at the end of the measurement before, if there was one.
+    """
+
+    def __init__(self, ended: "torch.cuda.Event | None" = None) -> None:
+        self.ended: torch.cuda.Event | None = None
+        self._before = ended
         self._started = _event()
         self._stopped = _event()
         self._started.record()
 
     def stop(self) -> None:
         self._stopped.record()
+        self.ended = self._stopped
 
     def seconds(self) -> float:
         self._stopped.synchronize()
@@ -45,6 +69,12 @@ class DeviceTiming:
 
     def busy_seconds(self) -> float:
         return self.seconds()
+
+    def gap_s(self) -> float:
+        if self._before is None:
+            return 0.0
+        self._stopped.synchronize()
+        return float(self._before.elapsed_time(self._stopped)) / 1000
 
 
 def _event() -> "torch.cuda.Event":
@@ -73,7 +103,15 @@ class Stopwatch:
         self._is_cuda = device.type == "cuda"
         self._clock = clock
         self._busy_clock = busy_clock
+        self._latest: Timing | None = None
 
     def start(self) -> Timing:
         """Start a measurement."""
-        return DeviceTiming() if self._is_cuda else HostTiming(self._clock, self._busy_clock)
+        before = self._latest
+        if self._is_cuda:
+            ended = before.ended if isinstance(before, DeviceTiming) else None
+            self._latest = DeviceTiming(ended)
+        else:
+            ended_s = before.ended_s if isinstance(before, HostTiming) else None
+            self._latest = HostTiming(self._clock, self._busy_clock, ended_s)
+        return self._latest

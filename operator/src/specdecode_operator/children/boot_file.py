@@ -134,6 +134,8 @@ def _speculation(spec: Spec, mounts: Mounts, tuned: Mapping[str, TableEntry]) ->
         fallback=None if wanted.fallback is None else Fallback(wanted.fallback),
         ngram=_ngram(wanted.ngram),
         policy=wanted.adaptive.engine_policy,
+        objective=wanted.adaptive.engine_objective,
+        max_inter_token_ms=wanted.adaptive.max_inter_token_ms,
         table={
             bound: TableEntry(**entry.model_dump(exclude={"from_"}))
             for bound, entry in wanted.adaptive.table.items()

@@ -34,6 +34,8 @@ OWNED: Final[Mapping[tuple[str, ...], str]] = {
     ("speculation", "fallback"): "use speculation.fallback",
     ("speculation", "ngram"): "use speculation.ngram",
     ("speculation", "policy"): "use speculation.adaptive.policy",
+    ("speculation", "objective"): "use speculation.adaptive.objective",
+    ("speculation", "max_inter_token_ms"): "use speculation.adaptive.maxInterTokenMs",
     ("speculation", "table"): "use speculation.adaptive.batchSizes",
     ("speculation", "table_path"): "use speculation.adaptive.batchSizes",
     ("speculation", "tuned"): _OPERATORS,

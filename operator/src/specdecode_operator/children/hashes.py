@@ -4,8 +4,8 @@ import hashlib
 import json
 from typing import Any
 
-from specdecode_api.base import CHANGE_KEY, Change
-from specdecode_api.v1alpha1 import BatchSizeEntry
+from specdecode_api.base import CHANGE_KEY, Change, HotRecord, ResourceRecord
+from specdecode_api.v1alpha1 import Adaptive, BatchSizeEntry
 from specdecode_operator.kinds import Manifest
 
 HASH_VERSION = "v1"
@@ -38,22 +38,24 @@ def exchange_hash(pod_template: Manifest, boot: Manifest) -> str:
     return config_hash(pod_template, {**boot, "speculation": speculation})
 
 
-def _hot_fields() -> frozenset[str]:
+def _hot_fields(record: type[ResourceRecord]) -> frozenset[str]:
     """Names of the fields that running engines adopt, which is the default of a `HotRecord`."""
+    default = Change.HOT if issubclass(record, HotRecord) else Change.RESTART
+    extras = {name: info.json_schema_extra for name, info in record.model_fields.items()}
     return frozenset(
         name
-        for name, info in BatchSizeEntry.model_fields.items()
-        if not isinstance(info.json_schema_extra, dict)
-        or info.json_schema_extra.get(CHANGE_KEY, Change.HOT) == Change.HOT
+        for name, extra in extras.items()
+        if (extra.get(CHANGE_KEY, default) if isinstance(extra, dict) else default) == Change.HOT
     )
 
 
 def _without_hot(boot: Manifest) -> Manifest:
-    hot = _hot_fields()
-    speculation = {**boot.get("speculation", {})}
-    speculation.pop(
-        "tuned", None
-    )  # applied by running engines, with draft steps that they have prepared
+    hot = _hot_fields(BatchSizeEntry)
+    # Running engines apply a tuned table with draft steps that they have prepared.
+    others = {"tuned", *_hot_fields(Adaptive)}
+    speculation = {
+        name: value for name, value in boot.get("speculation", {}).items() if name not in others
+    }
     speculation["table"] = {
         bound: {name: value for name, value in entry.items() if name not in hot}
         for bound, entry in speculation.get("table", {}).items()

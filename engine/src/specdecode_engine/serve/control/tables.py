@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from specdecode_api.boot import EngineBoot, SpeculationBoot
-from specdecode_api.speculation import Algorithm
+from specdecode_api.speculation import Algorithm, Policy
 from specdecode_api.table import TableEntry, TableError, read_table, table_warnings
 from specdecode_engine.adaptive.policy import DraftRefused, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
@@ -54,7 +55,8 @@ class Tables:
         count: Callable[[str], None],
     ) -> None:
         self._speculation = speculation
-        self._reload = reload
+        self._pass_on = reload
+        self._max_step_s = speculation.max_step_s
         self._count = count
         table = range_table(speculation.entries, speculation.policy)
         at_start = TableSource(
@@ -85,7 +87,7 @@ class Tables:
             reload: passes a table to the engine that has started.
         """
         if self._has_started:
-            await reload(self._in_force.table)
+            await reload(self._in_force.table.within(self._max_step_s))
             return
         self._has_started = True
         if at_start is not None:
@@ -98,7 +100,7 @@ class Tables:
         entries = self._speculation.tuned
         table = range_table(entries, self._speculation.policy)
         assert table is not None, "a tuned table has entries"
-        await reload(table)
+        await reload(table.within(self._max_step_s))
         self._record(TableSource(entries, table, TUNED), None)
         self._count("applied")
 
@@ -143,6 +145,21 @@ class Tables:
                 )
             await self._apply(table.entries, source, expires_after_s)
 
+    async def limit_steps(self, speculation: SpeculationBoot) -> None:
+        """Hold steps to the limit of a changed boot file, whatever table is in force.
+
+        Raises:
+            EngineFailed: the engine has failed.
+        """
+        knows_costs = self._speculation.policy is Policy.GOODPUT is speculation.policy
+        async with self._changing:
+            if knows_costs and speculation.max_step_s != self._max_step_s:
+                self._max_step_s = speculation.max_step_s
+                await self._reload(self._in_force.table)
+
+    async def _reload(self, table: RangeTable) -> None:
+        await self._pass_on(table.within(self._max_step_s))
+
     async def remove(self) -> None:
         """End the time of the table in force now, if it is limited; raises `EngineFailed`."""
         async with self._changing:
@@ -156,9 +173,10 @@ class Tables:
 
     def describe(self) -> dict[str, object]:
         """Return the table, its source, and why the latest refused table was refused."""
-        now, policy = self._in_force, self._speculation.policy
+        now, policy, limit_s = self._in_force, self._speculation.policy, self._max_step_s
         return {
             "policy": policy.value,
+            "max_inter_token_ms": None if limit_s == math.inf else round(1000 * limit_s, 6),
             "table_hash": self.table_hash,
             "source": now.source,
             "entries": {at: entry.model_dump(mode="json") for at, entry in now.entries.items()},
@@ -276,9 +294,10 @@ class TableWatch:
         self.needs_restart = tuple(_differences(running, changed))
         if self.needs_restart:
             log.warning("changed, and requires a restart: %s", self.needs_restart)
-        if not isinstance(before, str) and _table_of(found) == _table_of(before):
-            return
         try:
+            await self._tables.limit_steps(found.speculation)
+            if not isinstance(before, str) and _table_of(found) == _table_of(before):
+                return
             await self._tables.apply_boot(found.speculation, CHANGED_FILE)
         except (TableError, TableRefused, EngineFailed) as error:
             log.error("the changed table is refused; the old one stays in force: %s", error)
@@ -300,8 +319,8 @@ def _table_of(boot: EngineBoot) -> tuple[object, object]:
 
 
 def _without_table(boot: EngineBoot) -> dict[str, Any]:
-    tables = {"table", "table_path", "tuned"}
-    return boot.model_dump(mode="json", exclude={"speculation": tables, "config_hash": True})
+    hot = {"table", "table_path", "tuned", "objective", "max_inter_token_ms"}
+    return boot.model_dump(mode="json", exclude={"speculation": hot, "config_hash": True})
 
 
 def _differences(left: Any, right: Any, place: str = "") -> Iterator[str]:
