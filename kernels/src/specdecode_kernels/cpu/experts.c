@@ -6,8 +6,8 @@ whatever the number of rows and of threads. */
 
 #include "linear.h"
 
-#define LEAST_PARALLEL 65536 /* weights of a projection */
-#define SLABS_OF_THREAD 16   /* from how many slabs for each thread on threads do not share them */
+#define LEAST_PARALLEL 65536 /* weights of gates and ups */
+#define SLABS_OF_THREAD 8    /* from how many slabs for each thread on threads do not share them */
 #define EACH(at, dim) for (long at = 0; at < (dim); at += LANES)
 
 enum { SILU, GELU, GELU_TANH, SWIGLUOAI };
@@ -224,7 +224,7 @@ void experts(const struct weight *gate_up, const entry *gate_up_bias, const stru
     if (!pairs) return;
     struct mixture of = {*gate_up, *down, gate_up_bias, down_bias, x, stride, *sizes, *gate,
                          sort_pairs(ids, *sizes, order), workspace, workspace + pairs * 2 * sizes->inner};
-    long work = of.sorted.found * sizes->inner * sizes->hidden;
+    long work = of.sorted.found * 2 * sizes->inner * sizes->hidden;
     long threads = work > LEAST_PARALLEL ? omp_get_max_threads() : 1;
     if (threads == 1 || of.sorted.found >= SLABS_OF_THREAD * threads) map_slabs(&of, threads);
     else share_slabs(&of);
