@@ -72,6 +72,7 @@ class RemoteLibrary(Library):
             setattr(self, name, partial(self._call, number, name))
         self.advise_huge_pages = _nothing  # a request's memory lasts for the request alone
         self.release_pages = _nothing
+        self.decoder_layer = _refuse  # its functions are called one by one
         self.use(Tuning(rows=MOST_ROWS))
 
     def _call(self, number: int, name: str, *arguments: int | float | None) -> None:
@@ -89,6 +90,10 @@ class RemoteLibrary(Library):
 
 def _nothing(*_: int) -> None:
     """Take what a function takes that a driver lacks."""
+
+
+def _refuse(*_: int) -> None:
+    raise DriverFailed("a driver computes layers op by op")
 
 
 def _kinds(

@@ -9,6 +9,7 @@ kernels in C sum in one order, and `torch.by_row` describes how the reference do
 
 from specdecode_kernels.backend import META, TORCH, Backend, GraphSupport, OpCall
 from specdecode_kernels.choice import Choice, choose_backend
+from specdecode_kernels.layer_parts import FusedLayer, FusibleLayer
 from specdecode_kernels.metadata import (
     DEFAULT_ATTENTION,
     FLOAT8,
@@ -42,6 +43,8 @@ __all__ = [
     "DraftedNodes",
     "ExpertRouting",
     "ExpertWeights",
+    "FusedLayer",
+    "FusibleLayer",
     "GatedActivation",
     "GraphSupport",
     "IntegerWeight",

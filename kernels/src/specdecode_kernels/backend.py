@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from specdecode_kernels.layer_parts import FusedLayer, FusibleLayer
 from specdecode_kernels.metadata import (
     DEFAULT_ATTENTION,
     AttentionMetadata,
@@ -255,6 +256,10 @@ class Backend:
     perturb_logits: Callable[[Tensor, SamplingParamsBatch, Tensor, Tensor | None, Tensor], Tensor]
     """(logits, params, positions, ids, requests): what `sample` takes the likeliest of, for
     requests [R] i64 that sample: [R, N, V]. Ids may be [B, N, V] too, of each row."""
+
+    fuse_layer: Callable[[FusibleLayer], FusedLayer | None] | None = None
+    """Return a function that computes a layer in one call, to the same bits as the ops, or None for
+    parts that it does not take."""
 
 
 TORCH = Backend(

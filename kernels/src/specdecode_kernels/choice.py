@@ -180,7 +180,8 @@ def _choose_attention(
     on_cpu = cpu_unsupported(target.device, target.dtype, target.kv_dtype)
     if on_cpu is None:
         reason = f"kernels in C for this processor, as {unsupported}"
-        return cpu.with_cpu_attention(ops, target.dtype), reason
+        backend = cpu.with_cpu_attention(ops, target.dtype)
+        return cpu.with_fused_layers(backend, target.dtype), reason
     return ops, f"torch, as {unsupported}, and {on_cpu}"
 
 

@@ -194,7 +194,7 @@ class LlamaConfig(TokenDraft):
     def rope_indices(self) -> tuple[int, ...]:
         """Which of `ropes` each layer has."""
         last = len(self.ropes) - 1
-        return tuple(0 if window is None else last for window in self.sliding_windows)
+        return tuple([0 if window is None else last for window in self.sliding_windows])
 
     @property
     def max_position_embeddings(self) -> int:

@@ -88,6 +88,13 @@ class KVCache:
         )
         self._stores = tuple(spec.kv_owner == layer for layer, spec in enumerate(layer_map.layers))
         self._layer_in_windows = tuple(self._in_windows[spec.group] for spec in layer_map.layers)
+        # Of layers that may be computed in one call, which have keys and values of their own; and
+        # whether their rows lie in window pages.
+        columns = zip(self._layers, self._layer_in_windows, self._stores, strict=True)
+        self.fusible = tuple(
+            (kv, in_windows) if stores and ops.fuse_layer is not None else None
+            for kv, in_windows, stores in columns
+        )
 
     @property
     def num_bytes(self) -> int:

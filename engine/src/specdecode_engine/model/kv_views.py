@@ -8,7 +8,13 @@ from torch import Tensor
 
 from specdecode_engine.model.draft_scratch import DraftScratch
 from specdecode_engine.model.kv_cache import KVCache, PlacedRows
-from specdecode_kernels import DEFAULT_ATTENTION, AttentionMetadata, AttentionParams, TreeKV
+from specdecode_kernels import (
+    DEFAULT_ATTENTION,
+    AttentionMetadata,
+    AttentionParams,
+    LayerKV,
+    TreeKV,
+)
 
 
 class KVView(Protocol):
@@ -65,6 +71,18 @@ class PagedView:
         k, v = self.pool.as_stored(layer, slot_mapping, k, v)
         tree_kv = TreeKV(self._by_node(k), self._by_node(v), self.ancestry)
         return self.pool.attend(layer, q, layout, tree_kv, params)
+
+    def own_rows(self, layer: int) -> tuple[LayerKV, Tensor, AttentionMetadata] | None:
+        """Return the cache of a layer, the rows to write, and what they see.
+
+        None where writing and attending is not all: for nodes of trees, layers without keys and
+        values of their own, and a cache whose backend does not fuse layers.
+        """
+        own = self.pool.fusible[layer]
+        if own is None or self.ancestry is not None:
+            return None
+        kv, in_windows = own
+        return kv, *self._placed[in_windows]
 
     def store(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Write a layer's k and v [rows, heads, dim]."""

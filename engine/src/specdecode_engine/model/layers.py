@@ -1,7 +1,7 @@
 """The parts of a decoder layer, as plain records that hold weights and can be called."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from specdecode_kernels import (
     AnyWeight,
     AttentionParams,
     Backend,
+    FusedLayer,
+    FusibleLayer,
 )
 from specdecode_kernels.torch.by_row import by_row
 
@@ -182,9 +184,14 @@ class DecoderLayer:
     mlp_norm: Norm
     mlp: Callable[[Tensor], Tensor]  # maps [rows, hidden]: an `Mlp`, or one with experts
     output_norms: OutputNorms | None = None
+    fused: FusedLayer | None = None  # computes the layer in one call
 
     def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
         """Map the residual stream [rows, hidden] to itself; x is left as it was."""
+        if self.fused is not None and isinstance(kv, PagedView):
+            own_rows = kv.own_rows(layer)
+            if own_rows and (mapped := self.fused(x, rotary, *own_rows)) is not None:
+                return mapped
         return self.finish(x, self.attention(self._read(x), rotary, layer, kv))
 
     def store_kv(self, x: Tensor, rotary: RotaryRows, layer: int, kv: PagedView) -> None:
@@ -202,3 +209,30 @@ class DecoderLayer:
             return x + self.mlp(normed)
         x, normed = self.mlp_norm.after_adding(x, norms.attention(attended))
         return x + norms.mlp(self.mlp(normed))
+
+
+def fused_layer(layer: DecoderLayer) -> DecoderLayer:
+    """Let one call compute a layer of no more parts than a Llama has, if its backend can."""
+    attention, mlp, input_norm = layer.attention, layer.mlp, layer.input_norm
+    fuse, qk_norm = attention.ops.fuse_layer, attention.qk_norm
+    if fuse is None or input_norm is None or layer.output_norms or not isinstance(mlp, Mlp):
+        return layer
+    has_more = attention.gate_dim or attention.v_head_dim or attention.value_scale is not None
+    if has_more or isinstance(qk_norm, QueryNorm):
+        return layer
+    parts = FusibleLayer(
+        input_norm=input_norm,
+        qkv=attention.qkv,
+        q_norm=None if qk_norm is None else qk_norm.q,
+        k_norm=None if qk_norm is None else qk_norm.k,
+        output=attention.output,
+        mlp_norm=layer.mlp_norm,
+        gate_up=mlp.gate_up,
+        down=mlp.down,
+        q_heads=attention.q_heads,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+        is_gelu=mlp.activate is attention.ops.gelu_tanh_and_mul,
+        attention=attention.params,
+    )
+    return replace(layer, fused=fuse(parts))

@@ -27,6 +27,7 @@ from specdecode_engine.model.layers import (
     Norm,
     OutputNorms,
     QkNorm,
+    fused_layer,
 )
 from specdecode_engine.model.linears import (
     Linears,
@@ -259,7 +260,7 @@ class Weights:
                 attention=self.norm(f"{prefix}.{after_attention}", config),
                 mlp=self.norm(f"{prefix}.{after_mlp}", config),
             )
-        return DecoderLayer(
+        layer = DecoderLayer(
             input_norm=self.norm(before, config) if f"{before}.weight" in self else None,
             attention=self.attention(f"{prefix}.self_attn", config, window),
             mlp_norm=self.norm(f"{prefix}.{mlp_norm}", config),
@@ -268,6 +269,7 @@ class Weights:
             if sparse_mlp
             else self.mlp(f"{prefix}.mlp", config),
         )
+        return fused_layer(layer)
 
     def attention(self, prefix: str, config: DecoderConfig, window: int | None = None) -> Attention:
         """Read attention, with q, k and v fused."""

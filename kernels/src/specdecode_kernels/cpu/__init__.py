@@ -7,6 +7,7 @@ sum has one order: that of its terms.
 
 from specdecode_kernels.cpu.attention import with_cpu_attention
 from specdecode_kernels.cpu.compile import CACHE_VARIABLE
+from specdecode_kernels.cpu.decoder_layer import with_fused_layers
 from specdecode_kernels.cpu.layers import with_cpu_ops
 from specdecode_kernels.cpu.library import TYPES, numerics, tuning_facts, unsupported_reason
 
@@ -18,4 +19,5 @@ __all__ = [
     "unsupported_reason",
     "with_cpu_attention",
     "with_cpu_ops",
+    "with_fused_layers",
 ]

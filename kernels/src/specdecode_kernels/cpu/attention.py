@@ -78,17 +78,29 @@ def with_cpu_attention(backend: Backend, dtype: torch.dtype) -> Backend:
     )
 
 
+class MetadataInC:
+    """The metadata of the current forward in C's form: every layer brings the same."""
+
+    def __init__(self) -> None:
+        self._latest: AttentionMetadata | None = None
+        self._in_c: _Metadata | None = None
+
+    def of(self, metadata: AttentionMetadata) -> _Metadata | None:
+        """Convert metadata, or return None if it is not laid out row by row."""
+        if self._latest is not metadata:
+            self._latest, self._in_c = metadata, _metadata_in_c(metadata)
+        return self._in_c
+
+
 class CpuAttention:
-    """Attention of one model; keeps its layers' parameters and the metadata of the current forward
-    in C's form.
+    """Attention of one model; keeps its layers' parameters in C's form.
 
     A row's bits depend on the keys that it sees and their order alone.
     """
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._metadata: AttentionMetadata | None = None
-        self._in_c: _Metadata | None = None
+        self._metadata = MetadataInC()
         self._params: dict[tuple[AttentionParams, int], _Params] = {}
 
     def attend(
@@ -100,9 +112,8 @@ class CpuAttention:
         params: AttentionParams = DEFAULT_ATTENTION,
     ) -> Tensor:
         """Launch on a contiguous cache of the library's type; torch attends otherwise."""
-        if self._metadata is not metadata:  # every layer of a forward brings the same one
-            self._metadata, self._in_c = metadata, _metadata_in_c(metadata)
-        if self._in_c is None or not _fits(self._library, q, kv):
+        in_c = self._metadata.of(metadata)
+        if in_c is None or not fits(self._library, q, kv):
             return reference.attend(q, kv, metadata, tree_kv, params)
         q = with_heads_together(q)
         rows, q_heads, k_dim = q.shape
@@ -110,7 +121,7 @@ class CpuAttention:
         out = torch.empty((rows, q_heads, v_dim), dtype=q.dtype)
         tree = None if tree_kv is None else _tree_kv_in_c(tree_kv)
         self._library.attend(
-            ctypes.addressof(self._in_c),
+            ctypes.addressof(in_c),
             None if tree is None else ctypes.addressof(tree),
             q.data_ptr(),
             q.stride(0),
@@ -128,13 +139,13 @@ class CpuAttention:
     def _params_in_c(self, params: AttentionParams, head_dim: int) -> _Params:
         key = (params, head_dim)
         if key not in self._params:
-            self._params[key] = _params_in_c(params, head_dim)
+            self._params[key] = params_in_c(params, head_dim)
         return self._params[key]
 
 
 def store_kv(library: Library, kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
     """Copy rows to a contiguous cache of their type; torch writes otherwise."""
-    if not _fits(library, k, kv) or v.dtype != k.dtype:
+    if not fits(library, k, kv) or v.dtype != k.dtype:
         kv_cache.store_kv(kv, slot_mapping, k, v)
         return
     k, v = with_heads_together(k), with_heads_together(v)
@@ -153,7 +164,8 @@ def store_kv(library: Library, kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: 
     )
 
 
-def _fits(library: Library, rows: Tensor, kv: LayerKV) -> bool:
+def fits(library: Library, rows: Tensor, kv: LayerKV) -> bool:
+    """Whether C takes a cache for rows of this type."""
     return (
         rows.dtype == kv.k.dtype == library.dtype and kv.k.is_contiguous() and kv.v.is_contiguous()
     )
@@ -193,7 +205,8 @@ def _tree_kv_in_c(tree_kv: TreeKV) -> _TreeKV:
     return fields
 
 
-def _params_in_c(params: AttentionParams, head_dim: int) -> _Params:
+def params_in_c(params: AttentionParams, head_dim: int) -> _Params:
+    """Convert parameters; the result refers to the sinks."""
     sinks = None if params.sinks is None else params.sinks.contiguous()
     fields = _Params(
         params.sliding_window or 0,

@@ -31,7 +31,16 @@ TYPES = {torch.float32: "", torch.bfloat16: "-DBFLOAT16"}
 _FOLDER = Path(__file__).parent
 SOURCES = tuple(
     _FOLDER / f"{name}.c"
-    for name in ("linear", "tile", "tuning", "packing", "experts", "elementwise", "attend")
+    for name in (
+        "linear",
+        "tile",
+        "tuning",
+        "packing",
+        "experts",
+        "elementwise",
+        "attend",
+        "decoder_layer",
+    )
 )
 HEADERS = tuple(
     _FOLDER / name for name in ("vectors.h", "formats.h", "tile.h", "linear.h", "tuning.h")
@@ -58,6 +67,7 @@ _LARGE: dict[str, list[type]] = {
     "pack_integers": [*[_ADDRESS] * 4],
     "linear": [*[_ADDRESS] * 3, _COUNT, _ADDRESS, _COUNT],
     "experts": [*[_ADDRESS] * 5, _COUNT, *[_ADDRESS] * 7],
+    "decoder_layer": [_ADDRESS] * 5,
     "attend": [*[_ADDRESS] * 3, _COUNT, *[_ADDRESS] * 3, *[_COUNT] * 4, _ADDRESS],
 }
 SIGNATURES = {**_SMALL, **_LARGE, **_OF_TUNING}
@@ -82,6 +92,7 @@ class Library:
     linear: Callable[..., None]
     experts: Callable[..., None]
     attend: Callable[..., None]
+    decoder_layer: Callable[..., None]
     set_tuning: Callable[..., None]
     advise_huge_pages: Callable[..., None]
     release_pages: Callable[..., None]

@@ -31,11 +31,14 @@ from specdecode_kernels.weights import AnyWeight
 
 
 def checked(backend: Backend) -> Backend:
-    """Make every op raise a ValueError that names what is wrong with its arguments."""
+    """Make every op raise a ValueError that names what is wrong with its arguments.
+
+    Layers are computed op by op then.
+    """
     guarded: dict[str, Any] = {
         op: _guard(getattr(backend, op), check) for op, check in CHECKS.items()
     }
-    return replace(backend, **guarded)
+    return replace(backend, fuse_layer=None, **guarded)
 
 
 def _guard(function: Callable[..., Any], check: Callable[..., None]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ ATTENTION_OPS = ("store_kv", "load_kv", "attend", "attend_with_lse", "merge_stat
 OPS = tuple(
     field.name
     for field in fields(Backend)
-    if field.name not in ("name", "attention", "graph_support", "pack_weight")
+    if field.name not in ("name", "attention", "graph_support", "pack_weight", "fuse_layer")
 )
 
 
@@ -25,9 +25,9 @@ class LaunchCounter:
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def wrap(self, backend: Backend) -> Backend:
-        """Make every op of a backend count its calls."""
+        """Make every op of a backend count its calls; none of them is fused with others then."""
         counted: dict[str, Any] = {op: self._counted(op, backend) for op in OPS}
-        return replace(backend, **counted)
+        return replace(backend, fuse_layer=None, **counted)
 
     def called(self, implementation: str) -> set[str]:
         return {op for op, by in self.counts if by == implementation}

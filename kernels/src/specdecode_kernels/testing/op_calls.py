@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specdecode_kernels.backend import TORCH, Backend
 from specdecode_kernels.choice import Kernels
-from specdecode_kernels.cpu import with_cpu_attention, with_cpu_ops
+from specdecode_kernels.cpu import with_cpu_attention, with_cpu_ops, with_fused_layers
 from specdecode_kernels.metadata import (
     DraftedNodes,
     PenaltyParamsBatch,
@@ -29,7 +29,8 @@ def backend_of(name: Kernels, device: torch.device, dtype: torch.dtype = torch.f
     if name == "torch":
         return TORCH
     if name == "cpu":
-        return with_cpu_attention(with_cpu_ops(TORCH, dtype), dtype)
+        backend = with_cpu_attention(with_cpu_ops(TORCH, dtype), dtype)
+        return with_fused_layers(backend, dtype)
     from specdecode_kernels.triton.backend import with_triton_attention, with_triton_ops
 
     return with_triton_attention(with_triton_ops(TORCH), device, workspace_bytes=1 << 20)
