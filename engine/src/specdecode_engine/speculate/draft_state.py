@@ -14,6 +14,9 @@ from specdecode_engine.batch.request_table import DecodeBatch, Span
 KEPT_ROWS = 64
 """Hidden states that are certain to be there for rows that are computed late."""
 
+JOINED_STEPS = 16
+"""Most steps whose hidden states are written at once."""
+
 
 class DraftKvProgress:
     """Bounds the draft rows that are missing before a step, per request.
@@ -111,6 +114,11 @@ class HiddenStateRing:
     A step writes up to `step_rows` rows after the last committed token, so only the `kept`
     positions before it are certain to be still there. They are for rows that steps without drafting
     leave missing.
+
+    Args:
+        joins_steps: keep what steps of one row bring as it is, and write that of several of them at
+            once, before anything else is read or written: most of a write's time is that of its
+            operations. The tensors of these steps must not change meanwhile.
     """
 
     def __init__(
@@ -121,8 +129,13 @@ class HiddenStateRing:
         dtype: torch.dtype,
         device: torch.device,
         kept: int = KEPT_ROWS,
+        *,
+        joins_steps: bool = False,
     ) -> None:
         self.kept = kept
+        # No more than `kept`, so that no position is written twice at once.
+        self._most_waiting = min(JOINED_STEPS, kept) if joins_steps else 0
+        self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []  # arguments of `_write`
         self._length = kept + step_rows
         self._rows = torch.zeros(num_rows, self._length, width, dtype=dtype, device=device)
         self._offsets = torch.arange(step_rows, device=device)
@@ -156,6 +169,7 @@ class HiddenStateRing:
 
     def write_span(self, span: Span, hidden: Tensor) -> None:
         """Keep the end of a span's hidden states [rows, width]."""
+        self._write_waiting()
         req_index, start, end = span
         count = min(end - start, self._length)
         positions = torch.arange(end - count, end, device=hidden.device)
@@ -163,24 +177,44 @@ class HiddenStateRing:
 
     def write_rows(self, batch: DecodeBatch, hidden: Tensor) -> None:
         """Keep hidden states [B, n, width] of positions length .. length + n - 1."""
-        rows, lengths, req_indices = hidden.shape[1], batch.lengths, batch.req_indices
-        if rows > 1:
-            lengths = lengths[:, None] + self._offsets[:rows]
+        count, flat = hidden.shape[1], hidden.flatten(0, 1)
+        if count == 1 and self._most_waiting:
+            self._waiting.append((batch.req_indices, batch.lengths, flat))
+            if len(self._waiting) == self._most_waiting:
+                self._write_waiting()
+            return
+        self._write_waiting()
+        positions, req_indices = batch.lengths, batch.req_indices
+        if count > 1:
+            positions = positions[:, None] + self._offsets[:count]
             req_indices = req_indices[:, None]
-        places = torch.add(lengths % self._length, req_indices, alpha=self._length)
+        self._write(req_indices, positions, flat)
+
+    def _write_waiting(self) -> None:
+        """Write what waits, in as many operations as for one step."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._write(*[torch.cat(column) for column in zip(*waiting, strict=True)])
+
+    def _write(self, req_indices: Tensor, positions: Tensor, hidden: Tensor) -> None:
+        """Write hidden states [rows, width] of requests and positions that broadcast to [rows]."""
+        places = torch.add(positions % self._length, req_indices, alpha=self._length)
         # In as few operations as possible: steps without draft steps do this too.
-        self._rows.view(-1, hidden.shape[2]).index_copy_(0, places.view(-1), hidden.flatten(0, 1))
+        self._rows.view(-1, hidden.shape[1]).index_copy_(0, places.view(-1), hidden)
 
     def read_span(self, span: Span) -> Tensor:
         """Return the hidden states [rows, width] of a span that is still kept; it may be empty."""
+        self._write_waiting()
         req_index, start, end = span
         positions = torch.arange(start, end, device=self._rows.device)
         return self._rows[req_index, positions % self._length]
 
     def clear(self, req_index: int) -> None:
         """Make the hidden states of a request zero."""
+        self._write_waiting()
         self._rows[req_index : req_index + 1].zero_()
 
     def read(self, req_indices: Tensor, positions: Tensor) -> Tensor:
         """Return hidden states [T, width] at `positions` of `req_indices`, elementwise."""
+        self._write_waiting()
         return self._rows[req_indices, positions % self._length]
