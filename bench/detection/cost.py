@@ -1,70 +1,126 @@
-"""What a draft that was found unfit still costs: next to an engine without a draft."""
+"""What a draft costs that drafts nothing: found unfit, or at 0 draft steps; next to no draft.
+
+Engines that are equal but for where their weights lie in memory differ by up to 7 % in the time of
+a step. So all are one engine, which goes without its drafter in some steps of the same answers.
+"""
 
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import NamedTuple
 
-from detection.served import draft_of, example_requests, run_all, served_boot, served_with
-from specdecode_api.boot import EngineBoot
-from specdecode_engine.batch.request import Request
+from detection.served import SOUND, example_requests, served_with
+from specdecode_engine.adaptive.draft_evidence import FirstPosition
+from specdecode_engine.adaptive.draft_health import MIN_PROPOSALS, DraftHealth
+from specdecode_engine.adaptive.policy import Decision, Reason
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.startup.build import build_core
+from specdecode_engine.model.config import NO_HIDDEN_STATES
+from specdecode_engine.steps.model_context import ModelContext
 
-DAMAGE = "random weights"
-MAX_TOKENS = 96
+MAX_TOKENS = 200
+PROMPT_STEPS = 4  # the first steps of each repeat, which compute its prompts
+TURN_STEPS = 4  # in one role, before the next one
 BATCHES = (1, 8)
+PLAIN, UNFIT, RESTING = "no draft", "unfit", "0 draft steps"
 
 
-def measure(pairs: int) -> dict[str, dict[str, dict[str, float]]]:
-    """Compare the CPU time of equal answers, eagerly and on static graphs, by batch size.
+class Role(NamedTuple):
+    """What makes an engine one with a draft or one without."""
+
+    context: ModelContext
+    health: DraftHealth | None
+    feeds_draft: bool
+
+    def take(self, core: EngineCore) -> None:
+        """Let the next steps of an engine be those of this role."""
+        core.context, core.scheduler.draft_health = self.context, self.health
+        vars(core.scheduler).pop("_feeds_draft", None)
+        if self.health is None:
+            vars(core.scheduler)["_feeds_draft"] = lambda decision: self.feeds_draft
+
+
+def measure(repeats: int) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """Compare the CPU time of decode steps, eagerly and on static graphs, by batch size.
 
     Returns:
-        What the unfit draft adds, as a share of the time without a draft: quartiles of `pairs`.
+        What each role adds to a step, as a share: quartiles of turns that follow one another.
     """
     found = {}
+    speculation = {"policy": "static", "num_steps": 0, "table": {"1": {"candidate_steps": [0, 2]}}}
     for mode in ("off", "static"):
-        with engines(graphs={"mode": mode}) as (plain, unfit):
-            found[mode] = {str(size): _compare(plain, unfit, size, pairs) for size in BATCHES}
+        with (
+            TemporaryDirectory() as folder,
+            served_with(
+                SOUND, Path(folder) / "head", {"graphs": {"mode": mode}}, **speculation
+            ) as core,
+        ):
+            roles = make_roles(core)
+            found[mode] = {str(size): _compare(core, roles, size, repeats) for size in BATCHES}
     return found
 
 
-@contextmanager
-def engines(**boot: Any) -> Iterator[tuple[EngineCore, EngineCore]]:
-    """Build an engine without a draft and one that knows that its draft is unfit.
+def make_roles(core: EngineCore) -> dict[str, Role]:
+    """Find the draft of an engine unfit, capture the graphs that this needs, and keep both ways."""
+    resting = Role(core.context, DraftHealth(), feeds_draft=True)
+    nothing_fits = FirstPosition(10 * MIN_PROPOSALS, 0, MIN_PROPOSALS)
+    core.judge_draft(Decision(2, 1, 0, Reason.STATIC), nothing_fits, 0.0)
+    while core.idle_step():
+        """Capture graphs that keep nothing for the draft."""
+    unfit = core.scheduler.draft_health
+    assert unfit is not None
+    assert unfit.is_unfit
+    alone = replace(core.context, drafter=None, aux_spec=NO_HIDDEN_STATES)
+    plain = Role(alone, None, feeds_draft=False)
+    return {
+        PLAIN: plain,
+        UNFIT: Role(core.context, unfit, feeds_draft=False),
+        RESTING: resting,
+        "no draft again": plain,
+    }
 
-    Args:
-        boot: parts of the boot file, for both.
-    """
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()))
-        plain = build_core(EngineBoot.model_validate({**served_boot(), **boot}))
-        served = served_with(DAMAGE, folder / "draft", boot, policy="static")
-        unfit = stack.enter_context(served)
-        run_all(unfit, example_requests(40, max_tokens=16))
-        assert draft_of(unfit).is_unfit
-        while unfit.idle_step():
-            """Capture what an engine without a draft has from the start."""
-        yield plain, unfit
+
+def _compare(
+    core: EngineCore, roles: Mapping[str, Role], size: int, repeats: int
+) -> dict[str, dict[str, float]]:
+    """Change the roles of an engine while it answers requests."""
+    added: dict[str, list[float]] = {name: [] for name in roles if name != PLAIN}
+    for number in range(repeats + 1):  # the first one warms up
+        roles[RESTING].take(core)
+        for each in example_requests(size, max_tokens=MAX_TOKENS, first=number * size):
+            core.submit(each)
+        for seconds in _cycles(core, roles):
+            for name, shares in added.items():
+                shares += [seconds[name] / seconds[PLAIN] - 1] if number else []
+    return {name: _quartiles(shares) for name, shares in added.items()}
 
 
-def _compare(plain: EngineCore, unfit: EngineCore, size: int, pairs: int) -> dict[str, float]:
-    """Let both engines answer the same requests in turns, in changing order."""
-    added = []
-    for pair in range(pairs + 1):  # the first one warms up
-        requests = example_requests(size, max_tokens=MAX_TOKENS, first=pair * size)
-        order = (plain, unfit) if pair % 2 else (unfit, plain)
-        seconds = {id(core): _cpu_seconds(core, requests) for core in order}
-        added.append(seconds[id(unfit)] / seconds[id(plain)] - 1)
-    quartiles = statistics.quantiles(added[1:], n=4)
+def _cycles(core: EngineCore, roles: Mapping[str, Role]) -> Iterator[dict[str, float]]:
+    """Yield the CPU times of the median decode step in each role, close to one another in time."""
+    names = list(roles)
+    for _ in range(PROMPT_STEPS):
+        core.step()
+    while core.has_work():
+        names = names[1:] + names[:1]
+        turns = {name: _take_turn(core, roles[name]) for name in names}
+        if all(turns.values()):
+            yield {name: statistics.median(turn) for name, turn in turns.items()}
+
+
+def _take_turn(core: EngineCore, role: Role) -> list[float]:
+    role.take(core)
+    seconds = []
+    for _ in range(TURN_STEPS):
+        if core.has_work():
+            started = time.process_time()
+            core.step()
+            seconds.append(time.process_time() - started)
+    return seconds[1:]  # the first one also ends the step of another role
+
+
+def _quartiles(values: list[float]) -> dict[str, float]:
     names = ("lower_quartile", "median", "upper_quartile")
+    quartiles = statistics.quantiles(values, n=4)
     return {name: round(value, 4) for name, value in zip(names, quartiles, strict=True)}
-
-
-def _cpu_seconds(core: EngineCore, requests: list[Request]) -> float:
-    started = time.process_time()
-    run_all(core, requests)
-    return time.process_time() - started
