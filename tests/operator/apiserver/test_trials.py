@@ -250,14 +250,14 @@ def trial(api, namespace):
 
 
 @pytest.fixture
-def go_on(kubelet, namespace, status, trial):
+def go_on(kubelet, namespace, api, status):
     """Reconcile again and again, as the operator does, until something holds."""
 
     async def until(wired, holds, load=None):
         key = Key(namespace, "chat")
         ends_at = time.monotonic() + DEADLINE_S
         while not holds():
-            assert time.monotonic() < ends_at, {"trial": trial(), "status": status()}
+            assert time.monotonic() < ends_at, (status(), api.items(TRIAL, namespace))
             await asyncio.to_thread(kubelet.sync)
             if load is not None:
                 load.refresh()
