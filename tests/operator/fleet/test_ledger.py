@@ -1,5 +1,7 @@
 """Every request counts once, or was lost with its process; whatever happens to pods and scrapes."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,6 +69,19 @@ def test_counters_that_begin_anew_in_one_process_count_in_full(pod, total):
     one.tokens_seen.clear()
     one.serve(6)
     assert total(ledger.take([one.read()]).arm(A)).tokens == 56
+
+
+def test_an_unfit_draft_counts_once_however_often_it_recovers(pod, total):
+    one = pod("1", start_s=110)
+    ledger, found = Ledger.begin(100), []
+    for is_unfit in (0.0, 1.0, 1.0, 0.0):
+        one.serve(5)
+        reading = one.read()
+        arms = {A: replace(reading.arms[A], unfit_drafts=is_unfit)}
+        ledger = ledger.take([replace(reading, arms=arms)])
+        found.append(ledger.arm(A).unfit_drafts)
+    assert found == [0.0, 1.0, 1.0, 1.0]
+    assert total(ledger.arm(A)).tokens == 20
 
 
 def test_a_table_that_the_engine_forgot_begins_anew(pod, total):

@@ -25,6 +25,7 @@ def registry():
     core = CoreSnapshot(
         {
             engine_metrics.core.EMITTED_TOKENS: {(): 120},
+            engine_metrics.core.DRAFT_UNFIT: {(): 1},
             **{
                 each: {("old", *stratum): value}
                 for each, value in zip(engine_metrics.REQUEST_SUMS, SUMS, strict=True)
@@ -115,6 +116,7 @@ def assert_all_of_it(reading):
     assert reading.positions == {(8, 1): PositionTotals(10, 9)}
     assert reading.facts["device"] == "CPU"
     assert reading.emitted_tokens == 120
+    assert (old.unfit_drafts, new.unfit_drafts) == (0, 1)
 
 
 async def test_pods_are_read_whole(listen):

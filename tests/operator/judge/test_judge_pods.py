@@ -71,7 +71,7 @@ def test_fewer_than_five_pods_decide_nothing(pods):
 
 
 def test_fewer_than_five_pods_still_report_what_is_certain():
-    assert verdict(evidence(pods=1, self_test_failures=1)) == (Verdict.ROLL_BACK, "SelfTestRail")
+    assert verdict(evidence(pods=1, restarts=3)) == (Verdict.ROLL_BACK, "RestartsRail")
 
 
 @pytest.mark.parametrize("batch", [8, 16, 32])

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import itemgetter
 from types import MappingProxyType
@@ -29,8 +29,9 @@ LATENCIES = (metrics.FIRST_TOKEN_SECONDS, metrics.INTER_TOKEN_SECONDS)
 READ = frozenset(
     each.sample
     for each in (
-        *metrics.IDENTITY, core.EMITTED_TOKENS, *DECODE_STEPS, *POSITIONS, *metrics.REQUEST_SUMS,
-        *LATENCIES, metrics.REQUESTS, metrics.HTTP_ERRORS, metrics.PREEMPTED_REQUESTS,
+        *metrics.IDENTITY, core.EMITTED_TOKENS, core.DRAFT_UNFIT, *DECODE_STEPS, *POSITIONS,
+        *metrics.REQUEST_SUMS, *LATENCIES, metrics.REQUESTS, metrics.HTTP_ERRORS,
+        metrics.PREEMPTED_REQUESTS,
     )
 )  # fmt: skip
 READ |= {f"{each.family}_sum" for each in LATENCIES}
@@ -100,12 +101,14 @@ def _reading(pod_uid: str, found: Samples) -> Reading:
     facts = _only(found, metrics.INFO).labels
     config_hash = facts["config_hash"]
     key = ArmKey(config_hash, facts["table_hash"])
-    arms = _arms(found, config_hash)
+    arms = {key: ArmEvidence()} | _arms(found, config_hash)
+    unfit = sum(sample.value for sample in found.get(core.DRAFT_UNFIT.sample, ()))
+    arms[key] = replace(arms[key], unfit_drafts=unfit)
     return Reading(
         pod_uid=pod_uid,
         start_s=_only(found, metrics.PROCESS_START).value,
         key=key,
-        arms={key: ArmEvidence()} | arms,
+        arms=arms,
         step_totals={at: BucketTotals(*row) for at, row in _cells(found, DECODE_STEPS).items()},
         positions={at: PositionTotals(*row) for at, row in _cells(found, POSITIONS).items()},
         facts=dict(facts),

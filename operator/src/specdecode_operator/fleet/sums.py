@@ -10,7 +10,7 @@ MAX_STRATA = 192
 """Strata kept of an arm; requests of more are left out, so that a record of it stays small."""
 
 _NONE = RequestSums()
-_COUNTS = ("answered_requests", "failed_requests", "preempted_requests", "self_test_failures")
+_COUNTS = ("answered_requests", "failed_requests", "preempted_requests")
 
 
 def add(left: ArmEvidence, right: ArmEvidence) -> ArmEvidence:
@@ -25,7 +25,8 @@ def add(left: ArmEvidence, right: ArmEvidence) -> ArmEvidence:
 def grown(since: ArmEvidence, now: ArmEvidence) -> ArmEvidence:
     """The difference between two readings of one process.
 
-    If any count is less than before, the process restarted its counters; all of `now` is new.
+    If any count is less than before, the process restarted its counters; all of `now` is new. That
+    of `unfit_drafts` falls when a draft is exchanged or recovers.
     """
     if _has_fallen(since, now):
         return now
@@ -34,13 +35,14 @@ def grown(since: ArmEvidence, now: ArmEvidence) -> ArmEvidence:
         strata=_grown_strata(since.strata, now.strata),
         first_token=_grown_latencies(since.first_token, now.first_token),
         inter_token=_grown_latencies(since.inter_token, now.inter_token),
+        unfit_drafts=max(now.unfit_drafts - since.unfit_drafts, 0.0),
         **{name: getattr(now, name) - getattr(since, name) for name in _COUNTS},
     )
 
 
 def is_empty(evidence: ArmEvidence) -> bool:
     """Whether nothing was seen."""
-    counts = (getattr(evidence, name) for name in _COUNTS)
+    counts = (getattr(evidence, name) for name in (*_COUNTS, "unfit_drafts"))
     latencies = (*evidence.first_token.counts, *evidence.inter_token.counts)
     return not (evidence.strata or evidence.restarts or any(counts) or any(latencies))
 

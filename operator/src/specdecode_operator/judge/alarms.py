@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from specdecode_operator.judge.evidence import Stratum
+from specdecode_operator.judge.evidence import Role, Stratum
 from specdecode_operator.judge.trial_evidence import (
     ROLES,
     ROW,
@@ -31,6 +31,7 @@ from specdecode_operator.judge.trial_evidence import (
     add_counts,
     column_of,
     columns_of,
+    row_of,
 )
 
 FACTOR = 2.0
@@ -144,7 +145,12 @@ def _is_below(everything: Counts, before: Counts, strata: Sequence[Stratum]) -> 
 
 
 def _find_fall_of_sum(everything: Counts, strata: Sequence[Stratum]) -> Reason | None:
-    """Tokens per step at most half: at equal batch sizes, or at any under equal load."""
+    """Tokens per step at most half: at equal batch sizes, or at any under equal load.
+
+    Decoding is slower as well, unless engines of the candidate have found that their draft does not
+    fit: they decode without it then, which may be no slower.
+    """
+    is_unfit = row_of(everything, Role.CANDIDATE).unfit_drafts > 0
     tries = [(match(everything, strata), "equal batch sizes")]
     if _has_same_load(everything):
         tries.append((match(everything, strata, has_others=True), "equal load"))
@@ -153,9 +159,10 @@ def _find_fall_of_sum(everything: Counts, strata: Sequence[Stratum]) -> Reason |
             continue
         sure = CERTAINTY * found.error
         has_fallen = found.steps_per_token - sure >= math.log(FACTOR)
-        if has_fallen and found.decode_time_per_token > sure:
+        if has_fallen and (is_unfit or found.decode_time_per_token > sure):
             accept = math.expm1(-found.steps_per_token)
-            message = f"tokens per step {accept:+.0%} at {where}, with slower decoding"
+            how = "and its engines decode without it" if is_unfit else "with slower decoding"
+            message = f"tokens per step {accept:+.0%} at {where}, {how}"
             return "AcceptLengthFell", f"{message}: the draft does not fit"
     return None
 

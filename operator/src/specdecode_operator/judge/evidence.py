@@ -89,7 +89,7 @@ class ArmEvidence:
     preempted_requests: float = 0.0
     restarts: float = 0.0
     pods: int = 0
-    self_test_failures: float = 0.0
+    unfit_drafts: float = 0.0  # engines that found since then that their draft does not fit
 
 
 def pool(parts: Iterable[ArmEvidence]) -> ArmEvidence:
@@ -113,7 +113,7 @@ def pool(parts: Iterable[ArmEvidence]) -> ArmEvidence:
         preempted_requests=sum(part.preempted_requests for part in parts),
         restarts=sum(part.restarts for part in parts),
         pods=sum(part.pods for part in parts),
-        self_test_failures=sum(part.self_test_failures for part in parts),
+        unfit_drafts=sum(part.unfit_drafts for part in parts),
     )
 
 

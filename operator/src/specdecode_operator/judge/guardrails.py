@@ -1,8 +1,8 @@
 """Guardrails: what a faster candidate must not pay with. They have their own share of the error.
 
 By pair, a rail is broken if the candidate is shown to be worse (`randomization`), and by estimate
-beyond its limit. Certain failures need no bound: self-tests, repeated restarts, and failed requests
-in a share that no load explains.
+beyond its limit. Certain failures need no bound: repeated restarts, and failed requests in a share
+that no load explains.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,6 @@ def rails_by_pair(pairs: Sequence[Counts], compared: Counts, guard: Guard) -> tu
 def certain_rails(everything: Counts, guard: Guard) -> tuple[Rail, ...]:
     """Check what is certain as soon as it happens."""
     old, new = row_of(everything, Role.BASELINE), row_of(everything, Role.CANDIDATE)
-    tests = float(old.self_test_failures)
     restarts = old.restarts + guard.max_restarts + 2.0 * old.restarts**0.5
     explained = guard.restart_failures * new.restarts
     failed = max(0, new.failed - explained)
@@ -66,11 +65,6 @@ def certain_rails(everything: Counts, guard: Guard) -> tuple[Rail, ...]:
     )
     limit = max(FAILED_SHARE, 5.0 * shares_of[0])
     return (
-        _rail("SelfTest", tests, new.self_test_failures, tests),
-        _rail("Restarts", old.restarts, new.restarts, restarts),
+        Rail("Restarts", old.restarts, new.restarts, restarts, new.restarts > restarts),
         Rail("Failures", *shares_of, limit, failed >= FEWEST_FAILED and shares_of[1] > limit),
     )
-
-
-def _rail(name: str, old: float, new: float, limit: float) -> Rail:
-    return Rail(name, old, new, limit, new > limit)

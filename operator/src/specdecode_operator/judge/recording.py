@@ -147,7 +147,7 @@ def _row(arm: ArmEvidence, tails: Tails) -> RoleRow:
         failed=round(arm.failed_requests),
         preempted=round(arm.preempted_requests),
         restarts=round(arm.restarts),
-        self_test_failures=round(arm.self_test_failures),
+        unfit_drafts=round(arm.unfit_drafts),
     )
 
 

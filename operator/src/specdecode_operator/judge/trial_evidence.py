@@ -46,7 +46,7 @@ class RoleRow(NamedTuple):
     failed: int = 0
     preempted: int = 0
     restarts: int = 0
-    self_test_failures: int = 0
+    unfit_drafts: int = 0
 
 
 class Cell(NamedTuple):

@@ -91,11 +91,13 @@ def watched(trial: Trial, context: TrialContext) -> Trial:
 
 
 def comparable(baseline: ArmEvidence, answered: Iterable[ArmEvidence]) -> HalfPair:
-    """Requests of both arms in the strata that both have."""
+    """Requests of both arms in the strata that both have, and what engines found of drafts."""
     candidate = pool(answered)
     shared = baseline.strata.keys() & candidate.strata.keys()
     old, new = (
-        ArmEvidence(strata={each: arm.strata[each] for each in shared})
+        ArmEvidence(
+            strata={each: arm.strata[each] for each in shared}, unfit_drafts=arm.unfit_drafts
+        )
         for arm in (baseline, candidate)
     )
     return HalfPair(old, new)
