@@ -72,8 +72,8 @@ class RangeControl:
 class GoodputPolicy:
     """Chooses by E[tokens] / seconds: acceptance by position, cost by batch size and draft steps.
 
-    Where the table has a limit of a step's time, the candidates that are expected to exceed it do
-    not compete, in probes neither. If all do, the fastest decides.
+    Where the table limits a step's time, candidates that are expected to exceed the limit do not
+    compete and are not probed. If all of them exceed it, the fastest is chosen.
 
     Args:
         table: candidates by batch range; 0 draft steps compete wherever they are listed.
