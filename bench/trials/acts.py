@@ -1,9 +1,9 @@
-"""Acts: tables too deep, better and equal, drafts good and bad; each until its trial's verdict."""
+"""Acts: tables too deep, better and equal, drafts good and bad, other algorithms."""
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from demo.checkpoints import HOST_FOLDER, MODELS
 from specdecode_operator.kinds import RESOURCE, TRIAL, Manifest
@@ -45,6 +45,12 @@ EQUAL: Manifest = {
     "switchback": {"block": "4s", "washout": "1s"},
 }
 """A verdict needs eleven pairs of blocks, which fit."""
+ALGORITHMS: tuple[Manifest, ...] = (
+    {"algorithm": "EAGLE3", "draft": {"uri": "pvc://models/eagle3"}, "numSteps": 3},
+    {"algorithm": "DFLASH", "draft": {"uri": "pvc://models/dflash"}, "numSteps": 7},
+    {"algorithm": "NGRAM", "draft": None, "numSteps": 3},
+)
+"""The first one is in force; each of the others is compared with the best before it."""
 TOO_DEEP: list[Manifest] = [{"from": 1, "candidateSteps": [16]}]
 # Long enough at 1 draft step that its cost is known for every batch size, then at 16 for good.
 STUBBORN: list[Manifest] = [
@@ -67,6 +73,8 @@ class Ended:
     requests: int
     seconds: float
     faults: tuple[str, ...] = ()
+    gain: str = ""
+    """Of decode time per token, where the arms were compared, and its interval."""
 
 
 def too_deep(scene: Scene) -> Ended:
@@ -128,6 +136,44 @@ def better_draft(scene: Scene) -> Ended:
     if _status(scene)["effective"]["reason"] != "FollowsSpec":
         faults.append("the better draft is not in force")
     return _with(ended, faults)
+
+
+def best_algorithm(scene: Scene) -> Ended:
+    """Serve with EAGLE-3 on one pod, edit it to DFlash, then to NGRAM; the best stays in force.
+
+    Policy Static measures no costs at start: a block lasts ten times as long as a pod's start.
+    """
+    _unguarded(scene, {"policy": "Static", "batchSizes": None}, num_steps=ALGORITHMS[0]["numSteps"])
+    scene.patch({"replicas": 1, "rollout": {"strategy": "Auto", **LONG}})
+    scene.settle()
+    trials = []
+    for candidate in ALGORITHMS[1:]:
+        scene.patch({"speculation": candidate})
+        trials.append(_verdict(scene, SWITCHBACK_WAIT_S))
+    best, in_force = best_of(trials), _status(scene)["speculation"]["algorithm"]
+    scene.patch({"replicas": 2, "speculation": best})  # the spec may have one that lost
+    scene.settle()
+    faults = [f"an algorithm was {each.verdict} for {each.reason}" for each in _undecided(trials)]
+    if in_force != best["algorithm"]:
+        faults.append(f"{in_force} is in force, not the best, {best['algorithm']}")
+    return Ended(
+        ", ".join(each.verdict for each in trials),
+        ", ".join(each.reason for each in trials),
+        sum(each.requests for each in trials),
+        round(sum(each.seconds for each in trials), 1),
+        tuple(faults),
+        ", ".join(each.gain for each in trials),
+    )
+
+
+def best_of(trials: Sequence[Ended]) -> Manifest:
+    """The algorithm that was promoted last, given the trials of all but the first."""
+    pairs = zip(ALGORITHMS[1:], trials, strict=True)
+    return [ALGORITHMS[0], *(each for each, ended in pairs if ended.verdict == "Promoted")][-1]
+
+
+def _undecided(trials: Sequence[Ended]) -> list[Ended]:
+    return [each for each in trials if each.verdict not in ("Promoted", "RolledBack")]
 
 
 def equal_tables(scene: Scene) -> Ended:
@@ -206,6 +252,7 @@ ACTS: tuple[Act, ...] = (
     foreign_draft_in_turns,
     better_draft,
     equal_tables,
+    best_algorithm,
 )
 
 
@@ -215,7 +262,8 @@ def _unguarded(
     """Put a speculation in force without a trial, then guard it; earlier verdicts stay."""
     scene.patch({"rollout": {"editPolicy": "Immediate", "mode": "Manual"}})
     clean = {"numSteps": None, "adaptive": {"policy": "Static", "batchSizes": None}}
-    scene.patch({"speculation": {"draft": {"uri": f"pvc://models/{draft}"}, **clean}})
+    eagle3 = {"algorithm": "EAGLE3", "draft": {"uri": f"pvc://models/{draft}"}}
+    scene.patch({"speculation": {**eagle3, **clean}})
     scene.patch({"speculation": {"numSteps": num_steps, "adaptive": adaptive}})
     scene.settle()
     scene.patch({"rollout": QUICK})
@@ -234,7 +282,9 @@ def _verdict(scene: Scene, wait_s: float = WAIT_S) -> Ended:
     scene.wait("verdict", has_ended, wait_s)
     ended = _trial_status(scene, _status(scene)["lastTrial"]["name"])  # the next one may run
     seconds = round(time.monotonic() - started, 1)
-    return Ended(ended["verdict"], ended["reason"], _requests(ended), seconds)
+    gain = ended.get("interval") or {}
+    shown = "{gain} ({low} to {high})".format_map(gain) if gain else ""
+    return Ended(ended["verdict"], ended["reason"], _requests(ended), seconds, gain=shown)
 
 
 def _latest(scene: Scene) -> Manifest:
@@ -265,4 +315,4 @@ def _spec(scene: Scene) -> Manifest:
 
 
 def _with(ended: Ended, faults: list[str]) -> Ended:
-    return Ended(ended.verdict, ended.reason, ended.requests, ended.seconds, tuple(faults))
+    return replace(ended, faults=tuple(faults))

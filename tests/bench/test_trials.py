@@ -1,13 +1,14 @@
-"""The load of the acts: bursts that are the same for a seed, content that sticks to pods."""
+"""The acts: their load, what they write into the resource, and what they take for the best."""
 
 from itertools import pairwise
 
 import pytest
 
-from specdecode_api.v1alpha1 import RolloutSpec
+from specdecode_api.v1alpha1 import RolloutSpec, Speculation
+from specdecode_operator.merge_patch import merge_patch
 from traffic.load import CLIENTS
 from traffic.questions import QUESTIONS
-from trials.acts import EQUAL, LONG, QUICK
+from trials.acts import ALGORITHMS, EQUAL, LONG, QUICK, Ended, best_of
 from trials.bursts import MEAN_DWELL_S, TIMES, Bursts, sticky_clients
 
 
@@ -37,3 +38,24 @@ def test_the_rollout_of_the_acts_is_admitted():
     RolloutSpec.model_validate(QUICK)
     for change in (LONG, EQUAL):
         RolloutSpec.model_validate({**QUICK, **change})
+
+
+@pytest.mark.parametrize("change", ALGORITHMS, ids=lambda each: each["algorithm"])
+def test_an_edit_to_each_algorithm_is_admitted(change):
+    before = {**ALGORITHMS[0], "adaptive": {"policy": "Static"}}
+    edited = Speculation.model_validate(merge_patch(before, change))
+    assert (edited.algorithm, edited.num_steps) == (change["algorithm"], change["numSteps"])
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "best"),
+    [
+        (("Promoted", "RolledBack"), "DFLASH"),
+        (("RolledBack", "Promoted"), "NGRAM"),
+        (("Promoted", "Promoted"), "NGRAM"),
+        (("RolledBack", "Inconclusive"), "EAGLE3"),
+    ],
+)
+def test_the_algorithm_that_was_promoted_last_is_the_best(verdicts, best):
+    trials = [Ended(verdict, "", 0, 0.0) for verdict in verdicts]
+    assert best_of(trials)["algorithm"] == best
