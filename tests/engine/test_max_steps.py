@@ -82,6 +82,24 @@ def test_without_a_candidate_that_small_the_smallest_drafts_in_vain(checkpoints)
     assert {output.accepted for output in answers} == {0}
 
 
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 4, 6, 9, 17])
+def test_the_last_tokens_of_an_answer_are_drafted_no_deeper_than_it_is_long(
+    checkpoints, max_tokens
+):
+    table = {"1": {"candidate_steps": [0, 1, 2, 3]}}
+    core = own_draft(checkpoints, policy="static", table=table)
+    sampling = SamplingParams(seed=5, max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+    asked = replace(request("r", None), sampling=sampling)
+    wanted = tokens(run(build_poisoned(boot(checkpoints.target)), asked)["r"])
+    outputs = run(core, asked)["r"]
+    assert tokens(outputs) == wanted
+    missing = max_tokens - 1  # the first token comes from the prompt
+    for output in outputs[1:]:
+        assert output.drafted == min(3, missing - 1)
+        missing -= len(output.token_ids)
+    assert missing == 0
+
+
 class Listening(StaticPolicy):
     """Keeps what it is given to learn from."""
 

@@ -24,8 +24,8 @@ from specdecode_engine.batch.verify_rows import (
 CPU = torch.device("cpu")
 
 
-def sequence(max_steps: int | None) -> Sequence:
-    sampling = SamplingParams(seed=1, max_tokens=5)
+def sequence(max_steps: int | None, max_tokens: int = 50) -> Sequence:
+    sampling = SamplingParams(seed=1, max_tokens=max_tokens)
     return Sequence.of(Request("r", (1, 2), sampling, max_steps=max_steps))
 
 
@@ -70,6 +70,16 @@ def test_what_a_policy_may_not_choose_is_refused_with_the_numbers(chosen: tuple[
 def test_a_limit_of_draft_steps_bounds_the_rows(shape: DraftShape, wanted: tuple[int, ...]) -> None:
     limits = (None, 0, 1, 2, 2**31 - 1)
     assert rows_within_limits(shape, tuple(sequence(limit) for limit in limits)) == wanted
+
+
+def test_nodes_that_cannot_be_part_of_the_output_are_not_verified() -> None:
+    shape = DraftShape.chain(3)
+    sequences = tuple(sequence(None, max_tokens) for max_tokens in (1, 2, 3, 4, 5))
+    assert rows_within_limits(shape, sequences) == (1, 2, 3, 4, 4)
+    for each in sequences[1:]:
+        each.in_flight_steps = 1  # adds one token at least
+    assert rows_within_limits(shape, sequences) == (1, 1, 2, 3, 4)
+    assert rows_within_limits(shape, (sequence(1, 5), sequence(2, 2))) == (2, 2)
 
 
 def table_of(lengths: tuple[int, ...], page_size: int) -> RequestTable:

@@ -22,7 +22,7 @@ class Reason(StrEnum):
     KEEP = "keep"  # no other candidate is better by enough
     LATENCY = "latency"  # more draft steps would exceed the limit of the step's time
     UNREACHABLE = "unreachable"  # the fastest step is expected to exceed that limit too
-    LIMIT = "limit"  # every request of the batch limits its draft steps to fewer
+    LIMIT = "limit"  # no request can use more: its own limit, or its last tokens
     UNFIT = "unfit"  # the draft does not fit the target; no policy has decided
     UNFIT_PROBE = "unfit_probe"  # to learn whether it does after all
 

@@ -90,6 +90,15 @@ class Sequence:
         limit = self.request.max_steps
         return limit is not None and limit < num_steps
 
+    def useful_steps(self, num_steps: int) -> int:
+        """Return how many of `num_steps` draft tokens can be part of the output.
+
+        No more than the request allows, nor than it lacks before the bonus token, its last one.
+        """
+        room = self.total_limit - len(self.tokens) - self.in_flight_steps - 1
+        limit = self.request.max_steps
+        return min(num_steps, room if limit is None or room < limit else limit)
+
     @property
     def output_tokens(self) -> int:
         """Tokens of the answer so far."""

@@ -26,11 +26,12 @@ VerifyRowsPolicy = Callable[[DraftShape, tuple[Sequence, ...]], tuple[int, ...]]
 
 
 def rows_within_limits(shape: DraftShape, sequences: tuple[Sequence, ...]) -> tuple[int, ...]:
-    """Verify every node that a request may accept: all, unless it limits its draft steps."""
-    limits = [sequence.request.max_steps for sequence in sequences]
-    if limits.count(None) == len(limits):  # the common case
-        return (shape.num_tokens,) * len(limits)
-    return tuple(shape.num_tokens if n is None else shape.tokens_up_to(n) for n in limits)
+    """Verify every node that can be part of a request's output."""
+    steps = shape.num_steps
+    useful = [sequence.useful_steps(steps) for sequence in sequences] if steps else [0]
+    if min(useful) == steps:  # the common case
+        return (shape.num_tokens,) * len(sequences)
+    return tuple(shape.num_tokens if n == steps else shape.tokens_up_to(n) for n in useful)
 
 
 def check_verify_rows(chosen: tuple[int, ...], shape: DraftShape, batch_size: int) -> None:

@@ -155,7 +155,7 @@ class Scheduler:
     def _decide(
         self, decoding: list[Sequence], kv_tokens: int, chunks: tuple[PrefillChunk, ...]
     ) -> Decision:
-        """Let the policy choose, and draft no deeper than the requests of the batch allow.
+        """Let the policy choose, and draft no deeper than is useful to any request of the batch.
 
         Where the range has no candidate as small as the limit, its smallest one drafts more; the
         excess is not accepted.
@@ -170,11 +170,12 @@ class Scheduler:
         if chunks:
             prefill_s = self.prefill_pace.added_s(sum(one.end - one.start for one in chunks))
         decision = self.policy.decide(len(decoding), kv_tokens, prefill_s)
-        if not all(sequence.is_limited(decision.num_steps) for sequence in decoding):
+        chosen = decision.num_steps
+        if any(sequence.useful_steps(chosen) == chosen for sequence in decoding):
             return decision
-        most = max(sequence.request.max_steps or 0 for sequence in decoding)
+        most = max(sequence.useful_steps(chosen) for sequence in decoding)
         num_steps = self.policy.table.range_of(decision.range_start).nearest(most)
-        if num_steps >= decision.num_steps:
+        if num_steps >= chosen:
             return decision
         return decision._replace(num_steps=num_steps, reason=Reason.LIMIT)
 
