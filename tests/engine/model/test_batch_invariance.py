@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lossless.poison import poison
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.llama import Llama, llama_shapes
@@ -103,3 +104,17 @@ def test_logits_are_the_same_bits(
         cached = texts.make(model.config, 9, LENGTH, page_size, ops=ops)
         logits = compute(model, cached, ids, rounds)
         assert torch.equal(logits, expected), f"{name}: {(logits - expected).abs().max():.1e}"
+
+
+def test_keys_and_values_alone_are_the_bits_of_a_forward(model: Llama, texts: Any) -> None:
+    ids = torch.randint(0, 300, (2 * LENGTH,), generator=torch.Generator().manual_seed(6))
+    ops = choose_backend("auto", CPU, torch.float32, 16).backend
+    cached = texts.make(model.config, 2, LENGTH, 4, ops=ops)
+    positions, view = cached.view((0, 0, LENGTH), (1, 0, LENGTH))
+    parts = [part for group in cached.pool.groups for part in (group.k, group.v)]
+    model.forward(ids, positions, view)
+    written = [part.nan_to_num(-1.0) for part in parts]
+    poison(cached.pool)
+    model.store_kv(ids, positions, view)
+    for part, expected in zip(parts, written, strict=True):
+        assert torch.equal(part.nan_to_num(-1.0), expected)

@@ -152,5 +152,5 @@ class DraftHead(HiddenStateHead[Config]):
         """
 
     def store_kv(self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: PagedView) -> None:
-        """Write the keys and values that `forward` would write; heads of one layer do only that."""
+        """Write the keys and values that `forward` would write."""
         self.forward(ids, hidden, positions, kv)

@@ -185,7 +185,7 @@ def store_committed(network: DraftNetwork, pool: KVCache, inputs: ForwardInputs)
     """Write the KV of committed rows to the draft's pages, as `forward_committed` does."""
     hidden, view = _read_committed(network, pool, inputs)
     if isinstance(network, LanguageModel):
-        network.forward(inputs.ids, inputs.positions, view)
+        network.store_kv(inputs.ids, inputs.positions, view)
     else:
         assert hidden is not None
         network.store_kv(inputs.ids, hidden, inputs.positions, view)

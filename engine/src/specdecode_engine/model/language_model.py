@@ -9,7 +9,7 @@ from torch import Tensor
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
 from specdecode_engine.model.experts import Experts
-from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.layers import Linear, widened
 from specdecode_engine.model.transformers.config import TransformersConfig
 
@@ -71,6 +71,10 @@ class LanguageModel(ABC):
         Raises:
             ValueError: `aux_spec` names a layer that the model does not have.
         """
+
+    def store_kv(self, ids: Tensor, positions: Tensor, kv: PagedView) -> None:
+        """Write the keys and values that `forward` would write."""
+        self.forward(ids, positions, kv)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score the vocabulary for [rows, hidden]: [rows, vocab] f32, or f64 for such a model."""

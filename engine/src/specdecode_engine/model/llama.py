@@ -11,9 +11,9 @@ from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.checkpoint import OpenStore, Shape, TensorError, TensorStore
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
 from specdecode_engine.model.experts import Experts
-from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.language_model import LanguageModel
-from specdecode_engine.model.layers import DecoderLayer, Norm, rotary_rows, widened
+from specdecode_engine.model.layers import DecoderLayer, Norm, RotaryRows, rotary_rows, widened
 from specdecode_engine.model.linears import Linears, MapKind, Placement
 from specdecode_engine.model.mtp_layout import without_modules
 from specdecode_engine.model.quantized.store import open_tensors
@@ -132,13 +132,10 @@ class Llama(LanguageModel):
         kv: KVView,
         aux_spec: AuxHiddenStates = NO_HIDDEN_STATES,
     ) -> tuple[Tensor, Tensor | None]:
-        x = self.embed(ids)  # [rows, hidden]
-        rotary = [rotary_rows(angles, positions) for angles in self.angles]
+        x, rotary = self.embed(ids), self._rotary_by_layer(positions)
         collected: list[Tensor] = []
-        for number, (layer, rope) in enumerate(
-            zip(self.layers, self.config.rope_indices, strict=True)
-        ):
-            x = layer(x, rotary[rope], number, kv)
+        for number, (layer, angles) in enumerate(zip(self.layers, rotary, strict=True)):
+            x = layer(x, angles, number, kv)
             if number in aux_spec.layers:
                 collected.append(x)
         if len(collected) != len(aux_spec.layers):
@@ -148,6 +145,16 @@ class Llama(LanguageModel):
         if aux_spec.final:
             return normed, normed
         return normed, torch.cat(collected, dim=-1) if collected else None
+
+    def store_kv(self, ids: Tensor, positions: Tensor, kv: PagedView) -> None:
+        x, rotary, last = self.embed(ids), self._rotary_by_layer(positions), len(self.layers) - 1
+        for number, layer in enumerate(self.layers[:last]):
+            x = layer(x, rotary[number], number, kv)
+        self.layers[last].store_kv(x, rotary[last], last, kv)
+
+    def _rotary_by_layer(self, positions: Tensor) -> list[RotaryRows]:
+        rotary = [rotary_rows(angles, positions) for angles in self.angles]
+        return [rotary[rope] for rope in self.config.rope_indices]
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits = widened(self.head(hidden))
