@@ -16,6 +16,14 @@ from specdecode_engine.model.transformers.config import TransformersConfig
 LanguageModelConfig = LlamaConfig | TransformersConfig
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class NeededRows:
+    """The rows whose hidden states a forward is for: of others the last layer stores KV alone."""
+
+    rows: Tensor  # [n] i64, among the rows of the forward
+    kv: PagedView | None  # as these rows see keys and values; None where there are none
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class LanguageModel(ABC):
     """A decoder-only model with its weights; holds no state between forwards.
@@ -58,15 +66,18 @@ class LanguageModel(ABC):
         positions: Tensor,
         kv: KVView,
         aux_spec: AuxHiddenStates = NO_HIDDEN_STATES,
+        needed: NeededRows | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Run the rows `ids` [rows] i64 through all layers.
 
         Args:
             positions: [rows] i64, in the rotary table of each row's text; see `RotaryLimits`.
+            needed: None: all rows. `kv` is a `PagedView` then, and `aux_spec` does not select what
+                the last layer gives.
 
         Returns:
-            Hidden states [rows, hidden] after the final norm, which `logits` takes, and the aux
-            hidden states [rows, width] of `aux_spec`; None where it selects nothing.
+            Hidden states of the needed rows [n, hidden] after the final norm, which `logits` takes,
+            and the aux hidden states [rows, width] of `aux_spec`; None where it selects nothing.
 
         Raises:
             ValueError: `aux_spec` names a layer that the model does not have.

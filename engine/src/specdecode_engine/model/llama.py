@@ -12,7 +12,7 @@ from specdecode_engine.model.checkpoint import OpenStore, Shape, TensorError, Te
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
 from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView, PagedView
-from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.language_model import LanguageModel, NeededRows
 from specdecode_engine.model.layers import DecoderLayer, Norm, RotaryRows, rotary_rows, widened
 from specdecode_engine.model.linears import Linears, MapKind, Placement
 from specdecode_engine.model.mtp_layout import without_modules
@@ -131,13 +131,17 @@ class Llama(LanguageModel):
         positions: Tensor,
         kv: KVView,
         aux_spec: AuxHiddenStates = NO_HIDDEN_STATES,
+        needed: NeededRows | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         x, rotary = self.embed(ids), self._rotary_by_layer(positions)
         collected: list[Tensor] = []
-        for number, (layer, angles) in enumerate(zip(self.layers, rotary, strict=True)):
-            x = layer(x, angles, number, kv)
+        whole = self.layers if needed is None else self.layers[:-1]
+        for number, layer in enumerate(whole):
+            x = layer(x, rotary[number], number, kv)
             if number in aux_spec.layers:
                 collected.append(x)
+        if needed is not None:
+            x = self._last_layer(x, rotary[-1], kv, needed)
         if len(collected) != len(aux_spec.layers):
             last = len(self.layers) - 1
             raise ValueError(f"aux layers are {aux_spec.layers}; the model has layers 0..{last}")
@@ -151,6 +155,18 @@ class Llama(LanguageModel):
         for number, layer in enumerate(self.layers[:last]):
             x = layer(x, rotary[number], number, kv)
         self.layers[last].store_kv(x, rotary[last], last, kv)
+
+    def _last_layer(self, x: Tensor, rotary: RotaryRows, kv: KVView, needed: NeededRows) -> Tensor:
+        """Map the residual stream [rows, hidden] to that of the needed rows [n, hidden]."""
+        number = len(self.layers) - 1
+        assert isinstance(kv, PagedView)
+        self.layers[number].store_kv(x, rotary, number, kv)
+        x = x[needed.rows]
+        if needed.kv is None:
+            return x
+        cosines, sines = rotary
+        rotary = cosines[needed.rows], sines[needed.rows]
+        return self.layers[number](x, rotary, number, needed.kv)
 
     def _rotary_by_layer(self, positions: Tensor) -> list[RotaryRows]:
         rotary = [rotary_rows(angles, positions) for angles in self.angles]

@@ -11,7 +11,9 @@ from specdecode_engine.batch.request_table import Rows, StagedSpans
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
+from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import PagedView
+from specdecode_engine.model.language_model import NeededRows
 from specdecode_engine.model.routed_experts import forward_target
 from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.speculate.drafter import Drafter
@@ -21,6 +23,9 @@ from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.routed_experts import routed_prompts
 from specdecode_kernels import AttentionMetadata, CausalBounds
 
+# Rows that the last layer leaves out at least: fewer hardly take longer than reading its weights.
+MIN_LEFT_OUT = 32
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EndingPrompts:
@@ -28,8 +33,7 @@ class EndingPrompts:
 
     sequences: tuple[Sequence, ...]
     rows: Tensor  # [E] i64, last row of each among the rows of all chunks
-    positions: Tensor  # [E] i64, of the tokens to be sampled
-    req_indices: Tensor  # [E] i64
+    spans: StagedSpans  # these rows, a span for each
     sampling: SamplingBatch
     logprobs: LogprobRequest | None
 
@@ -42,14 +46,12 @@ class EndingPrompts:
             return None
         ending = [chunk for chunk in chunks if chunk.is_last]
         sequences = tuple([chunk.sequence for chunk in ending])
-        req_indices = [_req_index(chunk) for chunk in ending]
-        put = context.staging.put
+        spans = [(_req_index(chunk), chunk.end - 1, chunk.end) for chunk in ending]
         return cls(
             sequences,
-            put(rows),
-            put([chunk.end for chunk in ending]),
-            put(req_indices),
-            context.sampler.stage(req_indices),
+            context.staging.put(rows),
+            context.table.stage_spans(spans),
+            context.sampler.stage([req_index for req_index, _, _ in spans]),
             LogprobRequest.stage(sequences, context.staging),
         )
 
@@ -76,6 +78,11 @@ class StagedPrefill:
             context.aux_spec if is_fed else NO_HIDDEN_STATES,
         )
 
+    @property
+    def scores_rows(self) -> bool:
+        """Whether the logits of other rows than the last one of a prompt are read."""
+        return any(chunk.sequence.unscored_rows for chunk in self.chunks)
+
 
 def prefill(
     context: ModelContext,
@@ -94,18 +101,18 @@ def prefill(
     """
     spans, ending = prompts.spans.spans, prompts.ending
     rows = context.table.span_rows(prompts.spans)
-    hidden, aux = _run_target(context, rows, nodes, prompts.aux_spec)
+    last = None if ending is None else context.table.span_rows(ending.spans)
     split, count = len(rows.positions), 0 if ending is None else len(ending.sequences)
-    wanted = hidden[split:] if ending is None else torch.cat([hidden[ending.rows], hidden[split:]])
+    hidden, wanted, aux = _run_target(context, prompts, rows, last, nodes)
     logits = context.target.logits(wanted) if len(wanted) else wanted
     if context.drafter is not None:
         _prefill_draft(context.drafter, prompts, None if aux is None else aux[:split])
     for req_index, _, end in spans:
         context.table.set_computed(req_index, end)
-    if any(chunk.sequence.unscored_rows for chunk in prompts.chunks):
+    if hidden is not None and prompts.scores_rows:
         step.send_prompt_logprobs(score_prompts(context, prompts.chunks, rows, hidden))
-    if ending is not None:
-        _sample_first_tokens(context, ending, logits[:count, None], step)
+    if ending is not None and last is not None:
+        _sample_first_tokens(context, ending, last, logits[:count, None], step)
     return ForwardOutputs(logits[count:], None if aux is None else aux[split:])
 
 
@@ -130,21 +137,57 @@ def _prefill_draft(drafter: Drafter, prompts: StagedPrefill, aux: Tensor | None)
 
 
 def _run_target(
-    context: ModelContext, rows: Rows, nodes: ForwardInputs | None, aux_spec: AuxHiddenStates
-) -> tuple[Tensor, Tensor | None]:
-    """Return the hidden states and the aux hidden states of all rows."""
+    context: ModelContext,
+    prompts: StagedPrefill,
+    rows: Rows,
+    last: Rows | None,
+    nodes: ForwardInputs | None,
+) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    """Run the target over the rows of the chunks and the nodes after them.
+
+    Args:
+        last: the last row of each prompt that ends.
+
+    Returns:
+        Hidden states of all rows, None if only others are read; those of `last` and the nodes; and
+        the aux hidden states of all rows.
+    """
     ids = context.table.tokens_at(rows.req_indices, rows.positions)
     positions = context.rotary.rows(rows.req_indices, rows.positions)
-    slot_mapping, metadata = rows.slot_mapping, rows.layout
+    wanted = torch.arange(len(ids), len(ids), device=ids.device)
     if nodes is not None:
-        assert nodes.slot_mapping is not None
+        wanted = torch.arange(len(ids), len(ids) + len(nodes.ids), device=ids.device)
         ids = torch.cat([ids, nodes.ids])
         positions = torch.cat([positions, nodes.positions])
-        slot_mapping = torch.cat([slot_mapping, nodes.slot_mapping])
-        metadata = _concatenate(metadata, nodes.layout, split=len(rows.positions))
-    view = PagedView(context.pool, slot_mapping, metadata)
-    arguments = ids, positions, view, aux_spec
-    return forward_target(context.target, context.routed, slot_mapping, *arguments)
+    if prompts.ending is not None:
+        wanted = torch.cat([prompts.ending.rows, wanted])
+    view = _view(context.pool, rows, nodes)
+    assert view is not None
+    arguments = ids, positions, view, prompts.aux_spec
+    if len(ids) - len(wanted) < MIN_LEFT_OUT or _reads_all(context, prompts):
+        hidden, aux = forward_target(context.target, context.routed, view.slot_mapping, *arguments)
+        return hidden, hidden[wanted], aux
+    needed = NeededRows(wanted, _view(context.pool, last, nodes))
+    return None, *context.target.forward(*arguments, needed)
+
+
+def _reads_all(context: ModelContext, prompts: StagedPrefill) -> bool:
+    """Whether what the target's last layer gives is read of every row."""
+    if prompts.scores_rows or context.routed is not None:
+        return True
+    last = len(context.target.config.layer_map.layers) - 1
+    return prompts.aux_spec.final or last in prompts.aux_spec.layers
+
+
+def _view(pool: KVCache, rows: Rows | None, nodes: ForwardInputs | None) -> PagedView | None:
+    """How rows, and nodes after them, see keys and values; None where there is neither."""
+    if nodes is None:
+        return None if rows is None else PagedView(pool, rows.slot_mapping, rows.layout)
+    assert nodes.slot_mapping is not None
+    if rows is None:
+        return PagedView(pool, nodes.slot_mapping, nodes.layout)
+    layout = _concatenate(rows.layout, nodes.layout, split=len(rows.positions))
+    return PagedView(pool, torch.cat([rows.slot_mapping, nodes.slot_mapping]), layout)
 
 
 def _concatenate(one: AttentionMetadata, other: AttentionMetadata, split: int) -> AttentionMetadata:
@@ -180,12 +223,13 @@ def _concatenate(one: AttentionMetadata, other: AttentionMetadata, split: int) -
 
 
 def _sample_first_tokens(
-    context: ModelContext, ending: EndingPrompts, logits: Tensor, step: InFlightStep
+    context: ModelContext, ending: EndingPrompts, last: Rows, logits: Tensor, step: InFlightStep
 ) -> None:
-    """Sample from logits [E, 1, vocab] of the prompts that end."""
-    tokens = context.sampler.sample(logits, ending.sampling, ending.positions[:, None])
-    context.table.put_tokens(ending.req_indices, ending.positions, tokens[:, 0])
-    none_accepted = torch.zeros_like(ending.req_indices)
+    """Sample from logits [E, 1, vocab] of the last rows of the prompts that end."""
+    positions = last.positions + 1
+    tokens = context.sampler.sample(logits, ending.sampling, positions[:, None])
+    context.table.put_tokens(last.req_indices, positions, tokens[:, 0])
+    none_accepted = torch.zeros_like(positions)
     context.sampler.commit(ending.sampling, tokens, none_accepted + 1)
     logprobs = None if ending.logprobs is None else ending.logprobs.select(logits, tokens)
     routed = routed_prompts(context, ending.sequences)

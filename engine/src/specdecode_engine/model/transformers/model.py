@@ -12,7 +12,7 @@ from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
 from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView
-from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.language_model import LanguageModel, NeededRows
 from specdecode_engine.model.layers import Linear, widened
 from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.quantized.store import open_tensors
@@ -204,6 +204,7 @@ class TransformersModel(LanguageModel):
         positions: Tensor,
         kv: KVView,
         aux_spec: AuxHiddenStates = NO_HIDDEN_STATES,
+        needed: NeededRows | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         for number in set(aux_spec.layers) - self._hooked:
             self._collect_output_of(number)
@@ -216,7 +217,8 @@ class TransformersModel(LanguageModel):
             normed: Tensor = outputs.last_hidden_state[0]
             if aux_spec.final:
                 return normed, normed
-            return normed, self._aux_hidden_states(aux_spec)
+            hidden = normed if needed is None else normed[needed.rows]
+            return hidden, self._aux_hidden_states(aux_spec)
         finally:
             self._state.view = None
             self._collected.clear()
