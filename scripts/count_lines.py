@@ -31,7 +31,7 @@ PACKAGES = {
 }
 CORE = ("engine", "kernels", "crds")  # whose lines are limited together
 
-MAX_CORE_LINES = 54_435
+MAX_CORE_LINES = 54_590
 MAX_ENGINE_LINES = 40_275
 MAX_ENGINE_CODE_LINES = 22_370
 MAX_ENGINE_FILES = 292

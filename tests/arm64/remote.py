@@ -70,8 +70,7 @@ class RemoteLibrary(Library):
         self.most_rows = MOST_ROWS
         for number, name in enumerate(CALLS):
             setattr(self, name, partial(self._call, number, name))
-        self.advise_huge_pages = _nothing  # a request's memory lasts for the request alone
-        self.release_pages = _nothing
+        self.release_pages = _nothing  # a request's memory lasts for the request alone
         self.decoder_layer = _refuse  # its functions are called one by one
         self.use(Tuning(rows=MOST_ROWS))
 

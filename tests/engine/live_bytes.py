@@ -3,10 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from specdecode_kernels.cpu.memory import WeightMemory
+from specdecode_kernels.cpu.tuning import Tuning
 from tests.shadow_cuda.weak_storage import WeakStorage
 
 
@@ -37,6 +40,13 @@ class LiveBytes(TorchDispatchMode):
             self._live += [WeakStorage(tensor) for tensor in new]
             self.peak = max(self.peak, sum(one.num_bytes for one in self._live))
         return result
+
+
+class TorchMemory(WeightMemory):
+    """Memory for packed weights that torch allocates, so that `LiveBytes` counts it."""
+
+    def take(self, num_bytes: int, tuning: Tuning) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8)
 
 
 def _pointer(tensor: Tensor) -> int:

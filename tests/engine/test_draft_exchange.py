@@ -20,7 +20,8 @@ from specdecode_engine.model import draft_exchange, weights
 from specdecode_engine.model.record_tensors import named_tensors
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.draft_staging import DraftStaging
-from tests.engine.live_bytes import LiveBytes
+from specdecode_kernels.cpu import packing
+from tests.engine.live_bytes import LiveBytes, TorchMemory
 from tests.engine.whole_engine import DRAFTS, boot_of, requests_of, run, tokens_of
 
 SOUND = EXAMPLES / "eagle3"
@@ -146,6 +147,7 @@ def test_weights_that_a_draft_repeats_take_no_memory_while_it_is_read(tmp_path, 
     """Published heads often contain the target's embedding and head: more than all the rest."""
     for module in (draft_exchange, weights):
         monkeypatch.setattr(module, "COMPARED_BYTES", 16 << 10)
+    monkeypatch.setattr(packing, "_MEMORY", TorchMemory())
     head = shutil.copytree(EXAMPLES / "eagle", tmp_path / "head")
     target = load_file(EXAMPLES / "target" / "model.safetensors")
     repeated = dict.fromkeys(

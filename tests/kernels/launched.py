@@ -11,7 +11,7 @@ import pytest
 
 from specdecode_kernels.cpu.library import TYPES, Library, load_library
 
-_NOT_KERNELS = ("pack", "set_tuning", "advise_huge_pages", "release_pages", "evict")
+_NOT_KERNELS = ("pack", "set_tuning", "release_pages", "evict")
 C_FUNCTIONS = [name for name in Library.__annotations__ if name not in _NOT_KERNELS]
 
 

@@ -58,7 +58,6 @@ _SMALL: dict[str, list[type]] = {
 }
 _OF_TUNING: dict[str, list[type]] = {
     "set_tuning": [_ADDRESS],
-    "advise_huge_pages": [_ADDRESS, _COUNT],
     "release_pages": [_ADDRESS, _COUNT],
     "evict": [_ADDRESS, _COUNT],
 }
@@ -94,7 +93,6 @@ class Library:
     attend: Callable[..., None]
     decoder_layer: Callable[..., None]
     set_tuning: Callable[..., None]
-    advise_huge_pages: Callable[..., None]
     release_pages: Callable[..., None]
     evict: Callable[..., None]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from specdecode_kernels.cpu.memory import WeightMemory
 from specdecode_kernels.weights import BLOCK, IntegerWeight, PackedLayout, PackedWeight
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class WeightInC(ctypes.Structure):
 
 RELEASED_BYTES = 8 << 20
 """Of a weight, how much is packed before its pages are released."""
+_MEMORY = WeightMemory()
 
 
 def pack_weight(
@@ -43,9 +45,7 @@ def pack_weight(
     layout = _layout_of(weight)
     *leading, outputs, inputs = weight.shape
     shape = (*leading, -(-outputs // BLOCK), layout.block_bytes(inputs))
-    blocks = torch.empty(shape, dtype=torch.uint8)
-    if library.tuning.huge_pages:
-        library.advise_huge_pages(blocks.data_ptr(), blocks.nbytes)
+    blocks = _MEMORY.take(math.prod(shape), library.tuning).view(shape)
     each = blocks.view(math.prod(leading), *shape[-2:])
     if isinstance(weight, IntegerWeight):
         _pack_integers(library, weight, layout, each)

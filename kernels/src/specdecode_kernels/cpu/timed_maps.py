@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
+from specdecode_kernels.cpu.memory import fresh_memory
 from specdecode_kernels.cpu.packing import WeightInC
 from specdecode_kernels.cpu.tuning import Kind, Tuning
 from specdecode_kernels.weights import BLOCK, PackedLayout
@@ -51,10 +51,7 @@ class _Buffer:
 
     def __init__(self, library: "Library", huge: int) -> None:
         self._library = library
-        self._memory: Tensor = torch.empty(BUFFER_BYTES, dtype=torch.uint8)
-        if huge:
-            library.advise_huge_pages(self._memory.data_ptr(), BUFFER_BYTES)
-        self._memory.zero_()
+        self._memory = fresh_memory(BUFFER_BYTES, Tuning(huge_pages=huge)).zero_()
         self._place = 0
 
     def next(self, num_bytes: int) -> int:

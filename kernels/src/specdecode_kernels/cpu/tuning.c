@@ -10,8 +10,6 @@
 #include <immintrin.h>
 #endif
 
-#define HUGE_PAGE (2ul << 20)
-
 struct tuning tuning = {.rows = MOST_ROWS, .panel = 512, .few_panel = 64, .streams = 1,
                         .ahead = 4096, .level = 1, .ahead_integers = 8192, .widen = 1000, .widen_int4 = 2};
 
@@ -19,13 +17,6 @@ struct tuning tuning = {.rows = MOST_ROWS, .panel = 512, .few_panel = 64, .strea
 void set_tuning(const struct tuning *values) { tuning = *values; }
 
 int most_rows(void) { return MOST_ROWS; }
-
-/* Requests huge pages for memory that nothing was written to yet. */
-void advise_huge_pages(char *from, long bytes) {
-    uintptr_t first = ((uintptr_t)from + HUGE_PAGE - 1) & -HUGE_PAGE;
-    uintptr_t end = ((uintptr_t)from + (uintptr_t)bytes) & -HUGE_PAGE;
-    if (first < end) madvise((void *)first, end - first, MADV_HUGEPAGE);
-}
 
 /* Gives the whole pages of private memory back; what was written to them is lost. */
 void release_pages(char *from, long bytes) {
