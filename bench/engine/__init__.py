@@ -2,6 +2,6 @@
 
 `versus` compares with transformers and OpenVINO GenAI (package `peers`), `host` times the prefix
 cache and the host's part of a step, `adaptive` and `crossing` hold adaptive depth against fixed
-ones, `algorithms` reports accept lengths. One thread, processor time, everybody interleaved within
-each repeat, medians.
+ones, `mixed` shows what rows per request could gain, `algorithms` reports accept lengths. One
+thread, processor time, everybody interleaved within each repeat, medians.
 """

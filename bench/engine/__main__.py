@@ -20,6 +20,8 @@ from engine.implementations import measure_implementations
 from engine.joining import measure_joining
 from engine.latency import measure_latency
 from engine.limits import extent, measure_limits
+from engine.mixed import FULL as FULL_MIXED
+from engine.mixed import measure_mixed
 from peers.host_step import measure_host_steps
 from peers.idle import MachineBusy, wait_until_idle
 from peers.report import RESULTS, Report, write_results
@@ -30,7 +32,7 @@ HEADLINE, OTHER = "float32", "bfloat16"
 PAGE_SIZE = 16
 SECTIONS = (
     "host", "limits", "joining", "latency", "versus", "adaptive", "algorithms", "crossing",
-    "implementations",
+    "mixed", "implementations",
 )  # fmt: skip
 QUICK_SECTIONS = ("host", "limits", "versus", "adaptive")
 
@@ -82,6 +84,8 @@ def _measure(
     elif section == "implementations":
         turns = QUICK_TURNS if quick else FULL_TURNS
         yield {"implementations": measure_implementations(turns)}
+    elif section == "mixed":
+        yield {"mixed": measure_mixed(FULL_MIXED)}
     elif section == "algorithms":
         yield {"algorithms": measure_algorithms()}
     else:

@@ -88,7 +88,7 @@ class Report:
                 for name, row in versus.rates.items()
             ]
             yield f"Rates ({dtype})", rows
-        for name in ("adaptive", "algorithms"):
+        for name in ("adaptive", "mixed", "algorithms"):
             cells = self.figures.get(name)
             if isinstance(cells, dict):
                 yield name.capitalize(), _cell_rows(cells)
