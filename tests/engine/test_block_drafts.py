@@ -102,7 +102,7 @@ def assert_context_is_that_of_a_prefill(recorded: Recorded, boot: EngineBoot) ->
     fresh = build_poisoned(boot.model_copy(update={"memory": boot.memory}))
     for tokens, rows in found.items():
         recorded.rows.clear()
-        run(fresh, request("again", tokens, max_tokens=2))
+        run(fresh, request("again", tokens, max_tokens=3))
         again = next(iter(recorded.rows.values()))
         torch.testing.assert_close(rows, again[:, : len(tokens)], atol=1e-9, rtol=1e-7)
 
