@@ -1,5 +1,7 @@
 """What a draft costs that drafts nothing: found unfit, or at 0 draft steps; next to no draft.
 
+The first steps of a stay at 0 draft steps keep hidden states for the draft, and later ones do not.
+
 Engines that are equal but for where their weights lie in memory differ by up to 7 % in the time of
 a step. So all are one engine, which goes without its drafter in some steps of the same answers.
 """
@@ -24,7 +26,8 @@ MAX_TOKENS = 200
 PROMPT_STEPS = 4  # the first steps of each repeat, which compute its prompts
 TURN_STEPS = 4  # in one role, before the next one
 BATCHES = (1, 8)
-PLAIN, UNFIT, RESTING = "no draft", "unfit", "0 draft steps"
+PLAIN, UNFIT = "no draft", "unfit"
+RESTING, KEEPING = "0 draft steps", "0 draft steps, hidden states kept"
 
 
 class Role(NamedTuple):
@@ -78,6 +81,7 @@ def make_roles(core: EngineCore) -> dict[str, Role]:
         PLAIN: plain,
         UNFIT: Role(core.context, unfit, feeds_draft=False),
         RESTING: resting,
+        KEEPING: Role(core.context, None, feeds_draft=True),
         "no draft again": plain,
     }
 

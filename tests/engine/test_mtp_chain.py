@@ -15,6 +15,8 @@ from drafts_zoo.formats.mtp_chain import FORMS
 from lossless.poison import build_poisoned
 from lossless.run import RandomNumSteps
 from specdecode_api.boot import EngineBoot
+from specdecode_engine.adaptive.draft_rest import DraftRest
+from specdecode_engine.adaptive.policy import Decision, Reason
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.shapes import ForwardKind
@@ -232,8 +234,6 @@ def test_modules_that_lack_rows_catch_up_exactly(checkpoints: Checkpoints) -> No
 
 
 def _use(policy: RandomNumSteps, num_steps: int) -> None:
-    from specdecode_engine.adaptive.policy import Decision, Reason
-
     vars(policy)["decide"] = lambda *_: Decision(num_steps, 1, 0, Reason.STATIC)
 
 
@@ -242,6 +242,7 @@ def test_rows_whose_hidden_states_are_lost_are_zero_and_not_reused(
 ) -> None:
     core = build_poisoned(_boot(checkpoints, 0, 1, 3))
     policy = core.scheduler.policy = RandomNumSteps((0, 1, 3), seed=0)
+    core.scheduler.draft_rest = DraftRest()  # all steps keep hidden states
     lost = KEPT_ROWS + 30
     sampling = SamplingParams(seed=0, max_tokens=lost + 20, temperature=0.0, ignore_eos=True)
     core.submit(Request("r", PROMPTS[1], sampling))

@@ -168,5 +168,5 @@ class GraphCache:
         if key is None:
             return Eager.TOO_LARGE
         if key not in self._plan.pairs:
-            return Eager.UNPLANNED
+            return self._eager_reason(num_steps, batch_size, False) if is_plain else Eager.UNPLANNED
         return Eager.PENDING if self._capturer.is_pending(key) else Eager.REFUSED

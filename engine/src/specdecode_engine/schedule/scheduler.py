@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from specdecode_engine.adaptive.draft_health import DraftHealth
+from specdecode_engine.adaptive.draft_rest import DraftRest
 from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
@@ -78,6 +79,7 @@ class Scheduler:
         self.limits = limits
         self.policy = policy
         self.draft_health = draft_health  # None: the draft is not tested, or there is none
+        self.draft_rest = DraftRest()
         self.has_fallback = has_fallback  # whether NGRAM drafts where the draft model does not
         self.cache = cache
         self.prefill_pace = PrefillPace(limits.chunk_tokens, limits.prefill_delay_steps)
@@ -148,9 +150,7 @@ class Scheduler:
         self._move_windows(chunks, decoding)
         decision = self._decide(decoding, kv_tokens, chunks) if decoding else None
         feeds_draft = decision is None or self._feeds_draft(decision)
-        return SchedulerOutput(
-            chunks, tuple(decoding), grown, decision, kv_tokens, feeds_draft=feeds_draft
-        )
+        return SchedulerOutput(chunks, tuple(decoding), grown, decision, kv_tokens, feeds_draft)
 
     def _decide(
         self, decoding: list[Sequence], kv_tokens: int, chunks: tuple[PrefillChunk, ...]
@@ -169,7 +169,7 @@ class Scheduler:
         prefill_s = 0.0
         if chunks:
             prefill_s = self.prefill_pace.added_s(sum(one.end - one.start for one in chunks))
-        decision = self.policy.decide(len(decoding), kv_tokens, prefill_s)
+        decision = self.draft_rest.decide(self.policy, len(decoding), kv_tokens, prefill_s)
         chosen = decision.num_steps
         if any(sequence.useful_steps(chosen) == chosen for sequence in decoding):
             return decision
@@ -180,9 +180,9 @@ class Scheduler:
         return decision._replace(num_steps=num_steps, reason=Reason.LIMIT)
 
     def _feeds_draft(self, decision: Decision) -> bool:
-        """Whether a step keeps what the draft reads: not while that is unfit, but for probes."""
+        """Whether a step keeps what the draft reads: while that is unfit, only for probes."""
         is_unfit = self.draft_health is not None and self.draft_health.is_unfit
-        return not is_unfit or decision.reason is Reason.UNFIT_PROBE
+        return decision.reason is Reason.UNFIT_PROBE if is_unfit else self.draft_rest.keeps
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence wherever it is and give back what it holds."""

@@ -14,9 +14,6 @@ from specdecode_engine.batch.request_table import DecodeBatch, Span
 KEPT_ROWS = 64
 """Hidden states that are certain to be there for rows that are computed late."""
 
-JOINED_STEPS = 16
-"""Most steps whose hidden states are written at once."""
-
 
 class DraftKvProgress:
     """Bounds the draft rows that are missing before a step, per request.
@@ -31,14 +28,14 @@ class DraftKvProgress:
         self._computed: dict[int, int] = {}
         self._pending: dict[int, int] = {}
         self._invalid: set[int] = set()
-        self._skipped: set[int] = set()
+        self._after_skipped: dict[int, int] = {}  # rows since, of requests with skipped rows
         self._first_missing = torch.zeros(num_rows, dtype=torch.int64, device=device)
 
     def open(self, req_index: int, rows: int) -> None:
         """Start a request whose first `rows` rows were computed for another sequence."""
         self._pending.pop(req_index, None)
         self._invalid.discard(req_index)
-        self._skipped.discard(req_index)
+        self._after_skipped.pop(req_index, None)
         self.set_num_computed(req_index, rows)
 
     def num_computed(self, req_index: int) -> int:
@@ -64,6 +61,8 @@ class DraftKvProgress:
             if known is None:
                 known = count - self._computed[req_index]
             pending[req_index] = known + rows
+            if req_index in self._after_skipped:
+                self._after_skipped[req_index] += rows
 
     def max_pending(self, req_indices: Items[int], required: Items[int]) -> list[int]:
         """Rows of `required` that may be missing, at least 1; exact at the first decode step."""
@@ -76,20 +75,23 @@ class DraftKvProgress:
     def complete(self, req_indices: Items[int]) -> None:
         """Record that no row is missing."""
         self._pending.update(dict.fromkeys(req_indices, 0))
-        self._skipped.difference_update(req_indices)
+        if self._after_skipped:
+            for req_index in req_indices:
+                self._after_skipped.pop(req_index, None)
 
     def skip(self, req_indices: Items[int]) -> None:
         """Record that rows of a step will never be computed; in next to no time."""
-        if self._skipped.issuperset(req_indices):
+        skipped = self._after_skipped
+        if all(skipped.get(one) == 0 for one in req_indices):
             return
         self._invalid.update(req_indices)
-        self._skipped.update(req_indices)
         for req_index in req_indices:
+            skipped[req_index] = 0
             self._pending.pop(req_index, None)  # any row after those of the prompt may be missing
 
-    def is_skipped(self, req_index: int) -> bool:
-        """Whether rows were skipped since the latest `complete`."""
-        return req_index in self._skipped
+    def rows_after_skipped(self, req_index: int) -> int | None:
+        """Rows since the latest that was skipped; None where `complete` came after it."""
+        return self._after_skipped.get(req_index)
 
     def write_first_missing(self, batch: DecodeBatch, rows: Tensor) -> None:
         """Record on the device that the first `rows` [B] i64 rows are computed."""
@@ -114,11 +116,6 @@ class HiddenStateRing:
     A step writes up to `step_rows` rows after the last committed token, so only the `kept`
     positions before it are certain to be still there. They are for rows that steps without drafting
     leave missing.
-
-    Args:
-        joins_steps: keep what steps of one row bring as it is, and write that of several of them at
-            once, before anything else is read or written: most of a write's time is that of its
-            operations. The tensors of these steps must not change meanwhile.
     """
 
     def __init__(
@@ -129,13 +126,8 @@ class HiddenStateRing:
         dtype: torch.dtype,
         device: torch.device,
         kept: int = KEPT_ROWS,
-        *,
-        joins_steps: bool = False,
     ) -> None:
         self.kept = kept
-        # No more than `kept`, so that no position is written twice at once.
-        self._most_waiting = min(JOINED_STEPS, kept) if joins_steps else 0
-        self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []  # arguments of `_write`
         self._length = kept + step_rows
         self._rows = torch.zeros(num_rows, self._length, width, dtype=dtype, device=device)
         self._offsets = torch.arange(step_rows, device=device)
@@ -169,7 +161,6 @@ class HiddenStateRing:
 
     def write_span(self, span: Span, hidden: Tensor) -> None:
         """Keep the end of a span's hidden states [rows, width]."""
-        self._write_waiting()
         req_index, start, end = span
         count = min(end - start, self._length)
         positions = torch.arange(end - count, end, device=hidden.device)
@@ -177,44 +168,24 @@ class HiddenStateRing:
 
     def write_rows(self, batch: DecodeBatch, hidden: Tensor) -> None:
         """Keep hidden states [B, n, width] of positions length .. length + n - 1."""
-        count, flat = hidden.shape[1], hidden.flatten(0, 1)
-        if count == 1 and self._most_waiting:
-            self._waiting.append((batch.req_indices, batch.lengths, flat))
-            if len(self._waiting) == self._most_waiting:
-                self._write_waiting()
-            return
-        self._write_waiting()
-        positions, req_indices = batch.lengths, batch.req_indices
-        if count > 1:
-            positions = positions[:, None] + self._offsets[:count]
+        rows, lengths, req_indices = hidden.shape[1], batch.lengths, batch.req_indices
+        if rows > 1:
+            lengths = lengths[:, None] + self._offsets[:rows]
             req_indices = req_indices[:, None]
-        self._write(req_indices, positions, flat)
-
-    def _write_waiting(self) -> None:
-        """Write what waits, in as many operations as for one step."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            self._write(*[torch.cat(column) for column in zip(*waiting, strict=True)])
-
-    def _write(self, req_indices: Tensor, positions: Tensor, hidden: Tensor) -> None:
-        """Write hidden states [rows, width] of requests and positions that broadcast to [rows]."""
-        places = torch.add(positions % self._length, req_indices, alpha=self._length)
+        places = torch.add(lengths % self._length, req_indices, alpha=self._length)
         # In as few operations as possible: steps without draft steps do this too.
-        self._rows.view(-1, hidden.shape[1]).index_copy_(0, places.view(-1), hidden)
+        self._rows.view(-1, hidden.shape[2]).index_copy_(0, places.view(-1), hidden.flatten(0, 1))
 
     def read_span(self, span: Span) -> Tensor:
         """Return the hidden states [rows, width] of a span that is still kept; it may be empty."""
-        self._write_waiting()
         req_index, start, end = span
         positions = torch.arange(start, end, device=self._rows.device)
         return self._rows[req_index, positions % self._length]
 
     def clear(self, req_index: int) -> None:
         """Make the hidden states of a request zero."""
-        self._write_waiting()
         self._rows[req_index : req_index + 1].zero_()
 
     def read(self, req_indices: Tensor, positions: Tensor) -> Tensor:
         """Return hidden states [T, width] at `positions` of `req_indices`, elementwise."""
-        self._write_waiting()
         return self._rows[req_indices, positions % self._length]

@@ -78,8 +78,9 @@ class PendingRows:
         """
         (req_index,) = one.host_req_indices
         kept = pending if self._kept is None else self._kept
-        if self._progress.is_skipped(req_index):
-            kept = self._window
+        after_skipped = self._progress.rows_after_skipped(req_index)
+        if after_skipped is not None:
+            kept = min(kept, max(after_skipped, self._window))
         if pending > kept:
             self._progress.invalidate(req_index)
             self._clear(self._lay_out(one, pending, pending - kept))

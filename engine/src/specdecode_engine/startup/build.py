@@ -10,6 +10,7 @@ import torch
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Policy
 from specdecode_engine.adaptive.draft_health import DraftHealth
+from specdecode_engine.adaptive.draft_rest import DraftRest
 from specdecode_engine.adaptive.draft_source import DraftSources
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.request_table import RequestTable
@@ -160,9 +161,11 @@ def _scheduler(
     cache = PrefixCache(limits.page_size, lookahead, is_on=config.boot.memory.prefix_cache)
     is_tested = tests_draft and config.draft is not None
     health = DraftHealth() if is_tested else None
-    return Scheduler(
-        limits, policy, cache, health, has_fallback=config.boot.speculation.fallback is not None
-    )
+    has_fallback = config.boot.speculation.fallback is not None
+    scheduler = Scheduler(limits, policy, cache, health, has_fallback=has_fallback)
+    if not config.aux_spec.is_empty:
+        scheduler.draft_rest = DraftRest(config.method.kept_rows)
+    return scheduler
 
 
 def _log_choices(config: EngineConfig) -> None:

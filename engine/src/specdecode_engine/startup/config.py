@@ -104,8 +104,6 @@ class EngineConfig:
             kv_dtype=self.kv_dtype,
             device=self.device,
             ops=self.kernels["draft"].backend,
-            # Graphs overwrite their outputs; on a GPU staged request indices change.
-            joins_steps=self.graph_mode.name == OFF and self.device.type == "cpu",
         )
 
     @property

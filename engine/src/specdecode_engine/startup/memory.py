@@ -10,7 +10,6 @@ from specdecode_api.report import TerminationReason
 from specdecode_engine.model.draft_config import cached_token_bytes
 from specdecode_engine.schedule.pages import WindowLimits
 from specdecode_engine.schedule.scheduler import Limits
-from specdecode_engine.speculate.draft_state import JOINED_STEPS
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.steps.logprobs import PIECE_ROWS
 
@@ -213,7 +212,6 @@ def _fixed_bytes(config: EngineConfig, running: int) -> int:
     if draft is None:
         return logits + tables
     hidden = (running + 1) * (config.method.kept_rows + config.sizes.max_path_length)
-    hidden += running * JOINED_STEPS if draft.joins_steps else 0
     ring = hidden * draft.aux_width * config.dtype.itemsize
     return logits + tables + ring + config.method.scratch_bytes(draft, running)
 

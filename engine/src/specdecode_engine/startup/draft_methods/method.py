@@ -45,7 +45,6 @@ class DraftPlan:
     kv_dtype: torch.dtype
     device: torch.device
     ops: Backend  # of its KV cache
-    joins_steps: bool = False  # see `HiddenStateRing`
 
     def make_cache(self, limits: Limits) -> KVCache:
         """Allocate the KV cache of the draft, with as many pages as the target's.
@@ -73,7 +72,6 @@ class DraftPlan:
             dtype=self.dtype,
             device=self.device,
             kept=kept,
-            joins_steps=self.joins_steps,
         )
 
 

@@ -1,0 +1,53 @@
+"""Which steps keep hidden states for a draft that drafts nothing for long.
+
+Keeping them takes several percent of a small model's step. The first steps of a stay at 0 draft
+steps keep theirs, as many as the next draft can read. Later steps of a longer stay keep nothing, so
+that they cost what steps cost without a draft. The next draft then begins some steps late, with the
+rows of these steps after a gap. A gap costs acceptance, never an answer.
+"""
+
+import math
+
+from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason
+
+# Steps that keep hidden states before a draft, after a gap. The example EAGLE-3 and DFlash heads
+# have all of their acceptance again after 32, which a probe has to measure, and over half after 8.
+PROBE_LEAD, RISE_LEAD = 32, 8
+# Steps after a probe that keep them: the policy rises by what the probe has shown.
+AFTER_PROBE = 16
+
+
+class DraftRest:
+    """Carries out the decisions of a policy. Owned by the scheduler.
+
+    Args:
+        kept: rows of hidden states that are kept for the next draft; infinite: it reads none.
+    """
+
+    def __init__(self, kept: float = math.inf) -> None:
+        self.keeps = True  # whether the latest step keeps hidden states
+        self._kept = kept
+        self._steps: float = 0  # of the present stay; fewer after a probe
+        self._held: Decision | None = None  # waits for `_lead` more steps
+        self._lead = 0
+
+    def decide(
+        self, policy: AdaptivePolicy, batch_size: int, kv_tokens: int, prefill_s: float
+    ) -> Decision:
+        """Return the policy's decision, or one without draft steps that has to precede it."""
+        decision = self._held or policy.decide(batch_size, kv_tokens, prefill_s)
+        if not decision.num_steps:
+            self._steps += 1
+            self.keeps = self._steps <= self._kept
+            return decision
+        is_probe = decision.reason is Reason.PROBE
+        if not self.keeps:
+            self._lead = int(min(PROBE_LEAD if is_probe else RISE_LEAD, self._kept))
+            self.keeps = True
+        if self._lead:
+            self._lead -= 1
+            self._held = decision
+            return decision._replace(num_steps=0, reason=Reason.KEEP)
+        self._held = None
+        self._steps = min(self._steps, self._kept - AFTER_PROBE) if is_probe else 0
+        return decision

@@ -1,0 +1,68 @@
+"""Which steps keep hidden states for the next draft, by what a policy decides."""
+
+import math
+
+from specdecode_engine.adaptive.draft_rest import AFTER_PROBE, PROBE_LEAD, RISE_LEAD, DraftRest
+from specdecode_engine.adaptive.policy import Decision, Reason, StaticPolicy
+
+KEPT = 64
+
+
+class Scripted(StaticPolicy):
+    """Decides the given draft steps, one after the other."""
+
+    def __init__(self, *script: tuple[int, Reason]) -> None:
+        super().__init__(0)
+        self.script = list(script)
+
+    def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
+        num_steps, reason = self.script.pop(0)
+        return Decision(num_steps, 1, len(self.script), reason)
+
+
+def follow(rest: DraftRest, *script: tuple[int, Reason]) -> list[tuple[int, bool]]:
+    """Draft steps of each step, and whether it keeps hidden states, until the script has ended."""
+    policy, followed = Scripted(*script), []
+    while policy.script or rest._held:
+        decision = rest.decide(policy, 1, 0, 0.0)
+        followed.append((decision.num_steps, rest.keeps))
+    return followed
+
+
+STAY, RISE, PROBE = (0, Reason.KEEP), (3, Reason.RISE), (1, Reason.PROBE)
+
+
+def test_a_short_stay_keeps_everything_and_the_next_draft_is_at_once():
+    assert follow(DraftRest(KEPT), *[STAY] * KEPT, RISE) == [(0, True)] * KEPT + [(3, True)]
+
+
+def test_a_long_stay_keeps_nothing_later_and_the_next_draft_is_late():
+    rest = DraftRest(KEPT)
+    expected = [(0, True)] * KEPT + [(0, False)] * 40 + [(0, True)] * RISE_LEAD + [(3, True)]
+    assert follow(rest, *[STAY] * (KEPT + 40), RISE) == expected
+    # The next stay is a new one.
+    assert follow(rest, *[STAY] * KEPT, RISE) == [(0, True)] * KEPT + [(3, True)]
+
+
+def test_a_probe_has_more_rows_and_what_follows_it_soon_is_not_late():
+    rest = DraftRest(KEPT)
+    follow(rest, *[STAY] * (KEPT + 40))
+    found = follow(rest, PROBE, PROBE, *[STAY] * AFTER_PROBE, RISE)
+    lead, stay = [(0, True)] * PROBE_LEAD, [(0, True)] * AFTER_PROBE
+    assert found == [*lead, (1, True), (1, True), *stay, (3, True)]
+
+
+def test_the_stay_after_a_probe_keeps_hidden_states_for_a_few_steps_only():
+    rest = DraftRest(KEPT)
+    follow(rest, *[STAY] * (KEPT + 40), PROBE)
+    stay = [(0, True)] * AFTER_PROBE + [(0, False)] * 3
+    assert follow(rest, *[STAY] * (AFTER_PROBE + 3)) == stay
+
+
+def test_a_draft_that_reads_one_hidden_state_is_one_step_late():
+    assert follow(DraftRest(1), STAY, STAY, RISE) == [(0, True), (0, False), (0, True), (3, True)]
+
+
+def test_a_draft_that_reads_no_hidden_states_never_waits():
+    found = follow(DraftRest(math.inf), *[STAY] * 300, PROBE)
+    assert found == [(0, True)] * 300 + [(1, True)]
