@@ -112,11 +112,16 @@ static void finish(const float *sums, const char *scales, const entry *bias, ent
     }
 }
 
+/* How far ahead one pass fetches, in bytes. */
+INLINE long distance_of(long format) {
+    return format == OF_INT4 ? tuning.ahead_int4 : format == OF_INT8 ? tuning.ahead_int8 : tuning.ahead;
+}
+
 /* What the tiles of a slab fetch while they use a panel: one that is read once, weights further on in
 the same block; else their share of as many bytes of the `next` panel. */
 static struct prefetch fetched_during(struct panel panel, long passes, const char *next) {
-    long distance = panel.layout.format >= OF_INT8 ? tuning.ahead_integers : tuning.ahead;
-    if (passes == 1) return (struct prefetch){.distance = distance, .level = tuning.level};
+    if (passes == 1)
+        return (struct prefetch){.distance = distance_of(panel.layout.format), .level = tuning.level};
     long bytes = weight_bytes(panel.layout, panel.inputs), chunks = passes * panel.inputs / CHUNK;
     long lines = (bytes / LINE + chunks - 1) / chunks;
     return (struct prefetch){0, next, lines, tuning.level ? tuning.level : 1};

@@ -2,7 +2,7 @@
 
 import ctypes
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,10 @@ from specdecode_kernels.weights import BLOCK, PackedLayout
 if TYPE_CHECKING:
     from specdecode_kernels.cpu.library import Library
 
-OUTPUTS, INPUTS = 512, 1024
+INPUTS = 1024
+OUTPUTS: Mapping[Kind, int] = {"floats": 512, "int8": 1024, "int4": 2048}
+"""So many that weights have 1 or 2 MB: what is fetched beyond the end of a smaller one would favour
+to fetch less far ahead."""
 BUFFER_BYTES = 64 << 20
 MOST_TIMED_ROWS = 64
 
@@ -28,7 +31,7 @@ class TimedMaps:
         self.most_rows = library.most_rows
         self._library = library
         self._x = torch.ones(MOST_TIMED_ROWS, INPUTS, dtype=library.dtype)
-        self._out = torch.empty(MOST_TIMED_ROWS, OUTPUTS, dtype=library.dtype)
+        self._out = torch.empty(MOST_TIMED_ROWS, max(OUTPUTS.values()), dtype=library.dtype)
         self._buffers = {huge: _Buffer(library, huge) for huge in (0, 1)}
         floats = PackedLayout(0 if library.dtype == torch.float32 else 1)
         self._layouts = {"floats": floats, "int8": PackedLayout(2), "int4": PackedLayout(3, 32)}
@@ -37,9 +40,10 @@ class TimedMaps:
         """Return the time of one map, with a weight that was evicted from the caches."""
         self._library.use(tuning)
         layout = self._layouts[kind]
-        num_bytes = OUTPUTS // BLOCK * layout.block_bytes(INPUTS)
+        outputs = OUTPUTS[kind]
+        num_bytes = outputs // BLOCK * layout.block_bytes(INPUTS)
         address = self._buffers[tuning.huge_pages].next(num_bytes)
-        weight = WeightInC(*layout, address, OUTPUTS, INPUTS)
+        weight = WeightInC(*layout, address, outputs, INPUTS)
         x, out = self._x.data_ptr(), self._out.data_ptr()
         began_s = time.thread_time()
         self._library.linear(ctypes.addressof(weight), None, x, INPUTS, out, rows)

@@ -9,7 +9,8 @@ struct tuning {
     long streams;   /* blocks that are read in turns where one tile reads its weights once */
     long ahead;     /* bytes: how far such a tile fetches weights before it needs them */
     long level;     /* cache that they are fetched to; 0: as data that is read once */
-    long ahead_integers; /* as `ahead`, of integers */
+    long ahead_int8; /* as `ahead`, of integers of 8 bits */
+    long ahead_int4; /* of 4 bits */
     long widen;     /* tiles of rows from which weights of 16 or 8 bits become floats once for all */
     long widen_int4; /* the same of weights of 4 bits */
 };

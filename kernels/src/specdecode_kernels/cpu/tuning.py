@@ -23,7 +23,8 @@ CHOICES: Mapping[str, tuple[int, ...]] = {
     "streams": (1, 2, 4),
     "ahead": (1024, 2048, 4096, 8192, 16384),
     "level": (0, 1, 2),
-    "ahead_integers": (1024, 2048, 4096, 8192, 16384),
+    "ahead_int8": (1024, 2048, 4096, 8192, 16384),
+    "ahead_int4": (1024, 2048, 4096, 8192, 16384),
     "widen": (1000, 8, 4, 2),
     "widen_int4": (2, 4, 8, 1000),
     "huge_pages": (1, 0),
@@ -48,7 +49,8 @@ class Tuning:
     streams: int = 1
     ahead: int = 4096
     level: int = 1
-    ahead_integers: int = 8192
+    ahead_int8: int = 8192
+    ahead_int4: int = 16384
     widen: int = 1000
     widen_int4: int = 2
     huge_pages: int = 1
@@ -101,8 +103,10 @@ def measure(machine: Timed) -> Tuning:
         for ahead in CHOICES["ahead"]
     ]
     found = _fastest(machine, reading, [(1, "floats")])
-    integers = [replace(found, ahead_integers=ahead) for ahead in CHOICES["ahead_integers"]]
-    found = _fastest(machine, integers, [(1, "int8"), (1, "int4")])
+    distances = [replace(found, ahead_int8=ahead) for ahead in CHOICES["ahead_int8"]]
+    found = _fastest(machine, distances, [(1, "int8")])
+    distances = [replace(found, ahead_int4=ahead) for ahead in CHOICES["ahead_int4"]]
+    found = _fastest(machine, distances, [(1, "int4")])
     heights = [rows for rows in CHOICES["rows"] if rows <= machine.most_rows]
     tiles = [replace(found, rows=rows) for rows in heights]
     found = _fastest(machine, tiles, [(16, "floats"), (64, "floats")])
