@@ -262,7 +262,7 @@ MUTANTS = (
     Mutant(
         "a token that was not verified is accepted",
         _instead_of(VerifyRows, "limit", lambda _: lambda self, draft: draft),
-        BY_NAME["verify-rows-chain"],
+        BY_NAME["verify-rows-sync"],
         by="tokens",
         in_unit_tests=True,
     ),
