@@ -71,7 +71,7 @@ class RemoteLibrary(Library):
         for number, name in enumerate(CALLS):
             setattr(self, name, partial(self._call, number, name))
         self.release_pages = _nothing  # a request's memory lasts for the request alone
-        self.decoder_layer = _refuse  # its functions are called one by one
+        self.decoder_layers = _refuse  # its functions are called one by one
         self.use(Tuning(rows=MOST_ROWS))
 
     def _call(self, number: int, name: str, *arguments: int | float | None) -> None:

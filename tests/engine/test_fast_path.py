@@ -15,7 +15,7 @@ from tests.engine.backends import counted_launches
 from tests.kernels.launched import launches
 
 
-def make_core(checkpoints, topk: int) -> EngineCore:
+def make_boot(checkpoints, topk: int) -> EngineBoot:
     document = {
         "model": {"path": str(checkpoints.target)},
         "speculation": {
@@ -26,7 +26,11 @@ def make_core(checkpoints, topk: int) -> EngineCore:
         },
         "device": "cpu",
     }
-    return build_poisoned(EngineBoot.model_validate(document))
+    return EngineBoot.model_validate(document)
+
+
+def make_core(checkpoints, topk: int) -> EngineCore:
+    return build_poisoned(make_boot(checkpoints, topk))
 
 
 def generate(core: EngineCore) -> list[int]:
@@ -94,5 +98,19 @@ def test_plain_decoding_on_a_cpu_computes_each_layer_in_one_call_of_c(checkpoint
             core.step()
         counts.clear()
         core.step()
-        layers = core.context.target.config.num_hidden_layers
-    assert counts == {"decoder_layer": layers, "rms_norm": 1, "linear": 1}
+    assert counts == {"decoder_layers": 1, "rms_norm": 1, "linear": 1}
+
+
+@pytest.mark.parametrize("topk", [1, 2])
+def test_a_speculative_step_on_a_cpu_computes_layers_in_calls_of_c(checkpoints, topk: int) -> None:
+    """Those of the draft, of its draft steps, and of the target over chains and trees."""
+    with launches() as counts:
+        core = build_core(make_boot(checkpoints, topk))
+        core.submit(Request("r", (5, 6, 7), SamplingParams(seed=1, max_tokens=30, ignore_eos=True)))
+        for _ in range(4):
+            core.step()
+        counts.clear()
+        core.step()
+    draft_forwards, aux_layers = 4, len(core.context.aux_spec.layers)
+    assert counts["decoder_layers"] == draft_forwards + aux_layers
+    assert not counts.keys() & {"attend", "store_kv", "apply_rope", "silu_and_mul"}

@@ -9,7 +9,7 @@ kernels in C sum in one order, and `torch.by_row` describes how the reference do
 
 from specdecode_kernels.backend import META, TORCH, Backend, GraphSupport, OpCall
 from specdecode_kernels.choice import Choice, choose_backend
-from specdecode_kernels.layer_parts import FusedLayer, FusibleLayer
+from specdecode_kernels.layer_parts import FusedKV, FusedLayer, FusedRows, FusibleLayer
 from specdecode_kernels.metadata import (
     DEFAULT_ATTENTION,
     FLOAT8,
@@ -43,7 +43,9 @@ __all__ = [
     "DraftedNodes",
     "ExpertRouting",
     "ExpertWeights",
+    "FusedKV",
     "FusedLayer",
+    "FusedRows",
     "FusibleLayer",
     "GatedActivation",
     "GraphSupport",

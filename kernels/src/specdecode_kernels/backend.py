@@ -258,8 +258,8 @@ class Backend:
     requests [R] i64 that sample: [R, N, V]. Ids may be [B, N, V] too, of each row."""
 
     fuse_layer: Callable[[FusibleLayer], FusedLayer | None] | None = None
-    """Return a function that computes a layer in one call, to the same bits as the ops, or None for
-    parts that it does not take."""
+    """Return what computes a layer in one call, to the same bits as the ops, or None for parts that
+    it does not take."""
 
 
 TORCH = Backend(

@@ -283,7 +283,7 @@ def test_a_prompt_leaves_the_keys_and_values_of_a_forward_and_computes_no_more(
         return attend(self, *arguments)
 
     monkeypatch.setattr(PagedView, "attend", counted)
-    monkeypatch.setattr(PagedView, "own_rows", lambda self, layer: None)  # layers op by op
+    monkeypatch.setattr(PagedView, "fusible", lambda self, layers: None)  # layers op by op
     found = pools_after_prompts()
     assert len(attended) == 1  # the target's
     forwards = list[int]()

@@ -1,5 +1,6 @@
 """Rows of prompts that nobody reads leave the last layer out but for keys and values."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,9 @@ from lossless.families import make_family
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.model import layers
 from specdecode_engine.model.kv_views import KVView
-from specdecode_engine.model.layers import DecoderLayer, RotaryRows
+from specdecode_engine.model.layers import Attention, DecoderLayer, RotaryRows
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.steps import prefill
 from tests.engine.whole_engine import Answer, boot_of, requests_of, run
@@ -23,16 +25,23 @@ LAST = 2  # layer of the checkpoints
 def last_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows that each call of a last layer computes whole."""
     counted: list[int] = []
-    compute = DecoderLayer.__call__
+    in_one_call, by_ops = layers._map_fused, Attention.__call__
 
-    def count(
-        layer: DecoderLayer, x: Tensor, rotary: RotaryRows, number: int, kv: KVView
-    ) -> Tensor:
-        if number == LAST:
+    def count_call(
+        some: Sequence[DecoderLayer], x: Tensor, rotary: RotaryRows, first: int, *more: Any
+    ) -> tuple[Tensor, int]:
+        mapped, count = in_one_call(some, x, rotary, first, *more)
+        if first <= LAST < first + count:
             counted.append(len(x))
-        return compute(layer, x, rotary, number, kv)
+        return mapped, count
 
-    monkeypatch.setattr(DecoderLayer, "__call__", count)
+    def count_ops(part: Attention, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
+        if layer == LAST:
+            counted.append(len(x))
+        return by_ops(part, x, rotary, layer, kv)
+
+    monkeypatch.setattr(layers, "_map_fused", count_call)
+    monkeypatch.setattr(Attention, "__call__", count_ops)
     return counted
 
 

@@ -209,14 +209,14 @@ class RequestTable:
         Positions below `lowest` [B] i64 become that one, which is then computed more than once, to
         the same values: what lies before may be shared and is not written.
         """
-        positions = first[:, None] + self.offsets(count)
-        bounds = None
+        positions, bounds = first, None
+        row_req_indices = for_each_row(batch.req_indices, count)
+        if count > 1:
+            positions = (first[:, None] + self.offsets(count)).view(-1)
         if lowest is not None:
-            positions = torch.maximum(positions, lowest[:, None])
+            positions = torch.maximum(positions, for_each_row(lowest, count))
         elif batch.is_planned:
             bounds = CausalBounds(tuple(length + count for length in batch.host_lengths), count)
-        positions = positions.view(-1)
-        row_req_indices = batch.req_indices.repeat_interleave(count)
         lens, longest = (count,) * batch.size, batch.longest + count
         layout = self._layout(batch.req_indices, lens, positions + 1, longest, bounds=bounds)
         return Rows(row_req_indices, positions, self.pool_rows(row_req_indices, positions), layout)
@@ -271,3 +271,8 @@ class RequestTable:
             cu_seqlens_q=starts,
             causal_bounds=bounds,
         )
+
+
+def for_each_row(values: Tensor, count: int) -> Tensor:
+    """Repeat the value of each sequence [B] for its `count` rows: [B * count]."""
+    return values if count == 1 else values.repeat_interleave(count)

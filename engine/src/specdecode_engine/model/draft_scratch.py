@@ -5,6 +5,7 @@ from torch import Tensor
 
 from specdecode_engine.model.kv_cache import make_groups
 from specdecode_engine.model.layer_map import LayerMap
+from specdecode_kernels import LayerKV
 
 
 class DraftScratch:
@@ -23,11 +24,13 @@ class DraftScratch:
     ) -> None:
         # [layers, batch, rows, kv_heads, dim]
         self.groups = make_groups(layer_map, [(batch, rows)] * len(layer_map.shapes), dtype, device)
-        # [batch, rows, kv_heads, dim] of each layer
+        self.num_rows = rows  # of each request
+        # [batch, rows, kv_heads, dim] of each layer, and all of them [batch * rows, ...]
         self._layers = tuple(
             (self.groups[group].k[index], self.groups[group].v[index])
             for group, index in layer_map.places
         )
+        self.layers = tuple(LayerKV(k.flatten(0, 1), v.flatten(0, 1)) for k, v in self._layers)
         self._stores = tuple(spec.kv_owner == layer for layer, spec in enumerate(layer_map.layers))
         # [batch, 1, rows] bool, for query rows that see all there is
         self.all_shown = torch.ones((batch, 1, rows), dtype=torch.bool, device=device)

@@ -21,7 +21,14 @@ from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, is_parallel
 from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows, widened
+from specdecode_engine.model.layers import (
+    DecoderLayer,
+    Linear,
+    Norm,
+    map_by_layers,
+    rotary_rows,
+    widened,
+)
 from specdecode_engine.model.linears import Placement
 from specdecode_engine.model.rope import build_angles
 from specdecode_engine.model.weights import Weights
@@ -80,8 +87,7 @@ class Eagle1Head(DraftHead[Eagle1Config]):
         self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: KVView
     ) -> tuple[Tensor, Tensor]:
         x, rotary = self._pair(ids, hidden), rotary_rows(self.angles, positions)
-        for number, layer in enumerate(self.layers):
-            x = layer(x, rotary, number, kv)
+        x = map_by_layers(self.layers, x, rotary, 0, kv)
         return x, x
 
     def store_kv(self, ids: Tensor, hidden: Tensor, positions: Tensor, kv: PagedView) -> None:
@@ -190,9 +196,7 @@ class Eagle3Head(DraftHead[Eagle3Config]):
         residual = normed_hidden if self.config.norm_before_residual else hidden
         rotary = rotary_rows(self.angles, positions)
         first, *others = self.layers
-        output = first.finish(residual, first.attention(pair, rotary, 0, kv))
-        for number, layer in enumerate(others, start=1):
-            output = layer(output, rotary, number, kv)
+        output = map_by_layers(others, first(residual, rotary, 0, kv, read=pair), rotary, 1, kv)
         normed = self.norm(output)
         return normed, normed if self.config.norm_output else output
 

@@ -12,6 +12,7 @@ from specdecode_kernels import (
     AttentionMetadata,
     AttentionParams,
     Backend,
+    FusedKV,
     KvScale,
     LayerKV,
     TreeKV,
@@ -88,12 +89,10 @@ class KVCache:
         )
         self._stores = tuple(spec.kv_owner == layer for layer, spec in enumerate(layer_map.layers))
         self._layer_in_windows = tuple(self._in_windows[spec.group] for spec in layer_map.layers)
-        # Of layers that may be computed in one call, which have keys and values of their own; and
-        # whether their rows lie in window pages.
-        columns = zip(self._layers, self._layer_in_windows, self._stores, strict=True)
-        self.fusible = tuple(
-            (kv, in_windows) if stores and ops.fuse_layer is not None else None
-            for kv, in_windows, stores in columns
+        # Of layers that may be computed in one call, which have keys and values of their own.
+        self._fusible = tuple(
+            FusedKV(kv) if stores and ops.fuse_layer is not None else None
+            for kv, stores in zip(self._layers, self._stores, strict=True)
         )
 
     @property
@@ -119,6 +118,16 @@ class KVCache:
             return layout, layout
         table = replace(layout, page_table=self._windows.of_page[layout.page_table])
         return layout, table
+
+    def fusible_kvs(self, layers: range) -> list[FusedKV]:
+        """Return those of the first of `layers` that one call may compute, placed alike."""
+        kvs, in_windows = list[FusedKV](), self._layer_in_windows
+        for layer in layers:
+            kv = self._fusible[layer]
+            if kv is None or in_windows[layer] is not in_windows[layers.start]:
+                break
+            kvs.append(kv)
+        return kvs
 
     def in_windows(self, layer: int) -> bool:
         """Whether the rows of a layer lie in window pages."""

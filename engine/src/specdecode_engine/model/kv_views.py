@@ -1,6 +1,6 @@
 """How one forward sees keys and values: for every layer it writes its own rows, then attends."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,9 +12,12 @@ from specdecode_kernels import (
     DEFAULT_ATTENTION,
     AttentionMetadata,
     AttentionParams,
-    LayerKV,
+    FusedKV,
+    FusedRows,
     TreeKV,
 )
+
+FusibleRows = tuple[FusedRows, Items[FusedKV]]
 
 
 class KVView(Protocol):
@@ -72,17 +75,18 @@ class PagedView:
         tree_kv = TreeKV(self._by_node(k), self._by_node(v), self.ancestry)
         return self.pool.attend(layer, q, layout, tree_kv, params)
 
-    def own_rows(self, layer: int) -> tuple[LayerKV, Tensor, AttentionMetadata] | None:
-        """Return the cache of a layer, the rows to write, and what they see.
+    def fusible(self, layers: range) -> FusibleRows | None:
+        """Return how one call computes the first of `layers`, and as many after it as it can.
 
-        None where writing and attending is not all: for nodes of trees, layers without keys and
-        values of their own, and a cache whose backend does not fuse layers.
+        None where an op may do more: layers without keys and values of their own, and a cache whose
+        backend does not fuse layers.
         """
-        own = self.pool.fusible[layer]
-        if own is None or self.ancestry is not None:
+        kvs = self.pool.fusible_kvs(layers)
+        if not kvs:
             return None
-        kv, in_windows = own
-        return kv, *self._placed[in_windows]
+        slots, layout = self._placed[self.pool.in_windows(layers.start)]
+        nodes = None if self.ancestry is None else self.node_rows
+        return FusedRows(layout, slots, self.ancestry, nodes), kvs
 
     def store(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Write a layer's k and v [rows, heads, dim]."""
@@ -105,7 +109,7 @@ class BorrowedView:
     """
 
     pool: KVCache
-    owners: Sequence[int]  # of each layer, the one of the pool that it reads
+    owners: Items[int]  # of each layer, the one of the pool that it reads
     layout: AttentionMetadata
     _placed: tuple[AttentionMetadata, ...] = field(init=False)
 
@@ -153,3 +157,16 @@ class ScratchView:
         if mask is None:
             mask = self.scratch.all_shown[:batch, :, : k.shape[1]]
         return self.pool.attend(layer, q, self.layout, TreeKV(k, v, mask), params)
+
+    def fusible(self, layers: range) -> FusibleRows | None:
+        """As `PagedView.fusible`."""
+        pool, mask, scratch = self.pool, self.mask, self.scratch
+        kvs = pool.fusible_kvs(layers)
+        if not kvs or pool.in_windows(layers.start):
+            return None
+        batch, queries = len(self.layout.qo_lens), self.layout.qo_lens[0]
+        if mask is None:
+            mask = scratch.all_shown[:batch, :, : self.first + queries]
+        rows = FusedRows(self.layout, mask=mask, scratch_rows=scratch.num_rows, first=self.first)
+        kept = scratch.layers[layers.start : layers.start + len(kvs)]
+        return rows, [FusedKV(one.cache, own) for one, own in zip(kvs, kept, strict=True)]

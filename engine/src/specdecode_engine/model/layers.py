@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.kv_views import KVView, PagedView
+from specdecode_engine.model.kv_views import KVView, PagedView, ScratchView
 from specdecode_kernels import (
     DEFAULT_ATTENTION,
     AnyWeight,
@@ -28,7 +28,8 @@ def rotary_rows(angles: Tensor, positions: Tensor) -> RotaryRows:
     any angle will do for them.
     """
     rows = angles.index_select(1, positions.clamp(max=angles.shape[1] - 1))
-    return rows[0], rows[1]
+    cos, sin = rows.unbind()
+    return cos, sin
 
 
 def widened(logits: Tensor) -> Tensor:
@@ -184,15 +185,21 @@ class DecoderLayer:
     mlp_norm: Norm
     mlp: Callable[[Tensor], Tensor]  # maps [rows, hidden]: an `Mlp`, or one with experts
     output_norms: OutputNorms | None = None
-    fused: FusedLayer | None = None  # computes the layer in one call
+    fused: FusedLayer | None = None  # computes the layer in one call, with others after it
 
-    def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
-        """Map the residual stream [rows, hidden] to itself; x is left as it was."""
-        if self.fused is not None and isinstance(kv, PagedView):
-            own_rows = kv.own_rows(layer)
-            if own_rows and (mapped := self.fused(x, rotary, *own_rows)) is not None:
-                return mapped
-        return self.finish(x, self.attention(self._read(x), rotary, layer, kv))
+    def __call__(
+        self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView, read: Tensor | None = None
+    ) -> Tensor:
+        """Map the residual stream [rows, hidden] to itself; x is left as it was.
+
+        Args:
+            read: what attention reads [rows, inputs], if not x.
+        """
+        mapped, count = _map_fused((self,), x, rotary, layer, kv, read)
+        if count:
+            return mapped
+        read = self._read(x) if read is None else read
+        return self.finish(x, self.attention(read, rotary, layer, kv))
 
     def store_kv(self, x: Tensor, rotary: RotaryRows, layer: int, kv: PagedView) -> None:
         """Write the keys and values that a call would write."""
@@ -211,17 +218,55 @@ class DecoderLayer:
         return x + norms.mlp(self.mlp(normed))
 
 
+def map_by_layers(
+    layers: Sequence[DecoderLayer], x: Tensor, rotary: RotaryRows, first: int, kv: KVView
+) -> Tensor:
+    """Map the residual stream [rows, hidden] by layers from number `first` on, in few calls."""
+    done = 0
+    while done < len(layers):
+        x, count = _map_fused(layers[done:], x, rotary, first + done, kv)
+        if not count:
+            x, count = layers[done](x, rotary, first + done, kv), 1
+        done += count
+    return x
+
+
+def _map_fused(
+    layers: Sequence[DecoderLayer],
+    x: Tensor,
+    rotary: RotaryRows,
+    first: int,
+    kv: KVView,
+    read: Tensor | None = None,
+) -> tuple[Tensor, int]:
+    """Map by as many of the first layers as one call computes; return also how many these are."""
+    fused = list[FusedLayer]()
+    for layer in layers:
+        if layer.fused is None:
+            break
+        fused.append(layer.fused)
+    if not fused or not isinstance(kv, PagedView | ScratchView):
+        return x, 0
+    found = kv.fusible(range(first, first + len(fused)))
+    if found is None:
+        return x, 0
+    rows, kvs = found
+    leading, *following = fused[: len(kvs)]
+    mapped = leading(x, rotary, kvs, rows, following=following, read=read)
+    return (x, 0) if mapped is None else (mapped, len(kvs))
+
+
 def fused_layer(layer: DecoderLayer) -> DecoderLayer:
     """Let one call compute a layer of no more parts than a Llama has, if its backend can."""
-    attention, mlp, input_norm = layer.attention, layer.mlp, layer.input_norm
+    attention, mlp = layer.attention, layer.mlp
     fuse, qk_norm = attention.ops.fuse_layer, attention.qk_norm
-    if fuse is None or input_norm is None or layer.output_norms or not isinstance(mlp, Mlp):
+    if fuse is None or layer.output_norms or not isinstance(mlp, Mlp):
         return layer
     has_more = attention.gate_dim or attention.v_head_dim or attention.value_scale is not None
     if has_more or isinstance(qk_norm, QueryNorm):
         return layer
     parts = FusibleLayer(
-        input_norm=input_norm,
+        input_norm=layer.input_norm,
         qkv=attention.qkv,
         q_norm=None if qk_norm is None else qk_norm.q,
         k_norm=None if qk_norm is None else qk_norm.k,

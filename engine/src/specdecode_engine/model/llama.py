@@ -1,6 +1,7 @@
 """A Llama: token ids in, hidden states and logits out; the cache is the caller's."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -13,7 +14,14 @@ from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, Ll
 from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.language_model import LanguageModel, NeededRows
-from specdecode_engine.model.layers import DecoderLayer, Norm, RotaryRows, rotary_rows, widened
+from specdecode_engine.model.layers import (
+    DecoderLayer,
+    Norm,
+    RotaryRows,
+    map_by_layers,
+    rotary_rows,
+    widened,
+)
 from specdecode_engine.model.linears import Linears, MapKind, Placement
 from specdecode_engine.model.mtp_layout import without_modules
 from specdecode_engine.model.quantized.store import open_tensors
@@ -135,10 +143,12 @@ class Llama(LanguageModel):
     ) -> tuple[Tensor, Tensor | None]:
         x, rotary = self.embed(ids), self._rotary_by_layer(positions)
         collected: list[Tensor] = []
-        whole = self.layers if needed is None else self.layers[:-1]
-        for number, layer in enumerate(whole):
-            x = layer(x, rotary[number], number, kv)
-            if number in aux_spec.layers:
+        whole = len(self.layers) - (needed is not None)
+        for run in layer_runs(self.config.rope_indices[:whole], aux_spec.layers):
+            x = map_by_layers(
+                self.layers[run.start : run.stop], x, rotary[run.start], run.start, kv
+            )
+            if run[-1] in aux_spec.layers:
                 collected.append(x)
         if needed is not None:
             x = self._last_layer(x, rotary[-1], kv, needed)
@@ -152,8 +162,10 @@ class Llama(LanguageModel):
 
     def store_kv(self, ids: Tensor, positions: Tensor, kv: PagedView) -> None:
         x, rotary, last = self.embed(ids), self._rotary_by_layer(positions), len(self.layers) - 1
-        for number, layer in enumerate(self.layers[:last]):
-            x = layer(x, rotary[number], number, kv)
+        for run in layer_runs(self.config.rope_indices[:last], ()):
+            x = map_by_layers(
+                self.layers[run.start : run.stop], x, rotary[run.start], run.start, kv
+            )
         self.layers[last].store_kv(x, rotary[last], last, kv)
 
     def _last_layer(self, x: Tensor, rotary: RotaryRows, kv: KVView, needed: NeededRows) -> Tensor:
@@ -176,6 +188,17 @@ class Llama(LanguageModel):
         logits = widened(self.head(hidden))
         cap = self.config.logit_softcap
         return logits if cap is None else self.norm.ops.softcap(logits, cap)
+
+
+@cache
+def layer_runs(rope_indices: tuple[int, ...], ends: tuple[int, ...]) -> tuple[range, ...]:
+    """Split layers where angles change, and after each of `ends`."""
+    runs, start, last = list[range](), 0, len(rope_indices) - 1
+    for layer, rope in enumerate(rope_indices):
+        if layer == last or layer in ends or rope_indices[layer + 1] != rope:
+            runs.append(range(start, layer + 1))
+            start = layer + 1
+    return tuple(runs)
 
 
 def rounded_scale(scale: float | None, dtype: torch.dtype) -> float | None:

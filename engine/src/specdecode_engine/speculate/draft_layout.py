@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.decode_inputs import DecodeInputs
-from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Rows
+from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Rows, for_each_row
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.model.forward import DraftNetwork, ForwardInputs
 from specdecode_engine.model.language_model import LanguageModel
@@ -111,8 +111,8 @@ class DraftLayout:
         They are the same in all draft steps of a step.
         """
         if self._prefix is None or self._prefix[0] is not batch:
-            prefix = self._end(batch).repeat_interleave(rows)
-            positions = self.rotary.rows(batch.req_indices.repeat_interleave(rows), prefix)
+            prefix = for_each_row(self._end(batch), rows)
+            positions = self.rotary.rows(for_each_row(batch.req_indices, rows), prefix)
             self._prefix = (batch, positions, self.table.prefix_layout(batch, prefix, rows))
         return self._prefix[1:]
 

@@ -3,6 +3,7 @@
 import ctypes
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from specdecode_kernels.torch import kv_cache
 
 
 class _Metadata(ctypes.Structure):
-    """`struct metadata` of attend.c; `held` are the tensors that it points into."""
+    """`struct metadata` of attend.c; `held` is what it points into."""
 
     _fields_ = (
         ("pages", ctypes.c_void_p),
@@ -179,12 +180,13 @@ def _metadata_in_c(metadata: AttentionMetadata) -> _Metadata | None:
     pages, kv_lens = metadata.page_table, metadata.kv_lens
     if (pages.shape[1] > 1 and pages.stride(1) != 1) or not kv_lens.is_contiguous():
         return None
-    starts = torch.tensor((0, *metadata.qo_lens)).cumsum(0)
+    count = len(metadata.qo_lens)
+    starts = (ctypes.c_int64 * (count + 1))(*accumulate(metadata.qo_lens, initial=0))
     fields = _Metadata(
         pages.data_ptr(),
-        starts.data_ptr(),
+        ctypes.addressof(starts),
         kv_lens.data_ptr(),
-        len(metadata.qo_lens),
+        count,
         pages.stride(0),
         metadata.page_size,
         metadata.max_kv_len,

@@ -1,6 +1,7 @@
-"""Launcher of whole decoder layers: one call of C instead of one for each op."""
+"""Launcher of whole decoder layers: one call of C for as many as follow one another."""
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,8 +11,14 @@ from torch import Tensor
 from specdecode_kernels.backend import Backend
 from specdecode_kernels.cpu.attention import MetadataInC, fits, params_in_c
 from specdecode_kernels.cpu.library import Library, load_library
-from specdecode_kernels.layer_parts import FusedLayer, FusibleLayer, MapPart, NormPart
-from specdecode_kernels.metadata import AttentionMetadata, LayerKV
+from specdecode_kernels.layer_parts import (
+    FusedKV,
+    FusedLayer,
+    FusedRows,
+    FusibleLayer,
+    MapPart,
+    NormPart,
+)
 from specdecode_kernels.weights import PackedWeight
 
 
@@ -42,14 +49,24 @@ class _LayerInC(ctypes.Structure):
     )
 
 
+class _KvInC(ctypes.Structure):
+    """`struct fused_kv` of decoder_layer.c."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_void_p) for name in ("k_pool", "v_pool", "k_scratch", "v_scratch")
+    )
+
+
 class _RowsInC(ctypes.Structure):
-    """`struct rows` of decoder_layer.c."""
+    """`struct rows` of decoder_layer.c; `held` is what it points into."""
 
     _fields_ = (
-        *[(name, ctypes.c_void_p) for name in ("cos", "sin", "slots", "k_pool", "v_pool")],
-        ("metadata", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
+        *[(name, ctypes.c_void_p) for name in ("cos", "sin", "slots", "node_rows", "metadata")],
+        ("mask", ctypes.c_void_p),
+        *[(name, ctypes.c_int64) for name in ("mask_batch_stride", "mask_query_stride")],
+        *[(name, ctypes.c_int64) for name in ("outside", "count", "scratch_rows", "first")],
     )
+    held: tuple[object, ...]
 
 
 def with_fused_layers(backend: Backend, dtype: torch.dtype) -> Backend:
@@ -63,8 +80,7 @@ def _fuse_layer(library: Library, metadata: MetadataInC, parts: FusibleLayer) ->
     """Return a function that computes the layer, or None if C has not all of its parts."""
     maps = parts.qkv, parts.output, parts.gate_up, parts.down
     norms = parts.input_norm, parts.mlp_norm, parts.q_norm, parts.k_norm
-    has_one_width = parts.qkv.weight.shape[1] == parts.output.weight.shape[0]
-    if not has_one_width or not all(_takes_map(library, one) for one in maps):
+    if not all(_takes_map(library, one) for one in maps):
         return None
     if not all(one is None or _takes_norm(library, one) for one in norms):
         return None
@@ -89,43 +105,83 @@ class _CpuLayer:
             parts.is_gelu,
             ctypes.addressof(self._held[1]),
         )
-        self._address = ctypes.addressof(self._in_c)
-        (width, hidden), (_, inner) = parts.qkv.weight.shape, parts.down.weight.shape
-        q_width = parts.output.weight.shape[1]
-        self._work_columns = 3 * hidden + max(width, 2 * inner) + max(q_width, inner)
+        self.address = ctypes.addressof(self._in_c)
+        self.reads = parts.qkv.weight.shape[1]  # entries of a row
 
     def __call__(
         self,
         x: Tensor,
         rotary: tuple[Tensor, Tensor],
-        kv: LayerKV,
-        slot_mapping: Tensor,
-        metadata: AttentionMetadata,
+        kvs: Sequence[FusedKV],
+        rows: FusedRows,
+        *,
+        following: Sequence[FusedLayer] = (),
+        read: Tensor | None = None,
     ) -> Tensor | None:
         cos, sin = rotary
-        in_c = self._metadata.of(metadata)
-        if in_c is None or cos.dtype != torch.float32 or not fits(self._library, x, kv):
+        metadata = self._metadata.of(rows.metadata)
+        if metadata is None or cos.dtype != torch.float32 or not self._fits(x, kvs, read):
             return None
-        count, x, slot_mapping = x.shape[0], x.contiguous(), slot_mapping.contiguous()
-        cos, sin = cos.contiguous(), sin.contiguous()
-        out, work = torch.empty_like(x), x.new_empty(count * self._work_columns)
-        rows = _RowsInC(
-            cos.data_ptr(),
-            sin.data_ptr(),
-            slot_mapping.data_ptr(),
-            kv.k.data_ptr(),
-            kv.v.data_ptr(),
+        layers = [self]
+        for one in following:
+            assert isinstance(one, _CpuLayer)
+            assert one.reads == x.shape[1]
+            layers.append(one)
+        x, out = x.contiguous(), torch.empty_like(x)
+        read = None if read is None else read.contiguous()
+        in_c = _rows_in_c(cos.contiguous(), sin.contiguous(), rows, metadata)
+        self._library.decoder_layers(
+            (ctypes.c_void_p * len(layers))(*[one.address for one in layers]),
+            _kvs_in_c(kvs),
+            len(layers),
             ctypes.addressof(in_c),
-            count,
-        )
-        self._library.decoder_layer(
-            self._address,
-            ctypes.addressof(rows),
             x.data_ptr(),
+            None if read is None else read.data_ptr(),
             out.data_ptr(),
-            work.data_ptr(),
         )
         return out
+
+    def _fits(self, x: Tensor, kvs: Sequence[FusedKV], read: Tensor | None) -> bool:
+        """Whether C takes rows for caches; where nothing else is read, x must be as wide."""
+        read = x if read is None else read
+        if read.dtype != x.dtype or read.shape[1] != self.reads:
+            return False
+        cache, scratch = kvs[0]
+        return fits(self._library, x, cache) and (
+            scratch is None or fits(self._library, x, scratch)
+        )
+
+
+def _rows_in_c(cos: Tensor, sin: Tensor, rows: FusedRows, metadata: ctypes.Structure) -> _RowsInC:
+    """Convert rows; the result refers to their tensors."""
+    slots, nodes, mask = rows.slot_mapping, rows.node_rows, rows.mask
+    slots = None if slots is None else slots.contiguous()
+    nodes = None if nodes is None else nodes.contiguous()
+    if mask is not None and mask.stride(2) != 1:
+        mask = mask.contiguous()
+    fields = _RowsInC(
+        cos.data_ptr(),
+        sin.data_ptr(),
+        None if slots is None else slots.data_ptr(),
+        None if nodes is None else nodes.data_ptr(),
+        ctypes.addressof(metadata),
+        None if mask is None else mask.data_ptr(),
+        *((0, 0, 0) if mask is None else (*mask.stride()[:2], mask.shape[2])),
+        len(cos),
+        rows.scratch_rows,
+        rows.first,
+    )
+    fields.held = cos, sin, slots, nodes, mask, metadata
+    return fields
+
+
+def _kvs_in_c(kvs: Sequence[FusedKV]) -> ctypes.Array[_KvInC]:
+    fields = (_KvInC * len(kvs))()
+    for field, (cache, scratch) in zip(fields, kvs, strict=True):
+        field.k_pool, field.v_pool = cache.k.data_ptr(), cache.v.data_ptr()
+        if scratch is not None:
+            field.k_scratch, field.v_scratch = scratch.k.data_ptr(), scratch.v.data_ptr()
+    return fields
 
 
 def _takes_map(library: Library, part: MapPart) -> bool:

@@ -43,7 +43,7 @@ SOURCES = tuple(
     )
 )
 HEADERS = tuple(
-    _FOLDER / name for name in ("vectors.h", "formats.h", "tile.h", "linear.h", "tuning.h")
+    _FOLDER / f"{name}.h" for name in ("vectors", "formats", "tile", "linear", "tuning", "attend")
 )
 
 _ADDRESS, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
@@ -66,7 +66,7 @@ _LARGE: dict[str, list[type]] = {
     "pack_integers": [*[_ADDRESS] * 4],
     "linear": [*[_ADDRESS] * 3, _COUNT, _ADDRESS, _COUNT],
     "experts": [*[_ADDRESS] * 5, _COUNT, *[_ADDRESS] * 7],
-    "decoder_layer": [_ADDRESS] * 5,
+    "decoder_layers": [_ADDRESS, _ADDRESS, _COUNT, *[_ADDRESS] * 4],
     "attend": [*[_ADDRESS] * 3, _COUNT, *[_ADDRESS] * 3, *[_COUNT] * 4, _ADDRESS],
 }
 SIGNATURES = {**_SMALL, **_LARGE, **_OF_TUNING}
@@ -91,7 +91,7 @@ class Library:
     linear: Callable[..., None]
     experts: Callable[..., None]
     attend: Callable[..., None]
-    decoder_layer: Callable[..., None]
+    decoder_layers: Callable[..., None]
     set_tuning: Callable[..., None]
     release_pages: Callable[..., None]
     evict: Callable[..., None]
