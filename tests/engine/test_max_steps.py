@@ -7,7 +7,7 @@ import pytest
 
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.adaptive.policy import Feedback, Reason, StaticPolicy
+from specdecode_engine.adaptive.policy import Decision, Feedback, Reason, StaticPolicy
 from specdecode_engine.batch.request import Output, Request, SamplingParams
 from specdecode_engine.engine import EngineCore
 
@@ -82,12 +82,20 @@ def test_without_a_candidate_that_small_the_smallest_drafts_in_vain(checkpoints)
     assert {output.accepted for output in answers} == {0}
 
 
+class Deepest(StaticPolicy):
+    """Chooses the same draft steps as an adaptive policy may."""
+
+    def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
+        return super().decide(batch_size, kv_tokens)._replace(reason=Reason.KEEP)
+
+
 @pytest.mark.parametrize("max_tokens", [1, 2, 3, 4, 6, 9, 17])
 def test_the_last_tokens_of_an_answer_are_drafted_no_deeper_than_it_is_long(
     checkpoints, max_tokens
 ):
     table = {"1": {"candidate_steps": [0, 1, 2, 3]}}
     core = own_draft(checkpoints, policy="static", table=table)
+    core.scheduler.policy = Deepest(3, core.scheduler.policy.table)
     sampling = SamplingParams(seed=5, max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
     asked = replace(request("r", None), sampling=sampling)
     wanted = tokens(run(build_poisoned(boot(checkpoints.target)), asked)["r"])

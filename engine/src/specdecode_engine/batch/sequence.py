@@ -85,10 +85,10 @@ class Sequence:
         tokens = [*request.prompt_ids, *request.output_ids]
         return cls(request, tokens, limit, request.ending_ids(eos_token_ids))
 
-    def is_limited(self, num_steps: int) -> bool:
-        """Whether the request allows fewer draft steps than `num_steps`."""
+    def allowed_steps(self, num_steps: int) -> int:
+        """Return how many of `num_steps` draft steps the request allows."""
         limit = self.request.max_steps
-        return limit is not None and limit < num_steps
+        return num_steps if limit is None or limit > num_steps else limit
 
     def useful_steps(self, num_steps: int) -> int:
         """Return how many of `num_steps` draft tokens can be part of the output.
@@ -96,8 +96,7 @@ class Sequence:
         No more than the request allows, nor than it lacks before the bonus token, its last one.
         """
         room = self.total_limit - len(self.tokens) - self.in_flight_steps - 1
-        limit = self.request.max_steps
-        return min(num_steps, room if limit is None or room < limit else limit)
+        return min(self.allowed_steps(num_steps), room)
 
     @property
     def output_tokens(self) -> int:

@@ -158,7 +158,8 @@ class Scheduler:
         """Let the policy choose, and draft no deeper than is useful to any request of the batch.
 
         Where the range has no candidate as small as the limit, its smallest one drafts more; the
-        excess is not accepted.
+        excess is not accepted. Static draft steps may have CUDA graphs where fewer have none, so
+        the end of an answer does not change them.
         """
         health = self.draft_health
         if health is not None and health.is_unfit:
@@ -170,10 +171,11 @@ class Scheduler:
         if chunks:
             prefill_s = self.prefill_pace.added_s(sum(one.end - one.start for one in chunks))
         decision = self.draft_rest.decide(self.policy, len(decoding), kv_tokens, prefill_s)
-        chosen = decision.num_steps
-        if any(sequence.useful_steps(chosen) == chosen for sequence in decoding):
+        chosen, is_static = decision.num_steps, decision.reason is Reason.STATIC
+        limit = Sequence.allowed_steps if is_static else Sequence.useful_steps
+        if any(limit(sequence, chosen) == chosen for sequence in decoding):
             return decision
-        most = max(sequence.useful_steps(chosen) for sequence in decoding)
+        most = max(limit(sequence, chosen) for sequence in decoding)
         num_steps = self.policy.table.range_of(decision.range_start).nearest(most)
         if num_steps >= chosen:
             return decision

@@ -95,10 +95,9 @@ def _stage_limits(
     sequences: tuple[Sequence, ...], shape: DraftShape, staging: StagingBuffer
 ) -> Tensor | None:
     most = shape.num_steps
-    if shape.topk == 1 or not any(one.is_limited(most) for one in sequences):
+    if shape.topk == 1 or all(one.allowed_steps(most) == most for one in sequences):
         return None
-    limits = [one.request.max_steps for one in sequences]
-    return staging.put([most if limit is None else limit for limit in limits])
+    return staging.put([one.allowed_steps(most) for one in sequences])
 
 
 def _draft(

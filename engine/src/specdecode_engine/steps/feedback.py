@@ -66,6 +66,6 @@ def _split_by_depth(
             continue
         if 0 < depth < num_steps:
             partial.append((len(result.token_ids[place]) - 1, depth))
-        elif depth == num_steps and not sequence.is_limited(num_steps):
+        elif depth == num_steps and sequence.allowed_steps(num_steps) == num_steps:
             accepted.append(len(result.token_ids[place]) - 1)
     return accepted
