@@ -55,6 +55,9 @@ class ScriptedDrafter:
     def skip(self, req_indices: Items[int]) -> None:
         """Nothing is kept."""
 
+    def clear(self, req_index: int, start: int, end: int) -> None:
+        """There are no rows."""
+
     def keep_up(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> bool:
         return True
 

@@ -1,8 +1,10 @@
 """Drafts of whole engines after a long stay at 0 draft steps, whose later steps kept nothing."""
 
 from collections.abc import Sequence as Items
+from dataclasses import replace
 
 import pytest
+import torch
 
 from detection.served import EXAMPLES, example_requests, served_boot
 from drafts_zoo.drafting import Drafted, record_drafts
@@ -48,7 +50,7 @@ def run(
             texts[output.request_id] += output.token_ids
             lengths += [1 + output.accepted] if output.drafted else []
         core.scheduler.check()
-    return texts, sum(lengths) / len(lengths)
+    return texts, sum(lengths) / max(len(lengths), 1)
 
 
 @pytest.mark.parametrize("algorithm", sorted(DRAFTS))
@@ -99,3 +101,59 @@ def test_a_trained_draft_has_its_acceptance_in_a_probe_after_a_gap(
             lengths.setdefault(rest, []).append(length)
     found, whole = map(sum, lengths.values())
     assert found > 0.9 * whole
+
+
+def next_turns(requests: Items[Request], texts: dict[str, list[int]]) -> list[Request]:
+    """Continue each conversation: its prompt and answer, then the prompt of another one."""
+    shifted = [*requests[1:], requests[0]]
+    return [
+        replace(one, prompt_ids=(*one.prompt_ids, *texts[one.request_id], *other.prompt_ids))
+        for one, other in zip(requests, shifted, strict=True)
+    ]
+
+
+def unwritten_rows_of_cached_pages(core: EngineCore) -> int:
+    """Count the rows of the draft that are as the test has poisoned them, over all layers."""
+    pool = getattr(core.context.drafter, "_pool", None)
+    pages = torch.tensor(sorted(core.scheduler.cache.check()))
+    slots = (pages[:, None] * core.context.pool.page_size + torch.arange(4)).flatten()
+    groups = [] if pool is None else pool.groups
+    parts = [part[:, slots].flatten(2) for group in groups for part in (group.k, group.v)]
+    return sum(int(part.isnan().any(dim=2).sum()) for part in parts)
+
+
+@pytest.mark.parametrize("algorithm", sorted(DRAFTS))
+def test_what_was_decoded_without_drafts_is_reused(
+    checkpoints: Checkpoints, algorithm: str
+) -> None:
+    document = boot_of(checkpoints, algorithm, 1)
+    document["speculation"] |= {"policy": "static", "table": TABLE}
+    document["memory"] = {"page_size": 4}
+    core = build_poisoned(EngineBoot.model_validate(document))
+    plain = build_poisoned(EngineBoot.model_validate(boot_of(checkpoints, "NONE", 1)))
+    first = requests_of(checkpoints.vocab, 2, KEPT_ROWS + GAP)
+    texts, _ = run(core, first, 10**6)
+    assert not unwritten_rows_of_cached_pages(core)
+    asked = next_turns(first, texts)
+    hits = core.scheduler.cache.hit_tokens
+    found, _ = run(core, asked, 0)
+    known = sum(len(one.prompt_ids) + len(texts[one.request_id]) for one in first)
+    assert core.scheduler.cache.hit_tokens - hits > known - len(first) * 2 * 4
+    assert found == run(plain, asked, 10**6)[0]
+
+
+@pytest.mark.parametrize(("algorithm", "draft"), [("EAGLE3", "eagle3"), ("DFLASH", "dflash")])
+def test_a_trained_draft_has_its_acceptance_in_the_next_turn(algorithm: str, draft: str) -> None:
+    """Though its rows of the answer before are zero."""
+    speculation = {"draft_path": str(EXAMPLES / draft), "policy": "static", "table": TABLE}
+    document = {**served_boot(), "speculation": {"algorithm": algorithm, **speculation}}
+    core = build_core(EngineBoot.model_validate(document))
+    first = example_requests(8, max_tokens=KEPT_ROWS + GAP)
+    texts, _ = run(core, first, 10**6)
+    asked = next_turns(first, texts)
+    hits = core.scheduler.cache.hit_tokens
+    _, after_gap = run(core, asked, 0)
+    assert core.scheduler.cache.hit_tokens > hits
+    core.scheduler.forget_draft_kv()  # no cached prefix is found
+    _, whole = run(core, asked, 0)
+    assert after_gap > 0.9 * whole

@@ -15,6 +15,7 @@ from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters
 from specdecode_engine.stats.per_table import PerTableStats
 from specdecode_engine.stats.snapshot import CoreSnapshot, take_snapshot
+from specdecode_engine.speculate.draft_state import KEPT_ROWS
 from specdecode_engine.steps.draft_sources import learn_sources
 from specdecode_engine.steps.feedback import make_feedback
 from specdecode_engine.steps.first_position import count_first_position
@@ -362,6 +363,20 @@ class EngineCore:
         elif draft_is_current and drafter.is_complete(req_index):
             sequence.reusable = before - 1 + drafter.bonus_rows
 
+    def _close_gap(self, sequence: Sequence) -> None:
+        """Let others use what a request decoded without draft steps, if the draft lacks much of it.
+
+        The draft's rows are zero there. A draft has its acceptance back after a few tens of rows,
+        which the prompt of the next turn has; computing the answer again would cost more.
+        """
+        drafter, req_index = self.context.drafter, sequence.req_index
+        if drafter is None or req_index is None or sequence.is_prefilling:
+            return
+        start, end = sequence.reusable, sequence.computed - self.scheduler.cache.lookahead
+        if end - start > KEPT_ROWS:
+            drafter.clear(req_index, start, end)
+            sequence.reusable = end
+
     def _follow_grammar(self, sequence: Sequence, kept: tuple[int, ...]) -> str | None:
         """Advance the sequence's grammar; return what went wrong with it."""
         assert sequence.req_index is not None
@@ -382,6 +397,7 @@ class EngineCore:
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         req_index = sequence.req_index
+        self._close_gap(sequence)
         self.scheduler.finish(sequence, reason)
         if req_index is not None:
             self.context.sampler.close(req_index)

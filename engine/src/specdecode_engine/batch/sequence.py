@@ -50,8 +50,9 @@ class Sequence:
     has no KV. Steps that were launched but whose result the host has not seen may have added up to
     `in_flight_tokens` more tokens, and at least one each.
 
-    `reusable` counts the leading tokens whose rows are right in target and draft, so that another
-    sequence may use them. It is less than `computed` while the draft lacks rows.
+    `reusable` counts the leading tokens whose rows are right in the target and, right or zero, in
+    the draft, so that another sequence may use them. It is less than `computed` while the draft
+    lacks rows.
 
     `prompt_logprobs`, if requested, are those that the host has, from the prompt's second token on.
     They are kept across preemption, so that none is returned twice.

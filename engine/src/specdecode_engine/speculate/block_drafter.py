@@ -169,6 +169,9 @@ class BlockDrafter:
     def skip(self, req_indices: Items[int]) -> None:
         self._progress.skip(req_indices)
 
+    def clear(self, req_index: int, start: int, end: int) -> None:
+        self._pool.clear(self._table.span_pool_rows((req_index, start, end)))
+
     def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         pending = self._pending.catch_up(batch, batch.host_lengths)
         uses_graphs = self._graphs.uses_graphs

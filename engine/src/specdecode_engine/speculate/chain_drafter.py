@@ -171,6 +171,9 @@ class ChainDrafter:
         for progress in self._progress:
             progress.skip(req_indices)
 
+    def clear(self, req_index: int, start: int, end: int) -> None:
+        self._pool.clear(self._table.span_pool_rows((req_index, start, end)))
+
     def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         steps = shape.num_steps
         missing = self._catch_up(batch, steps)

@@ -61,6 +61,10 @@ class Drafter(Protocol):
         """
         ...
 
+    def clear(self, req_index: int, start: int, end: int) -> None:
+        """Make rows [start, end) of a request zero: attending to them costs acceptance only."""
+        ...
+
     def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         """Draft after each bonus token, in ids of the target; `shape.num_steps` >= 1."""
         ...

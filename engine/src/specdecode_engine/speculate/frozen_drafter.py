@@ -126,6 +126,9 @@ class FrozenDrafter:
     def skip(self, req_indices: Items[int]) -> None:
         self._lost.update(req_indices)
 
+    def clear(self, req_index: int, start: int, end: int) -> None:
+        """There are no rows."""
+
     def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         for req_index in self._lost.intersection(batch.host_req_indices):
             self._layout.ring.clear(req_index)

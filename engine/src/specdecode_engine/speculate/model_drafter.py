@@ -85,6 +85,9 @@ class ModelDrafter:
     def skip(self, req_indices: Items[int]) -> None:
         self._progress.skip(req_indices)
 
+    def clear(self, req_index: int, start: int, end: int) -> None:
+        self._pool.clear(self._table.span_pool_rows((req_index, start, end)))
+
     def draft(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> Draft:
         outputs = self._catch_up(batch)
         draft_step = RecurrentStep(self._graphs, outputs.hidden)
