@@ -4,9 +4,9 @@ Only full pages of committed tokens are kept, and a page that is kept is never w
 sequence that reuses a prefix starts computing at the page boundary after it, in its own pages.
 
 Target and draft share page numbers, so a page is only right for a sequence if its draft rows are
-too, or zero. Draft row i of the EAGLE family is computed from token i + 1; the last row of a page therefore
-depends on the first token of the next one. So with `lookahead` 1 a page is keyed by its own tokens
-and the one after them: a match then never ends in a row that was computed for another
+too, or zero. Draft row i of the EAGLE family is computed from token i + 1; the last row of a page
+therefore depends on the first token of the next one. So with `lookahead` 1 a page is keyed by its
+own tokens and the one after them: a match then never ends in a row that was computed for another
 continuation, and no row of a shared page has to be computed again. It costs a page per different
 continuation right at its end. Drafts that read token i alone, and none at all, have `lookahead` 0.
 
