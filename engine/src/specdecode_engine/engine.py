@@ -12,10 +12,10 @@ from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, rows_within_limits
 from specdecode_engine.schedule.scheduler import Scheduler
+from specdecode_engine.speculate.draft_state import KEPT_ROWS
 from specdecode_engine.stats.counters import Counters
 from specdecode_engine.stats.per_table import PerTableStats
 from specdecode_engine.stats.snapshot import CoreSnapshot, take_snapshot
-from specdecode_engine.speculate.draft_state import KEPT_ROWS
 from specdecode_engine.steps.draft_sources import learn_sources
 from specdecode_engine.steps.feedback import make_feedback
 from specdecode_engine.steps.first_position import count_first_position
