@@ -12,7 +12,6 @@ from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, rows_within_limits
 from specdecode_engine.schedule.scheduler import Scheduler
-from specdecode_engine.speculate.draft_state import KEPT_ROWS
 from specdecode_engine.stats.counters import Counters
 from specdecode_engine.stats.per_table import PerTableStats
 from specdecode_engine.stats.snapshot import CoreSnapshot, take_snapshot
@@ -22,7 +21,7 @@ from specdecode_engine.steps.first_position import count_first_position
 from specdecode_engine.steps.in_flight import InFlightStep, StepResult
 from specdecode_engine.steps.launch import Launcher
 from specdecode_engine.steps.model_context import ModelContext
-from specdecode_engine.steps.open_requests import open_requests
+from specdecode_engine.steps.open_requests import close_request, open_requests
 from specdecode_engine.steps.out_of_memory import is_out_of_memory, release_cached_memory
 from specdecode_engine.steps.timing import Stopwatch
 
@@ -363,20 +362,6 @@ class EngineCore:
         elif draft_is_current and drafter.is_complete(req_index):
             sequence.reusable = before - 1 + drafter.bonus_rows
 
-    def _close_gap(self, sequence: Sequence) -> None:
-        """Let others use what a request decoded without draft steps, if the draft lacks much of it.
-
-        The draft's rows are zero there. A draft has its acceptance back after a few tens of rows,
-        which the prompt of the next turn has; computing the answer again would cost more.
-        """
-        drafter, req_index = self.context.drafter, sequence.req_index
-        if drafter is None or req_index is None or sequence.is_prefilling:
-            return
-        start, end = sequence.reusable, sequence.computed - self.scheduler.cache.lookahead
-        if end - start > KEPT_ROWS:
-            drafter.clear(req_index, start, end)
-            sequence.reusable = end
-
     def _follow_grammar(self, sequence: Sequence, kept: tuple[int, ...]) -> str | None:
         """Advance the sequence's grammar; return what went wrong with it."""
         assert sequence.req_index is not None
@@ -396,9 +381,7 @@ class EngineCore:
         )
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        req_index = sequence.req_index
-        self._close_gap(sequence)
+        if sequence.req_index is not None:
+            close_request(self.context, sequence, self.scheduler.cache.lookahead)
         self.scheduler.finish(sequence, reason)
-        if req_index is not None:
-            self.context.sampler.close(req_index)
         del self._sequences[sequence.request.request_id]

@@ -177,9 +177,8 @@ class Scheduler:
             return decision
         most = max(limit(sequence, chosen) for sequence in decoding)
         num_steps = self.policy.table.range_of(decision.range_start).nearest(most)
-        if num_steps >= chosen:
-            return decision
-        return decision._replace(num_steps=num_steps, reason=Reason.LIMIT)
+        is_less = num_steps < chosen
+        return decision._replace(num_steps=num_steps, reason=Reason.LIMIT) if is_less else decision
 
     def _feeds_draft(self, decision: Decision) -> bool:
         """Whether a step keeps what the draft reads: while that is unfit, only for probes."""

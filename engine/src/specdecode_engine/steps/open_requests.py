@@ -1,9 +1,10 @@
-"""Brings the device tables up to date with what the scheduler handed out for a step."""
+"""Brings the device up to date with requests that start, grow and end."""
 
 import time
 
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.schedule.scheduler import Scheduler
+from specdecode_engine.speculate.draft_state import KEPT_ROWS
 from specdecode_engine.steps.model_context import ModelContext
 
 
@@ -33,3 +34,23 @@ def _open_request(context: ModelContext, sequence: Sequence) -> None:
     context.sampler.open(req_index, request.sampling, prompt, output, *rules)
     if context.drafter is not None:
         context.drafter.open(req_index, sequence.matched, sequence.total_limit)
+
+
+def close_request(context: ModelContext, sequence: Sequence, lookahead: int) -> None:
+    """Close a request that ends, and make zero what the draft lacks, if that is much.
+
+    Others may then use what was decoded without draft steps. A draft has its acceptance back after
+    a few tens of rows, which the prompt of the next turn has; to compute the answer again would
+    cost more.
+
+    Args:
+        lookahead: of the prefix cache.
+    """
+    assert sequence.req_index is not None
+    context.sampler.close(sequence.req_index)
+    if context.drafter is None or sequence.is_prefilling:
+        return
+    start, end = sequence.reusable, sequence.computed - lookahead
+    if end - start > KEPT_ROWS:
+        context.drafter.clear(sequence.req_index, start, end)
+        sequence.reusable = end
