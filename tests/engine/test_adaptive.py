@@ -21,7 +21,8 @@ def make_core(checkpoints, speculation: dict[str, object], **sections: object) -
         "model": {"path": str(checkpoints.target), "dtype": "float32", "context_length": 160},
         "speculation": speculation,
         "memory": {"page_size": 4, "prefix_cache": False},
-        "scheduling": {"max_running_requests": MOST, **sections},
+        # However long steps take, a burst is admitted at once.
+        "scheduling": {"max_running_requests": MOST, "prefill_delay_steps": 0, **sections},
         "device": "cpu",
         "threads": 1,
     }
