@@ -49,7 +49,7 @@ def _core() -> EngineCore:
         "model": {"path": str(EXAMPLES / "target")},
         "speculation": speculation,
         "scheduling": {"max_running_requests": max(BATCHES), "chunked_prefill_tokens": 4096},
-        "memory": {"kv_cache_bytes": 2**30},
+        "memory": {"kv_cache_bytes": 2**31},
         "device": "cpu",
         "threads": 1,
     }
