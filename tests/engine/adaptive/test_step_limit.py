@@ -145,6 +145,22 @@ def test_prompts_in_a_step_take_their_time_from_the_draft_of_that_step_alone() -
     assert depth.decide(4, 0).num_steps == 7
 
 
+def test_prompts_that_take_longer_than_expected_get_less_room() -> None:
+    max_step_s = 2.0 * dense_s(4, 0)
+    depth, draw = limited(dense_s, max_step_s), random.Random(5)
+    first_room_s, too_long = depth.prefill_room_s(4, 0), list[bool]()
+    for number in range(4000):
+        prefill_s = depth.prefill_room_s(4, 0) if number % 4 == 0 else 0.0
+        decision = depth.decide(4, 0, prefill_s)
+        seconds = dense_s(4, decision.num_steps) + 1.4 * prefill_s
+        gap_s = seconds * draw.lognormvariate(0.0, 0.03)
+        depth.observe(Feedback(decision, 4, 0, (), gap_s, not prefill_s, gap_s=gap_s))
+        too_long += [gap_s > max_step_s] if prefill_s else []
+    assert depth.prefill_room_s(4, 0) < 0.8 * first_room_s
+    assert sum(too_long) / len(too_long) < 0.03
+    assert sum(too_long[len(too_long) // 2 :]) / (len(too_long) / 2) < 0.015
+
+
 def test_the_limit_is_exchanged_while_running() -> None:
     rounds = Rounds(limited(dense_s, math.inf), dense_s)
     assert rounds.run(400, 4, 0.9)[-1] == 7

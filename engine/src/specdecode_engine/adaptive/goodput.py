@@ -87,6 +87,8 @@ class GoodputPolicy:
     ) -> None:
         self.cost = cost
         self.limit = StepLimit()
+        self._prompt_limit = StepLimit()  # of steps that chunks of prompts share: less is known
+        self._prefill_s: dict[int, float] = {}  # expected of these, by sequence number
         self.routing = routing or MarginRouting()
         self._num_steps = num_steps
         self._sequence = 0
@@ -123,10 +125,11 @@ class GoodputPolicy:
         fastest_s = self.cost.seconds(batch_size, fastest, kv_tokens)
         if fastest_s > self.limit.max_step_s:
             return math.inf
-        return max(self.limit.expected_s - fastest_s, 0.0)
+        return max(self._prompt_limit.expected_s - fastest_s, 0.0)
 
     def observe(self, feedback: Feedback) -> None:
         decision = feedback.decision
+        prefill_s = self._prefill_s.pop(decision.sequence, 0.0)
         control = self._controls.get(decision.range_start)
         if control is None or not self._first_valid <= decision.sequence <= self._sequence:
             return
@@ -138,7 +141,7 @@ class GoodputPolicy:
             if feedback.has_cost():
                 control.exploration.earn(feedback.seconds, saved_share=0.0)
         else:
-            self._account(control, feedback, self._learn_cost(feedback))
+            self._account(control, feedback, self._learn_cost(feedback, prefill_s))
         self._missed = 0 if decision.num_steps else min(self._missed + 1, MAX_MISSED_STEPS)
         self._last_num_steps = decision.num_steps
 
@@ -147,6 +150,8 @@ class GoodputPolicy:
         before = self._controls
         self.table = table
         self.limit.set(table.max_step_s)
+        self._prompt_limit.set(table.max_step_s)
+        self._prefill_s.clear()
         self._first_valid = self._sequence + 1  # of the first decision in this table
         self._most_steps = max(table.candidates()[-1], 1)
         self._acceptance.resize(self._most_steps)
@@ -198,7 +203,10 @@ class GoodputPolicy:
         if not self.cost.is_measured:
             return control.entry.candidate_steps[0], Reason.START
         num_steps, size = choice[0], control.batch_size
-        limit_s, catching_up_s = self.limit.expected_s - prefill_s, 0.0
+        limit_s, catching_up_s = self.limit.expected_s, 0.0
+        if prefill_s:
+            self._prefill_s[self._sequence] = prefill_s
+            limit_s = self._prompt_limit.expected_s - prefill_s
         is_unbounded = self.limit.takes_catching_up(self._sequence)
         if self._missed and not is_unbounded:
             catching_up_s = control.exploration.catching_up_s(size * self._missed)
@@ -274,7 +282,7 @@ class GoodputPolicy:
         rates = [tokens[steps] / time for steps, time in zip(candidates, seconds, strict=True)]
         return Estimates(candidates, rates, seconds)
 
-    def _learn_cost(self, feedback: Feedback) -> float:
+    def _learn_cost(self, feedback: Feedback, prefill_s: float) -> float:
         """Refine the cost and return the step's time.
 
         The first draft after steps without one catches up: its time does not predict other steps.
@@ -282,7 +290,10 @@ class GoodputPolicy:
         """
         steps, size, kv = feedback.decision.num_steps, feedback.batch_size, feedback.kv_tokens
         if not feedback.has_cost():
-            return self.cost.seconds(size, steps, kv)
+            expected_s = self.cost.seconds(size, steps, kv)
+            if prefill_s:
+                self._prompt_limit.observe(expected_s + prefill_s, feedback.gap_s)
+            return expected_s
         if not (steps and self._missed):
             if self.limit.max_step_s < math.inf and self.cost.is_measured:
                 self.limit.observe(self.cost.seconds(size, steps, kv), feedback.gap_s)
