@@ -36,9 +36,9 @@ def find_other_state(form: DraftFormat, files: DraftFiles, seed: int) -> str | N
     assert drafter is not None
 
     def is_complete(sequence: Sequence) -> bool:
-        """Whether every row is, or can still be, computed."""
+        """Whether every row is, or can still be, computed, and the latest step kept its own."""
         assert sequence.req_index is not None
-        return drafter.is_complete(sequence.req_index)
+        return core.scheduler.draft_rest.keeps and drafter.is_complete(sequence.req_index)
 
     def difference(sequence: Sequence) -> str | None:
         expected = state_after_prefill(form, fresh, sequence.tokens[:-1])

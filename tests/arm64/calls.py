@@ -136,7 +136,7 @@ def experts(
     written = [
         of.span(out, rows * width, is_written=True),
         of.span(scratch, pairs * (width + 2 * inner), is_written=True),
-        _INDICES.span(order, 2 * count + 1 + 2 * pairs, is_written=True),
+        _INDICES.span(order, count + 1 + 5 * pairs, is_written=True),
     ]
     given = [of.rows(x, rows, stride, width), *(_FLOATS.span(at, pairs) for at in (ids, factors))]
     settings = [_INDICES.span(sizes, 6), _FLOATS.span(gate, 2)]
