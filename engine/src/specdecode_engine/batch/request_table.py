@@ -247,11 +247,9 @@ class RequestTable:
     def span_pool_rows(self, span: Span) -> Tensor:
         """Return the rows of the pool that hold the positions of a span."""
         req_index, start, end = span
-        positions = torch.arange(start, end, device=self.device)
-        pages = self.pages[req_index].index_select(0, positions // self.page_size)
-        return pages * self.page_size + positions % self.page_size
+        return self.pool_rows(req_index, torch.arange(start, end, device=self.device))
 
-    def pool_rows(self, req_indices: Tensor, positions: Tensor) -> Tensor:
+    def pool_rows(self, req_indices: Tensor | int, positions: Tensor) -> Tensor:
         """Return the rows of the pool that hold `positions` of `req_indices`, elementwise."""
         pages = self.pages[req_indices, positions // self.page_size]
         return pages * self.page_size + positions % self.page_size

@@ -142,14 +142,8 @@ class Llama(LanguageModel):
         needed: NeededRows | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         x, rotary = self.embed(ids), self._rotary_by_layer(positions)
-        collected: list[Tensor] = []
         whole = len(self.layers) - (needed is not None)
-        for run in layer_runs(self.config.rope_indices[:whole], aux_spec.layers):
-            x = map_by_layers(
-                self.layers[run.start : run.stop], x, rotary[run.start], run.start, kv
-            )
-            if run[-1] in aux_spec.layers:
-                collected.append(x)
+        x, collected = self._map_first(whole, x, rotary, kv, aux_spec.layers)
         if needed is not None:
             x = self._last_layer(x, rotary[-1], kv, needed)
         if len(collected) != len(aux_spec.layers):
@@ -162,11 +156,20 @@ class Llama(LanguageModel):
 
     def store_kv(self, ids: Tensor, positions: Tensor, kv: PagedView) -> None:
         x, rotary, last = self.embed(ids), self._rotary_by_layer(positions), len(self.layers) - 1
-        for run in layer_runs(self.config.rope_indices[:last], ()):
-            x = map_by_layers(
-                self.layers[run.start : run.stop], x, rotary[run.start], run.start, kv
-            )
+        x, _ = self._map_first(last, x, rotary, kv, ends=())
         self.layers[last].store_kv(x, rotary[last], last, kv)
+
+    def _map_first(
+        self, count: int, x: Tensor, rotary: list[RotaryRows], kv: KVView, ends: tuple[int, ...]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Map the residual stream by the first `count` layers; return also what `ends` give."""
+        collected: list[Tensor] = []
+        for run in layer_runs(self.config.rope_indices[:count], ends):
+            layers = self.layers[run.start : run.stop]
+            x = map_by_layers(layers, x, rotary[run.start], run.start, kv)
+            if run[-1] in ends:
+                collected.append(x)
+        return x, collected
 
     def _last_layer(self, x: Tensor, rotary: RotaryRows, kv: KVView, needed: NeededRows) -> Tensor:
         """Map the residual stream [rows, hidden] to that of the needed rows [n, hidden]."""

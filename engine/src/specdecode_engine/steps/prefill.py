@@ -154,11 +154,10 @@ def _run_target(
     """
     ids = context.table.tokens_at(rows.req_indices, rows.positions)
     positions = context.rotary.rows(rows.req_indices, rows.positions)
-    wanted = torch.arange(len(ids), len(ids), device=ids.device)
     if nodes is not None:
-        wanted = torch.arange(len(ids), len(ids) + len(nodes.ids), device=ids.device)
         ids = torch.cat([ids, nodes.ids])
         positions = torch.cat([positions, nodes.positions])
+    wanted = torch.arange(len(rows.positions), len(ids), device=ids.device)
     if prompts.ending is not None:
         wanted = torch.cat([prompts.ending.rows, wanted])
     view = _view(context.pool, rows, nodes)

@@ -56,9 +56,8 @@ class NgramProposer:
         if missing:
             text.append(missing)
         # The token after the draft is the target's own.
-        depth = min(shape.num_steps, sequence.total_limit - num_tokens - len(new) - 1)
-        if sequence.request.max_steps is not None:
-            depth = min(depth, sequence.request.max_steps)
+        room = sequence.total_limit - num_tokens - len(new) - 1
+        depth = min(sequence.allowed_steps(shape.num_steps), room)
         if depth < 1:
             return NOTHING
         return text.draft(DraftLimits(shape.num_tokens - 1, depth, shape.topk))
