@@ -195,10 +195,8 @@ def check(
         angles = batch.positions[:, None] * torch.linspace(0.1, 1, DIM // 2)
         rotary = angles.cos(), angles.sin()
         counts.clear()
-        output, first = x, 0
-        if read is not None:
-            output, first = each[0](x, rotary, 0, batch.view, read=read[: len(x)]), 1
-        output = map_by_layers(each[first:], output, rotary, first, batch.view)
+        own_read = None if read is None else read[: len(x)]
+        output = map_by_layers(each, x, rotary, 0, batch.view, own_read)
         assert counts["decoder_layers"] == (calls if each is fused else 0)
         assert each is layers or len(counts) == 1
         found.append((output, *batch.written()))
@@ -251,7 +249,7 @@ def test_a_layer_of_a_draft_may_read_a_pair_instead_of_the_stream(kind: str) -> 
     with launches() as counts:
         first = draw_layer(torch.float32, inputs=2 * HIDDEN)
         layers = [replace(first, input_norm=None), draw_layer(torch.float32)]
-        check(counts, layers, kind, calls=2, read=torch.randn(REQUESTS * ROWS, 2 * HIDDEN))
+        check(counts, layers, kind, calls=1, read=torch.randn(REQUESTS * ROWS, 2 * HIDDEN))
         check(counts, [replace(draw_layer(torch.float32), input_norm=None)], kind, calls=1)
 
 
@@ -262,7 +260,8 @@ def test_no_rows_need_no_call() -> None:
     seen = AttentionMetadata(torch.zeros(0, 1, dtype=torch.int64), 4, (), nothing, 0)
     angles = torch.zeros(0, DIM // 2)
     view = PagedView(batch.pool, nothing, seen)
-    assert layer(torch.zeros(0, HIDDEN), (angles, angles), 0, view).shape == (0, HIDDEN)
+    x = torch.zeros(0, HIDDEN)
+    assert map_by_layers([layer], x, (angles, angles), 0, view).shape == (0, HIDDEN)
 
 
 def test_a_layer_with_more_parts_is_computed_op_by_op() -> None:

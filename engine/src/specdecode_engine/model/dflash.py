@@ -28,7 +28,14 @@ from specdecode_engine.model.eagle_weights import EMBEDDING, HEAD, take_target_i
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, QkNorm, rotary_rows
+from specdecode_engine.model.layers import (
+    DecoderLayer,
+    Linear,
+    Norm,
+    QkNorm,
+    map_by_layers,
+    rotary_rows,
+)
 from specdecode_engine.model.linears import MapKind
 from specdecode_engine.model.markov_head import MarkovHead
 from specdecode_engine.model.rope import build_angles
@@ -154,10 +161,8 @@ class DFlashHead(BlockHead[DFlashConfig]):
 
     def forward(self, ids: Tensor, positions: Tensor, kv: KVView) -> Tensor:
         rows = len(positions) // len(ids)
-        x = self.embed_block(ids, rows)
-        rotary = rotary_rows(self.angles, positions)
-        for number, layer in enumerate(self.layers):
-            x = layer(x, rotary, number, kv)
+        x, rotary = self.embed_block(ids, rows), rotary_rows(self.angles, positions)
+        x = map_by_layers(self.layers, x, rotary, 0, kv)
         blocks = x.view(len(ids), rows, -1)
         drafting = blocks[:, self.config.first_row :].reshape(-1, x.shape[1])
         return self.norm(drafting).view(len(ids), rows - self.config.first_row, -1)

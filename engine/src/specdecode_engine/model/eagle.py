@@ -195,8 +195,7 @@ class Eagle3Head(DraftHead[Eagle3Config]):
         pair, normed_hidden = self._pair(ids, hidden)
         residual = normed_hidden if self.config.norm_before_residual else hidden
         rotary = rotary_rows(self.angles, positions)
-        first, *others = self.layers
-        output = map_by_layers(others, first(residual, rotary, 0, kv, read=pair), rotary, 1, kv)
+        output = map_by_layers(self.layers, residual, rotary, 0, kv, read=pair)
         normed = self.norm(output)
         return normed, normed if self.config.norm_output else output
 

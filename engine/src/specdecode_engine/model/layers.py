@@ -190,14 +190,10 @@ class DecoderLayer:
     def __call__(
         self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView, read: Tensor | None = None
     ) -> Tensor:
-        """Map the residual stream [rows, hidden] to itself; x is left as it was.
+        """Map the residual stream [rows, hidden] to itself, op by op; x is left as it was.
 
-        Args:
-            read: what attention reads [rows, inputs], if not x.
+        Attention reads `read` [rows, inputs], if that is not None.
         """
-        mapped, count = _map_fused((self,), x, rotary, layer, kv, read)
-        if count:
-            return mapped
         read = self._read(x) if read is None else read
         return self.finish(x, self.attention(read, rotary, layer, kv))
 
@@ -219,15 +215,23 @@ class DecoderLayer:
 
 
 def map_by_layers(
-    layers: Sequence[DecoderLayer], x: Tensor, rotary: RotaryRows, first: int, kv: KVView
+    layers: Sequence[DecoderLayer],
+    x: Tensor,
+    rotary: RotaryRows,
+    first: int,
+    kv: KVView,
+    read: Tensor | None = None,
 ) -> Tensor:
-    """Map the residual stream [rows, hidden] by layers from number `first` on, in few calls."""
+    """Map the residual stream [rows, hidden] by layers from number `first` on, in few calls.
+
+    Attention of the first of them reads `read` [rows, inputs], if that is not None.
+    """
     done = 0
     while done < len(layers):
-        x, count = _map_fused(layers[done:], x, rotary, first + done, kv)
+        x, count = _map_fused(layers[done:], x, rotary, first + done, kv, read)
         if not count:
-            x, count = layers[done](x, rotary, first + done, kv), 1
-        done += count
+            x, count = layers[done](x, rotary, first + done, kv, read), 1
+        done, read = done + count, None
     return x
 
 
@@ -237,7 +241,7 @@ def _map_fused(
     rotary: RotaryRows,
     first: int,
     kv: KVView,
-    read: Tensor | None = None,
+    read: Tensor | None,
 ) -> tuple[Tensor, int]:
     """Map by as many of the first layers as one call computes; return also how many these are."""
     fused = list[FusedLayer]()
@@ -247,8 +251,7 @@ def _map_fused(
         fused.append(layer.fused)
     if not fused or not isinstance(kv, PagedView | ScratchView):
         return x, 0
-    found = kv.fusible(range(first, first + len(fused)))
-    if found is None:
+    if (found := kv.fusible(range(first, first + len(fused)))) is None:
         return x, 0
     rows, kvs = found
     leading, *following = fused[: len(kvs)]

@@ -181,7 +181,7 @@ class Llama(LanguageModel):
             return x
         cosines, sines = rotary
         rotary = cosines[needed.rows], sines[needed.rows]
-        return self.layers[number](x, rotary, number, needed.kv)
+        return map_by_layers(self.layers[number:], x, rotary, number, needed.kv)
 
     def _rotary_by_layer(self, positions: Tensor) -> list[RotaryRows]:
         rotary = [rotary_rows(angles, positions) for angles in self.angles]

@@ -25,7 +25,7 @@ from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.head_order import pad_angles
 from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, rotary_rows
+from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, map_by_layers, rotary_rows
 from specdecode_engine.model.linears import Placement
 from specdecode_engine.model.mtp_config import (
     MtpChainConfig,
@@ -81,7 +81,7 @@ class MtpModule:
         Returns:
             What is scored, and what the next row or module reads.
         """
-        output = self.layer(self.project(token, hidden), rotary, layer, kv)
+        output = map_by_layers((self.layer,), self.project(token, hidden), rotary, layer, kv)
         normed = output if self.norm is None else self.norm(output)
         return normed, normed if self.is_output_normed else output
 
