@@ -24,6 +24,7 @@ from engine.mixed import FULL as FULL_MIXED
 from engine.mixed import measure_mixed
 from peers.host_step import measure_host_steps
 from peers.idle import MachineBusy, wait_until_idle
+from peers.quantized import measure_quantized, quantized_extent
 from peers.report import RESULTS, Report, write_results
 from peers.versus import FULL, QUICK, measure_versus
 from radix.timing import measure as measure_radix
@@ -32,9 +33,9 @@ HEADLINE, OTHER = "float32", "bfloat16"
 PAGE_SIZE = 16
 SECTIONS = (
     "host", "limits", "joining", "latency", "versus", "adaptive", "algorithms", "crossing",
-    "mixed", "implementations",
+    "mixed", "implementations", "quantized",
 )  # fmt: skip
-QUICK_SECTIONS = ("host", "limits", "versus", "adaptive")
+QUICK_SECTIONS = ("host", "limits", "versus", "adaptive", "quantized")
 
 
 def main() -> int:
@@ -84,6 +85,9 @@ def _measure(
     elif section == "implementations":
         turns = QUICK_TURNS if quick else FULL_TURNS
         yield {"implementations": measure_implementations(turns)}
+    elif section == "quantized":
+        report.contests[section] = measure_quantized(quantized_extent(is_quick=quick))
+        yield dict(report.contests[section].figures)
     elif section == "mixed":
         yield {"mixed": measure_mixed(FULL_MIXED)}
     elif section == "algorithms":

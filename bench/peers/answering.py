@@ -56,6 +56,8 @@ class Setup:
     target: str
     draft: str
     dtype: str
+    quantization: str = "auto"  # of our engine's weights
+    libraries: str = ""  # folder of llama.cpp's
 
     @classmethod
     def from_arguments(cls) -> "Setup":

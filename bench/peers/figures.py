@@ -1,11 +1,13 @@
 """From samples to figures: ratios within a repeat, then their median; rates and least times."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from peers.contest import OPENVINO, OWN, TRANSFORMERS, Entry, Samples
 from peers.floors import Floors
+from peers.worker import Answer
 
 Figure = float | None
 
@@ -46,11 +48,21 @@ def contest_figures(
 
 def ratio(samples: Samples, own: Entry | None, other: Entry | None) -> Figure:
     """Median of the ratios of both rates within each repeat."""
-    if own is None or other is None:
-        return None
-    ours, theirs = samples.of(own), samples.of(other)
-    both = [ours[n].rate / theirs[n].rate for n in ours if n in theirs]
+    both = ratios(samples, own, other)
     return round(statistics.median(both), 3) if both else None
+
+
+def ratios(
+    samples: Samples,
+    own: Entry | None,
+    other: Entry | None,
+    rate: Callable[[Answer], float] = attrgetter("rate"),
+) -> list[float]:
+    """Return the ratios of both rates within each repeat; none where a side did not run."""
+    if own is None or other is None:
+        return []
+    ours, theirs = samples.of(own), samples.of(other)
+    return [rate(ours[n]) / rate(theirs[n]) for n in ours if n in theirs]
 
 
 def best_num_steps(samples: Samples, contestant: str) -> Entry | None:
@@ -71,8 +83,7 @@ def share_of_limit(
     shares = []
     for repeat, answer in samples.of(entry).items():
         limit = floors[repeat].read_gb_s * 1e9 / model.streamed_bytes
-        rate = answer.figures["decode_tokens"] / answer.figures["decode_s"]
-        shares.append(rate / limit)
+        shares.append(answer.decode_rate / limit)
     return round(statistics.median(shares), 3) if shares else None
 
 

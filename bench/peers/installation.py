@@ -31,7 +31,7 @@ def ensure_environment(lock: Path, cache: Path | None = None) -> Path:
         return python
     print(f"installing {lock.stem} into {folder}", file=sys.stderr, flush=True)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    _run("uv", "venv", "--quiet", "--clear", "--python", version, str(folder))
+    run_installer("uv", "venv", "--quiet", "--clear", "--python", version, str(folder))
     options = (
         "--quiet",
         "--no-build",
@@ -40,7 +40,7 @@ def ensure_environment(lock: Path, cache: Path | None = None) -> Path:
         "--requirements",
         str(lock),
     )
-    _run("uv", "pip", "install", "--python", str(python), *options)
+    run_installer("uv", "pip", "install", "--python", str(python), *options)
     (folder / _DONE).write_text(lock.name)
     return python
 
@@ -72,7 +72,17 @@ def default_cache() -> Path:
     return Path(base) / "specdecode"
 
 
-def _run(*command: str) -> None:
+def run_installer(*command: str, name: str = "", reason_line: int = -1) -> None:
+    """Run a package manager's command.
+
+    Args:
+        name: of the command in errors; its first words where empty.
+        reason_line: which line of its errors contains the reason.
+
+    Raises:
+        PeerUnavailable: the program is not there, took too long or failed.
+    """
+    name = name or " ".join(command[:3])
     try:
         subprocess.run(
             command, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S
@@ -80,9 +90,8 @@ def _run(*command: str) -> None:
     except FileNotFoundError:
         raise PeerUnavailable(f"{command[0]} is not installed; run make setup") from None
     except subprocess.TimeoutExpired:
-        raise PeerUnavailable(f"{' '.join(command[:3])} took over {INSTALL_TIMEOUT_S} s") from None
+        raise PeerUnavailable(f"{name} took over {INSTALL_TIMEOUT_S} s") from None
     except subprocess.CalledProcessError as error:
         output = (error.stderr or "").strip().splitlines()
-        raise PeerUnavailable(
-            f"{' '.join(command[:3])}: {output[-1] if output else error}"
-        ) from None
+        reason = output[reason_line] if output else f"it ended with {error.returncode}"
+        raise PeerUnavailable(f"{name}: {reason}") from None

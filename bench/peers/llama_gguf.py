@@ -1,7 +1,8 @@
-"""A Llama checkpoint in Hugging Face's format, rewritten as a GGUF in float16."""
+"""A Llama checkpoint in Hugging Face's format, rewritten as a GGUF in float16 or float32."""
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,8 @@ from peers.byte_vocabulary import (
 )
 from peers.gguf import Field, NamedTensor, write_gguf
 
-_FLOAT16_FILE = 1
+FloatType = Literal["float16", "float32"]
+_FILE_TYPES = {"float32": 0, "float16": 1}
 _NORMAL_TOKEN, _CONTROL_TOKEN = 1, 3
 _OUTER = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -37,15 +39,20 @@ _IN_LAYER = {
 }
 
 
-def write_llama_gguf(checkpoint: Path, path: Path) -> None:
-    """Write the checkpoint in `checkpoint` to the file `path`, with its byte vocabulary."""
+def write_llama_gguf(checkpoint: Path, path: Path, dtype: FloatType = "float16") -> None:
+    """Write the checkpoint in `checkpoint` to the file `path`, with its byte vocabulary.
+
+    Args:
+        dtype: of matrices; vectors are float32.
+    """
     config = json.loads((checkpoint / "config.json").read_text())
     weights = load_file(checkpoint / "model.safetensors")
     tensors = [
-        NamedTensor(gguf_name(name), _converted(name, values, config))
+        NamedTensor(gguf_name(name), _converted(name, values, config, dtype))
         for name, values in weights.items()
     ]
-    write_gguf(path, {**_model_fields(config), **_tokenizer_fields(config["vocab_size"])}, tensors)
+    fields = _model_fields(config) | _tokenizer_fields(config["vocab_size"])
+    write_gguf(path, fields | {"general.file_type": _FILE_TYPES[dtype]}, tensors)
 
 
 def gguf_name(name: str) -> str:
@@ -68,7 +75,7 @@ def interleave_halves(weight: NDArray[np.float32], heads: int) -> NDArray[np.flo
 
 
 def _converted(
-    name: str, values: NDArray[np.float32], config: dict[str, int]
+    name: str, values: NDArray[np.float32], config: dict[str, int], dtype: FloatType
 ) -> NDArray[np.float32] | NDArray[np.float16]:
     if values.ndim == 1:
         return values.astype(np.float32)
@@ -76,14 +83,13 @@ def _converted(
         values = interleave_halves(values, config["num_attention_heads"])
     if ".k_proj." in name:
         values = interleave_halves(values, config["num_key_value_heads"])
-    return values.astype(np.float16)
+    return values if dtype == "float32" else values.astype(np.float16)
 
 
 def _model_fields(config: dict[str, int]) -> dict[str, Field]:
     return {
         "general.architecture": "llama",
         "general.name": "random",
-        "general.file_type": _FLOAT16_FILE,
         "general.alignment": 32,
         "llama.block_count": config["num_hidden_layers"],
         "llama.context_length": config["max_position_embeddings"],

@@ -6,7 +6,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 Rates = Mapping[str, Mapping[str, float]]
-_COLOURS = {"own": "#2a6fbb", "transformers": "#d99a1c", "openvino": "#6b4fa0"}
+_COLOURS = {
+    "own": "#2a6fbb",
+    "transformers": "#d99a1c",
+    "openvino": "#6b4fa0",
+    "llama.cpp": "#b2453c",
+}
 
 
 def draw_rates(by_dtype: Mapping[str, Rates], path: Path) -> None:

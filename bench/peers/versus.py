@@ -47,7 +47,7 @@ FULL = Extent(
 class Versus:
     """What came of it."""
 
-    figures: dict[str, Figure] = field(default_factory=dict)
+    figures: Mapping[str, Figure | list[float]] = field(default_factory=dict)
     rates: dict[str, dict[str, float]] = field(default_factory=dict)
     depths: dict[str, int] = field(default_factory=dict)  # best speculative one by contestant
     versions: dict[str, str] = field(default_factory=dict)

@@ -41,6 +41,11 @@ class Answer:
         """Tokens per second of processor time."""
         return self.token_count / self.cpu_s
 
+    @property
+    def decode_rate(self) -> float:
+        """The same without the prompts and the first tokens, of workers that report it."""
+        return self.figures["decode_tokens"] / self.figures["decode_s"]
+
 
 class Worker:
     """A process that answers; use it as a context manager.

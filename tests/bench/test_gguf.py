@@ -107,6 +107,18 @@ def test_a_llama_keeps_every_weight_to_the_bit(tmp_path: Path) -> None:
     assert read.fields["tokenizer.ggml.tokens"] == list(make_vocabulary(300).tokens)
 
 
+def test_matrices_are_float16_unless_float32_is_chosen(tmp_path: Path) -> None:
+    target, _ = write_pair(tmp_path, SIZE, STRONG)
+    write_llama_gguf(target, tmp_path / "half.gguf")
+    write_llama_gguf(target, tmp_path / "full.gguf", "float32")
+    half, full = Reader(tmp_path / "half.gguf"), Reader(tmp_path / "full.gguf")
+    assert (half.fields["general.file_type"], full.fields["general.file_type"]) == (1, 0)
+    for name, values in half.tensors.items():
+        assert values.dtype == ("f4" if values.ndim == 1 else "f2")
+        assert full.tensors[name].dtype == "f4"
+        np.testing.assert_array_equal(full.tensors[name], values, err_msg=name)
+
+
 def test_rows_of_a_head_alternate_between_its_halves() -> None:
     weight = np.arange(8, dtype=np.float32)[:, None]  # two heads of four rows
     assert interleave_halves(weight, 2)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]

@@ -106,7 +106,11 @@ class Engines:
 
 def _boot(setup: Setup, speculation: dict[str, object], most_running: int) -> EngineBoot:
     document = {
-        "model": {"path": setup.target, "dtype": setup.dtype},
+        "model": {
+            "path": setup.target,
+            "dtype": setup.dtype,
+            "quantization": setup.quantization,
+        },
         "speculation": speculation,
         "scheduling": {"max_running_requests": most_running, "chunked_prefill_tokens": 4096},
         "memory": {"prefix_cache": False, "kv_cache_bytes": _CACHE_BYTES},
