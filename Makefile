@@ -120,7 +120,7 @@ soak: setup ## Send mixed requests to an engine for MINUTES and check that memor
 clients: setup ## Run real clients (openai, langchain, instructor, ai, litellm, lm-eval, guidellm, schemathesis) in environments of their own (ARGS="--only lm-eval", ARGS=--docs)
 	@PYTHONPATH=bench:. $(RUN) python -m clients $(ARGS)
 
-bench-engine: setup ## Compare the engine with transformers, OpenVINO and llama.cpp (QUICK=1: one minute; BASE=commit: compare with that commit)
+bench-engine: setup ## Compare the engine with transformers, OpenVINO and llama.cpp (QUICK=1: a minute and a half; BASE=commit: compare with that commit)
 	@PYTHONPATH=bench $(RUN) python -m $(if $(BASE),base_comparison $(BASE),engine) $(if $(QUICK),--quick) $(ARGS)
 
 request-trace: setup ## List files, functions, calls per step and record types of one streamed completion
