@@ -39,7 +39,7 @@ class Role(NamedTuple):
 
     def take(self, core: EngineCore) -> None:
         """Let the next steps of an engine be those of this role."""
-        core.context, core.scheduler.draft_health = self.context, self.health
+        core.context, core.scheduler.drafting.health = self.context, self.health
         vars(core.scheduler).pop("_feeds_draft", None)
         if self.health is None:
             vars(core.scheduler)["_feeds_draft"] = lambda decision: self.feeds_draft
@@ -72,7 +72,7 @@ def make_roles(core: EngineCore) -> dict[str, Role]:
     core.judge_draft(Decision(2, 1, 0, Reason.STATIC), nothing_fits, 0.0)
     while core.idle_step():
         """Capture graphs that keep nothing for the draft."""
-    unfit = core.scheduler.draft_health
+    unfit = core.scheduler.drafting.health
     assert unfit is not None
     assert unfit.is_unfit
     alone = replace(core.context, drafter=None, aux_spec=NO_HIDDEN_STATES)

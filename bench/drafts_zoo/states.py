@@ -38,7 +38,7 @@ def find_other_state(form: DraftFormat, files: DraftFiles, seed: int) -> str | N
     def is_complete(sequence: Sequence) -> bool:
         """Whether every row is, or can still be, computed, and the latest step kept its own."""
         assert sequence.req_index is not None
-        return core.scheduler.draft_rest.keeps and drafter.is_complete(sequence.req_index)
+        return core.scheduler.drafting.rest.keeps and drafter.is_complete(sequence.req_index)
 
     def difference(sequence: Sequence) -> str | None:
         expected = state_after_prefill(form, fresh, sequence.tokens[:-1])
@@ -56,7 +56,7 @@ def build_restless(form: FormatSettings, files: DraftFiles, seed: int) -> Engine
     table = {"1": {"candidate_steps": steps, "update_interval": 1, "warmup_batches": 0}}
     boot = boot_of(form, files, table=table, prefix_cache=True, max_running=3, has_fallback=True)
     core = build_poisoned(boot)
-    core.scheduler.policy = RandomNumSteps(tuple(core.shapes), seed)
+    core.scheduler.drafting.policy = RandomNumSteps(tuple(core.shapes), seed)
     core.choose_rows = RandomVerifyRows(seed)
     if core.context.sources is not None:
         core.context = replace(core.context, sources=RandomSources(seed))

@@ -66,7 +66,7 @@ def measure_latency(repeats: int) -> dict[str, dict[str, float]]:
 def _measure_cell(
     core: EngineCore, batch_size: int, joining: int, factor: float, repeats: int, label: str
 ) -> dict[str, float]:
-    policy = core.scheduler.policy
+    policy = core.scheduler.drafting.policy
     assert isinstance(policy, GoodputPolicy)
     free, limited, ratios = Served(), Served(), list[float]()
     kv_tokens = batch_size * (PROMPT_TOKENS + ANSWER_TOKENS // 2)

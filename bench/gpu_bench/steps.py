@@ -40,12 +40,12 @@ class StepTimes:
 @contextmanager
 def decoding_under(core: EngineCore, load: Load, policy: AdaptivePolicy) -> Iterator[None]:
     """Let the load decode under a policy; ends it, and puts the engine's own policy back."""
-    own, core.scheduler.policy = core.scheduler.policy, policy
+    own, core.scheduler.drafting.policy = core.scheduler.drafting.policy, policy
     try:
         with decoding(core, load.batch, load.prompt_tokens):
             yield
     finally:
-        core.scheduler.policy = own
+        core.scheduler.drafting.policy = own
 
 
 def time_steps(

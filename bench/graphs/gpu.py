@@ -96,7 +96,7 @@ def _core(algorithm: str, topk: int, device: str, dtype: str, mode: str) -> Engi
         "device": device,
     }
     core = build_poisoned(EngineBoot.model_validate(document))
-    core.scheduler.policy = EveryNumSteps(0, core.scheduler.policy.table)
+    core.scheduler.drafting.policy = EveryNumSteps(0, core.scheduler.drafting.policy.table)
     return core
 
 

@@ -100,7 +100,7 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
     }
     core = _build(models, speculation, memory, scheduling, case.pool_tokens, graphs)
     if case.switches_num_steps:
-        core.scheduler.policy = RandomNumSteps(tuple(core.shapes), case.number)
+        core.scheduler.drafting.policy = RandomNumSteps(tuple(core.shapes), case.number)
     if case.draws_verify_rows:
         core.choose_rows = RandomVerifyRows(case.number)
     if case.has_fallback and case.draws_sources:

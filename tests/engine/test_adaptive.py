@@ -159,7 +159,7 @@ def test_a_tree_is_adaptive_too(checkpoints) -> None:
 
 def test_costs_are_measured_before_the_first_request(checkpoints) -> None:
     core = make_core(checkpoints, adaptive(checkpoints, "goodput", profile_seconds=5))
-    cells = core.scheduler.policy.cost.cells()  # type: ignore[attr-defined]
+    cells = core.scheduler.drafting.policy.cost.cells()  # type: ignore[attr-defined]
     measured = {(cell.batch_size, steps) for steps, cell in cells if cell.is_measured}
     assert {(1, 0), (1, 1), (1, 3), (1, 5), (8, 0), (8, 1), (64, 0)} <= measured
     assert not {steps for size, steps in measured if size == 64} - {0}

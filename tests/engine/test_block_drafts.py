@@ -120,7 +120,7 @@ def test_context_rows_follow_the_accepted_tokens_alone(
         graphs={"mode": graphs},
     )
     core = build_poisoned(boot)
-    core.scheduler.policy = RandomNumSteps((0, 1, 6), 1)
+    core.scheduler.drafting.policy = RandomNumSteps((0, 1, 6), 1)
     core.choose_rows = RandomVerifyRows(3)
     prompts = (*PROMPTS, PROMPTS[3] + (1, 2, 3))
     for number, prompt in enumerate(prompts):
@@ -256,7 +256,7 @@ def test_draft_steps_of_a_new_table_end_at_the_block(checkpoints) -> None:
         )
     )
     core.reload(RangeTable([BatchRange(1, (0, 3, 11, 15))], "trial"))
-    table = core.scheduler.policy.table
+    table = core.scheduler.drafting.policy.table
     assert (table.candidates(), table.table_hash) == ((0, 3, 10), "trial")
 
 

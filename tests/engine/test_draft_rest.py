@@ -40,7 +40,7 @@ def run(
     core: EngineCore, requests: Items[Request], stay: int, reason: Reason = Reason.RISE
 ) -> tuple[dict[str, list[int]], float]:
     """Answer requests; return the texts, and the tokens of a step that drafts."""
-    core.scheduler.policy = Later(stay, reason)
+    core.scheduler.drafting.policy = Later(stay, reason)
     texts: dict[str, list[int]] = {one.request_id: [] for one in requests}
     lengths = []
     for one in requests:
@@ -61,7 +61,7 @@ def test_a_draft_follows_a_stay_of_any_length(
     document = boot_of(checkpoints, algorithm, 1)
     document["speculation"] |= {"policy": "static", "table": TABLE}
     core = build_poisoned(EngineBoot.model_validate(document))
-    drafts, drafter, rest = record_drafts(core), core.context.drafter, core.scheduler.draft_rest
+    drafts, drafter, rest = record_drafts(core), core.context.drafter, core.scheduler.drafting.rest
     assert drafter is not None
     skipped, skip = list[Items[int]](), drafter.skip
 
@@ -73,7 +73,7 @@ def test_a_draft_follows_a_stay_of_any_length(
     requests = requests_of(checkpoints.vocab, 2, KEPT_ROWS + GAP + RISE_LEAD + DRAFTED)
     found: list[tuple[dict[str, list[int]], list[Drafted]]] = []
     for stay, used in ((KEPT_ROWS, DraftRest()), (KEPT_ROWS, rest), (KEPT_ROWS + GAP, rest)):
-        core.scheduler.draft_rest = used
+        core.scheduler.drafting.rest = used
         drafts.clear()
         texts, _ = run(core, requests, stay)
         found.append((texts, list(drafts)))
@@ -94,8 +94,8 @@ def test_a_trained_draft_has_its_acceptance_in_a_probe_after_a_gap(
     core = build_core(EngineBoot.model_validate(document))
     requests = example_requests(24, max_tokens=KEPT_ROWS + 2 * GAP + 30)
     lengths: dict[DraftRest, list[float]] = {}
-    for rest in (core.scheduler.draft_rest, DraftRest()):
-        core.scheduler.draft_rest = rest
+    for rest in (core.scheduler.drafting.rest, DraftRest()):
+        core.scheduler.drafting.rest = rest
         for first in range(0, 24, 8):
             _, length = run(core, requests[first : first + 8], KEPT_ROWS + GAP, Reason.PROBE)
             lengths.setdefault(rest, []).append(length)

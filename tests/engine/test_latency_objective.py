@@ -29,7 +29,7 @@ class Engine:
         self.reasons: set[Reason] = set()
 
     def limit(self, max_step_s: float) -> None:
-        self.core.reload(self.core.scheduler.policy.table.within(max_step_s))
+        self.core.reload(self.core.scheduler.drafting.policy.table.within(max_step_s))
 
     def submit(self, name: str, prompt_tokens: int, max_tokens: int) -> None:
         vocab = self.core.context.target.config.vocab_size

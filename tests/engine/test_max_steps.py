@@ -95,7 +95,7 @@ def test_the_last_tokens_of_an_answer_are_drafted_no_deeper_than_it_is_long(
 ):
     table = {"1": {"candidate_steps": [0, 1, 2, 3]}}
     core = own_draft(checkpoints, policy="static", table=table)
-    core.scheduler.policy = Deepest(3, core.scheduler.policy.table)
+    core.scheduler.drafting.policy = Deepest(3, core.scheduler.drafting.policy.table)
     sampling = SamplingParams(seed=5, max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
     asked = replace(request("r", None), sampling=sampling)
     wanted = tokens(run(build_poisoned(boot(checkpoints.target)), asked)["r"])
@@ -122,7 +122,7 @@ class Listening(StaticPolicy):
 def test_the_policy_does_not_learn_acceptance_from_limited_requests(checkpoints):
     core = own_draft(checkpoints)
     policy = Listening(3)
-    core.scheduler.policy = policy
+    core.scheduler.drafting.policy = policy
     run(core, request("free", None), request("limited", 1))
     assert len(policy.feedback) > 4
     for feedback in policy.feedback:

@@ -53,7 +53,7 @@ def test_draft_steps_that_change_every_step_change_no_text(checkpoints: Checkpoi
     requests = requests_of(checkpoints.vocab, 4, max_tokens=40)
     plain = run_requests(build_poisoned(_boot(checkpoints)), requests)
     core = build_poisoned(_boot(checkpoints, 0, 1, 2, 3))
-    core.scheduler.policy = RandomNumSteps((0, 1, 2, 3), seed=4)
+    core.scheduler.drafting.policy = RandomNumSteps((0, 1, 2, 3), seed=4)
     assert tokens_of(run_requests(core, requests, preempted_at_step=9)) == tokens_of(plain)
     assert core.counters.decode.accepted_tokens > 0
 
@@ -207,7 +207,7 @@ def _agreeing(theirs: dict[int, list[int]], core: EngineCore) -> int:
 def test_modules_that_lack_rows_catch_up_exactly(checkpoints: Checkpoints) -> None:
     """One draft step for a while, then three: rows are those of a prefill, for every module."""
     core = build_poisoned(_boot(checkpoints, 0, 1, 3))
-    policy = core.scheduler.policy = RandomNumSteps((0, 1, 3), seed=0)
+    policy = core.scheduler.drafting.policy = RandomNumSteps((0, 1, 3), seed=0)
     sampling = SamplingParams(seed=0, max_tokens=60, temperature=0.0, ignore_eos=True)
     core.submit(Request("r", PROMPTS[1], sampling))
     drafter = core.context.drafter
@@ -241,8 +241,8 @@ def test_rows_whose_hidden_states_are_lost_are_zero_and_not_reused(
     checkpoints: Checkpoints,
 ) -> None:
     core = build_poisoned(_boot(checkpoints, 0, 1, 3))
-    policy = core.scheduler.policy = RandomNumSteps((0, 1, 3), seed=0)
-    core.scheduler.draft_rest = DraftRest()  # all steps keep hidden states
+    policy = core.scheduler.drafting.policy = RandomNumSteps((0, 1, 3), seed=0)
+    core.scheduler.drafting.rest = DraftRest()  # all steps keep hidden states
     lost = KEPT_ROWS + 30
     sampling = SamplingParams(seed=0, max_tokens=lost + 20, temperature=0.0, ignore_eos=True)
     core.submit(Request("r", PROMPTS[1], sampling))
@@ -302,5 +302,5 @@ def test_default_tables_end_at_the_modules(checkpoints: Checkpoints) -> None:
         "profile_seconds": 0,
     }
     core = make_core(checkpoints.target, policy="goodput", **options)
-    assert core.scheduler.policy.table.candidates() == (0, 1, 2, 3)
+    assert core.scheduler.drafting.policy.table.candidates() == (0, 1, 2, 3)
     assert core.facts["num_steps_at_start"] == MODULES

@@ -196,7 +196,7 @@ def test_r19_the_depth_may_change_at_every_round(
     plain = make_core(checkpoints, "NONE")
     expected = {r.request_id: tokens_of(run(plain, r)[r.request_id]) for r in requests}
     for depths in ((0, 1, 3, 7), (0, 0, 0, 0, 0, 0, 0, 0, 7)):
-        core.scheduler.policy = RandomNumSteps(depths, seed=topk)
+        core.scheduler.drafting.policy = RandomNumSteps(depths, seed=topk)
         answers = run(core, *requests)
         assert {name: tokens_of(outputs) for name, outputs in answers.items()} == expected
 

@@ -35,7 +35,7 @@ def build(checkpoints: Checkpoints, algorithm: str, topk: int = 1) -> EngineCore
 
 def run(core: EngineCore, *requests: Request, unfit_steps: int = 0) -> dict[str, list[int]]:
     """Decode; the draft is unfit before so many steps have passed."""
-    health = core.scheduler.draft_health = DraftHealth()
+    health = core.scheduler.drafting.health = DraftHealth()
     if unfit_steps:
         health.fitness = Fitness.UNFIT
     for one in requests:

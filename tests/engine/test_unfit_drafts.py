@@ -30,10 +30,10 @@ DRAFTS = Decision(3, 1, 0, Reason.STATIC)
 
 def let_time_pass(core: EngineCore) -> None:
     """Make a probe due."""
-    health = core.scheduler.draft_health
+    health = core.scheduler.drafting.health
     assert health is not None
     for _ in range(PROBE_INTERVAL):
-        health.decide(core.scheduler.policy.table, 1, has_probe=False)
+        health.decide(core.scheduler.drafting.policy.table, 1, has_probe=False)
     health.account(1000.0, is_probe=False)
     assert health.is_probe_due
 
@@ -97,7 +97,7 @@ def test_probes_find_that_a_sound_draft_fits_although_their_prompts_are_cached(a
     requests = example_requests(8, max_tokens=24)
     with served_with(SOUND, tmp_path / "x", policy="static", **draft) as core:
         expected = run_all(core, requests)
-        health = core.scheduler.draft_health
+        health = core.scheduler.drafting.health
         assert health is not None
         core.judge_draft(DRAFTS, FirstPosition(proposed=9000, accepted=0, requests=24), 0.01)
         assert run_all(core, requests) == expected

@@ -36,7 +36,7 @@ def _rates(context: Context, load: Load) -> dict[str, float]:
         name: measure_rate(core, load, policy, context.clock, context.sync)
         for name, (core, policy) in arms.items()
     }
-    adaptive = measure_rate(core, load, core.scheduler.policy, context.clock, context.sync)
+    adaptive = measure_rate(core, load, core.scheduler.drafting.policy, context.clock, context.sync)
     return {**rates, "adaptive": adaptive}
 
 

@@ -55,7 +55,7 @@ class Engines:
         }
         self._speculative = build_core(_boot(setup, speculation, 1))
         self._depth = FixedSteps(WIDEST)
-        self._speculative.scheduler.policy = self._depth
+        self._speculative.scheduler.drafting.policy = self._depth
 
     def plain(self, ask: Ask) -> Told:
         """Answer all prompts at once; report the time of decoding from the first token."""

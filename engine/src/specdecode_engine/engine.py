@@ -11,6 +11,7 @@ from specdecode_engine.batch.request import FinishReason, Output, Request
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, rows_within_limits
+from specdecode_engine.schedule.drafting import skip_draft
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters
 from specdecode_engine.stats.per_table import PerTableStats
@@ -55,7 +56,7 @@ class EngineCore:
     ) -> None:
         self.facts = facts
         self.counters = Counters()
-        self.per_table = PerTableStats(scheduler.policy.table.table_hash)
+        self.per_table = PerTableStats(scheduler.drafting.policy.table.table_hash)
         self.scheduler = scheduler
         self.context = context
         self.shapes = shapes
@@ -115,14 +116,14 @@ class EngineCore:
                 f"candidate_steps {unknown} are not among {sorted(self.shapes)}, for which this "
                 "engine prepared at start; keep to those, or restart it with the new table"
             )
-        self.scheduler.policy.reload(table)
+        self.scheduler.drafting.policy.reload(table)
         self._replan()
         self.per_table.use(table.table_hash)
 
     def begin_draft_exchange(self) -> None:
         """Stop testing the draft: until the end it consists of parts of two."""
-        if self.scheduler.draft_health is not None:
-            self.scheduler.draft_health.pause()
+        if self.scheduler.drafting.health is not None:
+            self.scheduler.drafting.health.pause()
 
     def finish_draft_exchange(self) -> None:
         """Test a draft that was copied over the running one as a new one.
@@ -130,11 +131,11 @@ class EngineCore:
         Running requests keep the rows that the old draft computed, which costs acceptance only;
         they do not count in the test of the new one. No new request uses them.
         """
-        if self.scheduler.draft_health is not None:
-            self.scheduler.draft_health = DraftHealth()
+        if self.scheduler.drafting.health is not None:
+            self.scheduler.drafting.health = DraftHealth()
         for sequence in self.scheduler.running:
             sequence.first_proposals = MAX_PER_REQUEST
-        self.scheduler.policy.forget_draft()
+        self.scheduler.drafting.policy.forget_draft()
         if self.context.sources is not None:
             self.context.sources.forget_draft()
         self.counters.forget_draft()
@@ -262,7 +263,7 @@ class EngineCore:
     def _count(self, step: InFlightStep, result: StepResult, outputs: list[Output]) -> None:
         """Update the counters and the policy with the result of a step."""
         seconds = step.share * step.timing.seconds()
-        health = self.scheduler.draft_health
+        health = self.scheduler.drafting.health
         if step.decision is None:
             self.counters.prompt_tokens += step.prompt_tokens
             self.counters.prefill_seconds += seconds
@@ -285,7 +286,7 @@ class EngineCore:
         if step.is_alone:
             self.scheduler.prefill_pace.observe_step(batch_size, feedback.seconds)
         if not step.decision.reason.is_of_unfit_draft:
-            self.scheduler.policy.observe(feedback)
+            self.scheduler.drafting.policy.observe(feedback)
         drafter, first = self.context.drafter, NO_PROPOSALS
         if drafter is not None and step.decision.num_steps:
             first = count_first_position(result, drafter)
@@ -293,23 +294,22 @@ class EngineCore:
 
     def judge_draft(self, decision: Decision, first: FirstPosition, seconds: float) -> None:
         """Judge the draft by the result of a step; tests bring results of their own."""
-        health = self.scheduler.draft_health
+        health = self.scheduler.drafting.health
         if health is None or not health.observe(decision, first, seconds):
             return
         report = health.report()
         level = logging.WARNING if report.is_unfit else logging.INFO
         log.log(level, "%s", report.description)
         if report.is_unfit:
-            self.scheduler.skip_draft()
+            skip_draft(self.scheduler.running)
         elif decision.reason.is_of_unfit_draft:
             self.scheduler.forget_draft_kv()
         self._replan()
 
     def _replan(self) -> None:
         """Plan CUDA graphs for what may be decided from now on."""
-        health = self.scheduler.draft_health
-        is_unfit = health is not None and health.is_unfit
-        self.context.graphs.replan(self.scheduler.policy, with_plain=is_unfit)
+        drafting = self.scheduler.drafting
+        self.context.graphs.replan(drafting.policy, with_plain=drafting.is_unfit)
 
     def _commit(self, step: InFlightStep, result: StepResult) -> list[Output]:
         """Append the tokens that sequences keep, and end sequences at a stop."""

@@ -2,8 +2,11 @@
 
 import math
 
+import pytest
+
 from specdecode_engine.adaptive.draft_rest import AFTER_PROBE, PROBE_LEAD, RISE_LEAD, DraftRest
 from specdecode_engine.adaptive.policy import Decision, Reason, StaticPolicy
+from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 KEPT = 64
 
@@ -11,17 +14,21 @@ KEPT = 64
 class Scripted(StaticPolicy):
     """Decides the given draft steps, one after the other."""
 
-    def __init__(self, *script: tuple[int, Reason]) -> None:
-        super().__init__(0)
+    def __init__(self, *script: tuple[int, Reason], table: RangeTable | None = None) -> None:
+        super().__init__(0, table)
         self.script = list(script)
 
     def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
         num_steps, reason = self.script.pop(0)
-        return Decision(num_steps, 1, len(self.script), reason)
+        start = self.table.range_of(batch_size).lower_bound
+        return Decision(num_steps, start, len(self.script), reason)
 
 
 def follow(rest: DraftRest, *script: tuple[int, Reason]) -> list[tuple[int, bool]]:
-    """Draft steps of each step, and whether it keeps hidden states, until the script has ended."""
+    """Draft steps of each step, and whether it keeps hidden states, until the script has ended.
+
+    A rise after a lead is in the script twice: the policy decides again.
+    """
     policy, followed = Scripted(*script), []
     while policy.script or rest._held:
         decision = rest.decide(policy, 1, 0, 0.0)
@@ -39,7 +46,7 @@ def test_a_short_stay_keeps_everything_and_the_next_draft_is_at_once():
 def test_a_long_stay_keeps_nothing_later_and_the_next_draft_is_late():
     rest = DraftRest(KEPT)
     expected = [(0, True)] * KEPT + [(0, False)] * 40 + [(0, True)] * RISE_LEAD + [(3, True)]
-    assert follow(rest, *[STAY] * (KEPT + 40), RISE) == expected
+    assert follow(rest, *[STAY] * (KEPT + 40), RISE, RISE) == expected
     # The next stay is a new one.
     assert follow(rest, *[STAY] * KEPT, RISE) == [(0, True)] * KEPT + [(3, True)]
 
@@ -59,8 +66,60 @@ def test_the_stay_after_a_probe_keeps_hidden_states_for_a_few_steps_only():
     assert follow(rest, *[STAY] * (AFTER_PROBE + 3)) == stay
 
 
+def test_the_policy_decides_again_once_the_lead_has_passed():
+    rest = DraftRest(KEPT)
+    follow(rest, *[STAY] * (KEPT + 1))
+    found = follow(rest, RISE, (2, Reason.LATENCY))
+    assert found == [(0, True)] * RISE_LEAD + [(2, True)]
+
+
+TABLE = RangeTable([BatchRange(1, (0, 1, 3)), BatchRange(8, (0, 2))])
+
+
+def resting(policy: Scripted) -> DraftRest:
+    """A rest whose lead to the decision after a long stay has begun."""
+    rest = DraftRest(KEPT)
+    for _ in range(KEPT + 2):
+        assert rest.decide(policy, 1, 0, 0.0).num_steps == 0
+    assert rest.keeps
+    return rest
+
+
+@pytest.mark.parametrize("reason", [Reason.RISE, Reason.PROBE])
+def test_a_decision_of_another_table_or_range_is_not_carried_out(reason: Reason):
+    stay, drafts = [STAY] * (KEPT + 1), (3, reason)
+    policy = Scripted(*stay, drafts, STAY, table=TABLE)
+    rest = resting(policy)
+    policy.reload(TABLE.within(1.0))
+    assert rest.decide(policy, 1, 0, 0.0).num_steps == 0
+    assert not policy.script
+    assert not rest.keeps
+    policy = Scripted(*stay, drafts, *[(2, reason)] * 2, table=TABLE)
+    rest = resting(policy)
+    lead = PROBE_LEAD if reason is Reason.PROBE else RISE_LEAD
+    decisions = [rest.decide(policy, 8, 0, 0.0) for _ in range(lead)]
+    assert [one.num_steps for one in decisions] == [0] * (lead - 1) + [2]
+
+
+@pytest.mark.parametrize(("max_step_s", "steps"), [(math.inf, 1), (1.0, 0)])
+def test_a_probe_is_dropped_where_prompts_share_its_step_under_a_limit(
+    max_step_s: float, steps: int
+):
+    stay = [STAY] * (KEPT + 1)
+    policy = Scripted(*stay, PROBE, STAY, table=TABLE.within(max_step_s))
+    rest = resting(policy)
+    for _ in range(PROBE_LEAD - 1):
+        assert rest.decide(policy, 1, 0, prefill_s=0.1).num_steps == 0
+    assert rest.decide(policy, 1, 0, prefill_s=0.1).num_steps == steps
+
+
 def test_a_draft_that_reads_one_hidden_state_is_one_step_late():
-    assert follow(DraftRest(1), STAY, STAY, RISE) == [(0, True), (0, False), (0, True), (3, True)]
+    assert follow(DraftRest(1), STAY, STAY, RISE, RISE) == [
+        (0, True),
+        (0, False),
+        (0, True),
+        (3, True),
+    ]
 
 
 def test_a_draft_that_reads_no_hidden_states_never_waits():

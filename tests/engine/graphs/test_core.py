@@ -104,7 +104,7 @@ def answers(core: EngineCore, *waves: int) -> dict[tuple[str, str], list[object]
 
 
 def force_every_num_steps(core: EngineCore) -> EveryNumSteps:
-    core.scheduler.policy = depth = EveryNumSteps(core.scheduler.policy)
+    core.scheduler.drafting.policy = depth = EveryNumSteps(core.scheduler.drafting.policy)
     return depth
 
 
@@ -161,7 +161,7 @@ def test_padding_leaves_every_page_but_page_0_alone(
     captured = make_core(checkpoints, algorithm, topk)
     eager = make_core(checkpoints, algorithm, topk, mode="off")
     for core in (captured, eager):
-        core.scheduler.policy = EveryNumSteps(captured.scheduler.policy)
+        core.scheduler.drafting.policy = EveryNumSteps(captured.scheduler.drafting.policy)
     assert answers(captured, 3, 5) == answers(eager, 3, 5)
     for pool, expected in zip(pools_of(captured), pools_of(eager), strict=True):
         for own, plain in zip(parts(pool), parts(expected), strict=True):
@@ -247,7 +247,7 @@ def test_an_empty_list_captures_nothing(checkpoints) -> None:
 def compare_with_eager(core: EngineCore, checkpoints, *waves: int) -> None:
     """Run the waves at every num_steps and compare with an engine without graphs."""
     eager = make_core(checkpoints, mode="off")
-    eager.reload(core.scheduler.policy.table)
+    eager.reload(core.scheduler.drafting.policy.table)
     for one in (core, eager):
         force_every_num_steps(one)
     assert answers(core, *waves) == answers(eager, *waves)
@@ -346,7 +346,7 @@ def test_steps_of_an_unfit_draft_get_graphs_of_their_own_in_idle_steps(checkpoin
     core = make_core(checkpoints)
     graphs = core.context.graphs
     with_hidden = graphs.activate(0, 7)
-    graphs.replan(core.scheduler.policy, with_plain=True)
+    graphs.replan(core.scheduler.drafting.policy, with_plain=True)
     assert graphs.activate(0, 7, is_plain=True) is with_hidden
     assert graphs.activate(0, 1, is_plain=True) is not None  # that of batch size 4
     while core.idle_step():
@@ -356,7 +356,7 @@ def test_steps_of_an_unfit_draft_get_graphs_of_their_own_in_idle_steps(checkpoin
         assert plain is not None
         assert list(plain.graphs) == [plain_forward(size)]
     assert graphs.activate(0, 7) is with_hidden
-    core.scheduler.draft_health = health = DraftHealth()
+    core.scheduler.drafting.health = health = DraftHealth()
     drafts = Decision(3, 1, 0, Reason.STATIC)
     core.judge_draft(drafts, FirstPosition(proposed=400, accepted=0, requests=24), 0.01)
     assert health.is_unfit

@@ -12,6 +12,7 @@ from specdecode_engine.batch.request import (
     RequestTooLong,
     SamplingParams,
 )
+from specdecode_engine.schedule.drafting import Drafting
 from specdecode_engine.schedule.pages import PageAllocator
 from specdecode_engine.schedule.prefill_budget import share_budget
 from specdecode_engine.schedule.prefix_cache import PrefixCache
@@ -30,7 +31,7 @@ def make_scheduler(
         page_size=page_size,
         pages=pages,
     )
-    return Scheduler(limits, StaticPolicy(3), PrefixCache(page_size))
+    return Scheduler(limits, Drafting(StaticPolicy(3)), PrefixCache(page_size))
 
 
 def make_request(name: str, prompt: int, answer: int) -> Request:

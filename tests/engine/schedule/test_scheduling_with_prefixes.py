@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from specdecode_engine.adaptive.policy import StaticPolicy
 from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
 from specdecode_engine.batch.sequence import Sequence
+from specdecode_engine.schedule.drafting import Drafting
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Limits, Scheduler
 
@@ -30,7 +31,9 @@ def make_scheduler(
         page_size=page_size,
         pages=pages,
     )
-    return Scheduler(limits, StaticPolicy(3), PrefixCache(page_size, lookahead, is_on=is_on))
+    return Scheduler(
+        limits, Drafting(StaticPolicy(3)), PrefixCache(page_size, lookahead, is_on=is_on)
+    )
 
 
 def add(scheduler: Scheduler, prompt: list[int], answer: int = 4) -> Sequence:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from specdecode_engine.adaptive.policy import StaticPolicy
 from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
 from specdecode_engine.batch.sequence import Sequence
+from specdecode_engine.schedule.drafting import Drafting
 from specdecode_engine.schedule.pages import WindowLimits, WindowPages
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Limits, Scheduler
@@ -46,7 +47,7 @@ def make_scheduler(
         window=window,
         window_pages=min(fewest + spare, pages),
     )
-    return Scheduler(limits, StaticPolicy(3), PrefixCache(page_size, lookahead))
+    return Scheduler(limits, Drafting(StaticPolicy(3)), PrefixCache(page_size, lookahead))
 
 
 def add(scheduler: Scheduler, prompt: list[int], answer: int) -> Sequence:

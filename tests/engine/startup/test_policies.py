@@ -135,7 +135,7 @@ def test_an_engine_adapts_in_the_table_of_a_file(checkpoints, tmp_path) -> None:
     _, depths = answer(core)
     assert depths == sorted(depths)
     assert set(depths) == {1, 4}
-    assert [state.num_steps for state in core.scheduler.policy.states()] == [4, 2]
+    assert [state.num_steps for state in core.scheduler.drafting.policy.states()] == [4, 2]
 
 
 def test_an_engine_that_adapts_gives_the_text_of_one_that_does_not_draft(checkpoints) -> None:

@@ -229,7 +229,7 @@ def _meet_events(core: EngineCore, case: ShadowCase, number: int) -> None:
     if number == case.reloaded_at_step:
         core.reload(case.reloaded_table)
     if number == case.unfit_at_step:
-        health = core.scheduler.draft_health = DraftHealth()
+        health = core.scheduler.drafting.health = DraftHealth()
         core.judge_draft(DRAFTED, FirstPosition(proposed=400, accepted=0, requests=24), 0.01)
         assert health.is_unfit
 

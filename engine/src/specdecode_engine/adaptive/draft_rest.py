@@ -9,6 +9,7 @@ rows of these steps after a gap. A gap costs acceptance, never an answer.
 import math
 
 from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason
+from specdecode_engine.adaptive.table import RangeTable
 
 # Steps that keep hidden states before a draft, after a gap. The example EAGLE-3 and DFlash heads
 # have all of their acceptance again after 32, which a probe has to measure, and over half after 8.
@@ -30,13 +31,18 @@ class DraftRest:
         self._steps: float = 0  # of the present stay; fewer after a probe
         self._held: Decision | None = None  # waits for `_lead` more steps
         self._lead = 0
+        self._table: RangeTable | None = None  # of `_held`
 
     def decide(
         self, policy: AdaptivePolicy, batch_size: int, kv_tokens: int, prefill_s: float
     ) -> Decision:
         """Return the policy's decision, or one without draft steps that has to precede it."""
-        decision = self._held or policy.decide(batch_size, kv_tokens, prefill_s)
+        held = self._held
+        if held is not None and not self._holds(held, policy, batch_size, prefill_s):
+            held = None
+        decision = held or policy.decide(batch_size, kv_tokens, prefill_s)
         if not decision.num_steps:
+            self._held, self._lead = None, 0
             self._steps += 1
             self.keeps = self._steps <= self._kept
             return decision
@@ -46,8 +52,25 @@ class DraftRest:
             self.keeps = True
         if self._lead:
             self._lead -= 1
-            self._held = decision
+            self._held, self._table = decision, policy.table
             return decision._replace(num_steps=0, reason=Reason.KEEP)
         self._held = None
         self._steps = min(self._steps, self._kept - AFTER_PROBE) if is_probe else 0
         return decision
+
+    def _holds(
+        self, held: Decision, policy: AdaptivePolicy, batch_size: int, prefill_s: float
+    ) -> bool:
+        """Whether a decision still waits, or is carried out now.
+
+        The policy decides again in another table or batch range. Once the lead has passed, it
+        decides about this step, unless it has granted a probe, which it would not grant twice. A
+        probe is dropped where chunks of prompts share its step under a limit of the step's time.
+        """
+        table = policy.table
+        entry = policy.routing.route(table, batch_size, held.range_start)
+        if table is not self._table or entry.lower_bound != held.range_start:
+            return False
+        if self._lead:
+            return True
+        return held.reason is Reason.PROBE and not (prefill_s and table.max_step_s < math.inf)

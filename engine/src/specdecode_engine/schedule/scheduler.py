@@ -5,11 +5,9 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 
-from specdecode_engine.adaptive.draft_health import DraftHealth
-from specdecode_engine.adaptive.draft_rest import DraftRest
-from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
+from specdecode_engine.schedule.drafting import Drafting
 from specdecode_engine.schedule.pages import PageAllocator, WindowLimits, WindowPages
 from specdecode_engine.schedule.prefill_budget import share_budget
 from specdecode_engine.schedule.prefill_pace import PrefillPace
@@ -67,20 +65,9 @@ class Scheduler:
     holds are as good as free; they are evicted when free ones run out.
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        policy: AdaptivePolicy,
-        cache: PrefixCache,
-        draft_health: DraftHealth | None = None,
-        *,
-        has_fallback: bool = False,
-    ) -> None:
+    def __init__(self, limits: Limits, drafting: Drafting, cache: PrefixCache) -> None:
         self.limits = limits
-        self.policy = policy
-        self.draft_health = draft_health  # None: the draft is not tested, or there is none
-        self.draft_rest = DraftRest()
-        self.has_fallback = has_fallback  # whether NGRAM drafts where the draft model does not
+        self.drafting = drafting
         self.cache = cache
         self.prefill_pace = PrefillPace(limits.chunk_tokens, limits.prefill_delay_steps)
         self.pages = PageAllocator(limits.pages, limits.page_size)
@@ -148,42 +135,12 @@ class Scheduler:
         kv_tokens = sum([sequence.computed for sequence in decoding])
         chunks = self._cut_chunks(len(decoding), kv_tokens)
         self._move_windows(chunks, decoding)
-        decision = self._decide(decoding, kv_tokens, chunks) if decoding else None
-        feeds_draft = decision is None or self._feeds_draft(decision)
+        decision = None
+        if decoding:
+            prefill_s = self.prefill_pace.added_s(sum([one.end - one.start for one in chunks]))
+            decision = self.drafting.decide(decoding, kv_tokens, prefill_s if chunks else 0.0)
+        feeds_draft = decision is None or self.drafting.feeds_draft(decision)
         return SchedulerOutput(chunks, tuple(decoding), grown, decision, kv_tokens, feeds_draft)
-
-    def _decide(
-        self, decoding: list[Sequence], kv_tokens: int, chunks: tuple[PrefillChunk, ...]
-    ) -> Decision:
-        """Let the policy choose, and draft no deeper than is useful to any request of the batch.
-
-        Where the range has no candidate as small as the limit, its smallest one drafts more; the
-        excess is not accepted. Static draft steps may have CUDA graphs where fewer have none, so
-        the end of an answer does not change them.
-        """
-        health = self.draft_health
-        if health is not None and health.is_unfit:
-            has_probe = health.is_probing and not all(one.skips_draft for one in decoding)
-            decision = health.decide(self.policy.table, len(decoding), has_probe=has_probe)
-            if decision.reason is Reason.UNFIT_PROBE or not self.has_fallback:
-                return decision
-        prefill_s = 0.0
-        if chunks:
-            prefill_s = self.prefill_pace.added_s(sum(one.end - one.start for one in chunks))
-        decision = self.draft_rest.decide(self.policy, len(decoding), kv_tokens, prefill_s)
-        chosen, is_static = decision.num_steps, decision.reason is Reason.STATIC
-        limit = Sequence.allowed_steps if is_static else Sequence.useful_steps
-        if any(limit(sequence, chosen) == chosen for sequence in decoding):
-            return decision
-        most = max(limit(sequence, chosen) for sequence in decoding)
-        num_steps = self.policy.table.range_of(decision.range_start).nearest(most)
-        is_less = num_steps < chosen
-        return decision._replace(num_steps=num_steps, reason=Reason.LIMIT) if is_less else decision
-
-    def _feeds_draft(self, decision: Decision) -> bool:
-        """Whether a step keeps what the draft reads: while that is unfit, only for probes."""
-        is_unfit = self.draft_health is not None and self.draft_health.is_unfit
-        return decision.reason is Reason.UNFIT_PROBE if is_unfit else self.draft_rest.keeps
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence wherever it is and give back what it holds."""
@@ -319,7 +276,7 @@ class Scheduler:
             most = self.pages.pages_for(sequence.total_limit + self.limits.reserve_tokens)
             if self.windows is not None and not self.windows.has_room(most):
                 return
-            is_probe = self._is_probe(sequence)
+            is_probe = self.drafting.is_probe(sequence)
             shared, idle, last = self._match(sequence, is_probe)
             if needed - len(shared) > self.available_pages - idle:
                 return
@@ -332,28 +289,8 @@ class Scheduler:
             sequence.matched = len(shared) * self.limits.page_size
             sequence.computed = sequence.reusable = sequence.matched
             sequence.prefill_end = len(sequence.tokens)
-            self._choose_draft(sequence, is_probe)
+            self.drafting.admit(sequence, self.running, is_probe=is_probe)
             self.running.append(sequence)
-
-    def _is_probe(self, sequence: Sequence) -> bool:
-        """Whether a sequence that is admitted now is to show whether an unfit draft fits."""
-        health = self.draft_health
-        return health is not None and health.is_probe_due and sequence.request.is_unrestricted
-
-    def _choose_draft(self, sequence: Sequence, is_probe: bool) -> None:
-        """Let a sequence skip the draft while that is unfit, unless it is a probe."""
-        health = self.draft_health
-        if health is None:
-            return
-        if is_probe:
-            health.begin_probe()
-            self.skip_draft()  # earlier probes have ended
-        sequence.skips_draft = health.is_unfit and not is_probe
-
-    def skip_draft(self) -> None:
-        """Let no running sequence pass the draft any more."""
-        for sequence in self.running:
-            sequence.skips_draft = True
 
     def _match(self, sequence: Sequence, is_probe: bool) -> tuple[list[int], int, Node]:
         """Find the longest cached beginning after which every layer has what the next row sees.
@@ -391,7 +328,7 @@ class Scheduler:
         if not prompts:
             return ()
         missing = [len(sequence.tokens) - sequence.computed for sequence in prompts]
-        room_s = self.policy.prefill_room_s(decoding, kv_tokens) if decoding else math.inf
+        room_s = self.drafting.policy.prefill_room_s(decoding, kv_tokens) if decoding else math.inf
         shares = share_budget(missing, self.prefill_pace.tokens(decoding, room_s))
         return tuple(
             PrefillChunk(sequence, sequence.computed, sequence.computed + count)

@@ -32,6 +32,7 @@ from specdecode_engine.model.kv_cache import KVCache, WindowPool
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.model.routed_experts import RoutedExperts, RoutedShape
 from specdecode_engine.sampling.sampler import Sampler
+from specdecode_engine.schedule.drafting import Drafting
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Limits, Scheduler
 from specdecode_engine.speculate.ngram.proposer import FullProposer
@@ -162,10 +163,9 @@ def _scheduler(
     is_tested = tests_draft and config.draft is not None
     health = DraftHealth() if is_tested else None
     has_fallback = config.boot.speculation.fallback is not None
-    scheduler = Scheduler(limits, policy, cache, health, has_fallback=has_fallback)
-    if not config.aux_spec.is_empty:
-        scheduler.draft_rest = DraftRest(config.method.kept_rows)
-    return scheduler
+    rest = None if config.aux_spec.is_empty else DraftRest(config.method.kept_rows)
+    drafting = Drafting(policy, health, rest, has_fallback=has_fallback)
+    return Scheduler(limits, drafting, cache)
 
 
 def _log_choices(config: EngineConfig) -> None:

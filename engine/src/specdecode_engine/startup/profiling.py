@@ -26,6 +26,7 @@ from specdecode_engine.adaptive.table import all_steps
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.schedule.drafting import Drafting
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Limits, Scheduler
 from specdecode_engine.steps.model_context import ModelContext
@@ -72,7 +73,7 @@ def profile_steps(
         return ()
     ends_s = clock() + budget_s
     dictated = FixedSteps(min(shapes))
-    scheduler = Scheduler(limits, dictated, PrefixCache(limits.page_size, is_on=False))
+    scheduler = Scheduler(limits, Drafting(dictated), PrefixCache(limits.page_size, is_on=False))
     stopwatch = Stopwatch(context.target.device, clock)
     core = EngineCore(context, scheduler, shapes, frozenset(), stopwatch, facts={})
 

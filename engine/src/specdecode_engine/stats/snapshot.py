@@ -87,7 +87,8 @@ def take_snapshot(
         num_draft_tokens: nodes that a step verifies, root included, by its draft steps.
     """
     states, latest = _states(scheduler), counters.latest
-    draft = None if scheduler.draft_health is None else scheduler.draft_health.report()
+    health = scheduler.drafting.health
+    draft = None if health is None else health.report()
     num_steps = latest.num_steps if latest else states[0].num_steps
     running, waiting = len(scheduler.running), len(scheduler.waiting)
     cache, free = scheduler.cache, scheduler.available_pages
@@ -132,9 +133,8 @@ def take_snapshot(
 
 def _states(scheduler: Scheduler) -> tuple[RangeState, ...]:
     """Return the state of every range; an unfit draft overrules the policy without a fallback."""
-    states = scheduler.policy.states()
-    health = scheduler.draft_health
-    if health is None or not health.is_unfit or scheduler.has_fallback:
+    states = scheduler.drafting.policy.states()
+    if not scheduler.drafting.is_overruled:
         return states
     return tuple(replace(state, num_steps=0, reason=Reason.UNFIT) for state in states)
 

@@ -113,5 +113,5 @@ def load_engine(boot: EngineBoot, progress: Progress) -> LoadedEngine:
 
     progress("loading checkpoints")
     core = build_core(boot, progress=True, on_weights=keep_freed_memory)
-    table = core.scheduler.policy.table
+    table = core.scheduler.drafting.policy.table
     return LoadedEngine(core, Path(boot.model.path), core.facts, core.stage_draft, table)
