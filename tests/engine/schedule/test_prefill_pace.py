@@ -66,9 +66,17 @@ def test_a_chunk_adds_at_most_the_room_that_the_step_has(delay_steps: float) -> 
     pace = settled(0.0, 0.01, is_shared=True, delay_steps=delay_steps)
     assert pace.tokens(1, 0.5) == pytest.approx(50, rel=0.1)
     assert pace.added_s(pace.tokens(1, 0.5)) == pytest.approx(0.5, rel=0.05)
-    assert pace.tokens(1, 0.0) == MIN_TOKENS
+    assert pace.tokens(1, 0.08) == pytest.approx(8, abs=1)  # fewer than a step has otherwise
+    assert pace.tokens(1, 0.035) == pace.tokens(1, 0.0) == MIN_TOKENS  # out of reach
     assert pace.tokens(1, 1e9) == pace.tokens(1)
     assert PrefillPace(MOST, delay_steps).added_s(100) == 0.0
+
+
+def test_a_limit_counts_the_fixed_cost() -> None:
+    pace = settled(1.0, 0.01, is_shared=False, delay_steps=0.0)
+    assert pace.tokens(1, 1.1) == pytest.approx(10, abs=6)
+    assert pace.tokens(1, 1.5) == pytest.approx(50, rel=0.2)
+    assert pace.tokens(1, 0.9) == MIN_TOKENS
 
 
 def test_a_chunk_is_not_mostly_fixed_cost() -> None:

@@ -4,6 +4,8 @@ import math
 
 MIN_TOKENS = 16
 """So many are computed in every step, whatever they cost: prompts are never stuck."""
+MIN_TOKENS_WITHIN_LIMIT = 4
+"""Of a step whose time is limited, if no more than that fit: below, the limit is missed instead."""
 KEPT = 0.95
 """Weight of what was measured before, when a chunk or a decode step is measured."""
 MIN_SPREAD = 0.05
@@ -52,14 +54,17 @@ class PrefillPace:
         """Return how many prompt tokens a step may compute next to `decoding` requests.
 
         Args:
-            room_s: that they may add to the step, if that is less than the bound in decode steps.
+            room_s: that they may add to a step whose time is limited.
         """
         step_s = self._decode_s(decoding) if decoding and self._delay_steps else None
-        limit_s = min(math.inf if step_s is None else self._delay_steps * step_s, room_s)
-        if limit_s == math.inf or not self._cost.is_known:
-            return self._most_tokens
-        tokens = self._cost.most_tokens(limit_s, self._most_tokens)
-        return min(max(tokens, MIN_TOKENS), self._most_tokens)
+        delay_s = math.inf if step_s is None else self._delay_steps * step_s
+        cost, most = self._cost, self._most_tokens
+        if min(delay_s, room_s) == math.inf or not cost.is_known:
+            return most
+        usual = min(max(cost.most_tokens(delay_s, most), MIN_TOKENS), most)
+        fitting = cost.tokens_within(room_s, usual)
+        least = min(MIN_TOKENS_WITHIN_LIMIT, most)
+        return fitting if fitting >= least else min(MIN_TOKENS, most)
 
     def added_s(self, tokens: int) -> float:
         """Return the seconds that a chunk adds to a decode step; 0 before one was measured."""
@@ -106,8 +111,12 @@ class _ChunkCost:
 
     def most_tokens(self, limit_s: float, at_most: int) -> int:
         """Return the tokens of the largest chunk within the limit, or of one two thirds fixed."""
+        return self.tokens_within(max(limit_s, 1.5 * self._line()[0]), at_most)
+
+    def tokens_within(self, limit_s: float, at_most: int) -> int:
+        """Return the tokens of the largest chunk within the limit; 0 if there is none."""
         fixed_s, slope = self._line()
-        seconds_left = max(limit_s - fixed_s, fixed_s / 2)
+        seconds_left = max(limit_s - fixed_s, 0.0)
         return at_most if seconds_left >= slope * at_most else int(seconds_left / slope)
 
     def _line(self) -> tuple[float, float]:
