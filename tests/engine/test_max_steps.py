@@ -131,6 +131,19 @@ def test_the_policy_does_not_learn_acceptance_from_limited_requests(checkpoints)
     assert all(len(feedback.accepted) <= 1 for feedback in both)
 
 
+def test_the_policy_learns_how_much_answers_have_decoded(checkpoints):
+    core = own_draft(checkpoints)
+    policy = core.scheduler.drafting.policy = Listening(3)
+    lengths = {"long": 17, "short": 7, "middle": 11, "one": 1}
+    requests = [
+        replace(each, sampling=replace(each.sampling, max_tokens=lengths[each.request_id]))
+        for each in (request(name, None) for name in lengths)
+    ]
+    run(core, *requests)
+    ended = [tokens for feedback in policy.feedback for tokens in feedback.ended]
+    assert ended == [6, 10, 16]  # the first token comes from the prompt
+
+
 def test_a_preempted_request_keeps_its_limit(checkpoints):
     core = own_draft(checkpoints)
     wanted = tokens(run(own_draft(checkpoints), request("r", None))["r"])

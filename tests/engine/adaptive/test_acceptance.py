@@ -66,6 +66,29 @@ def test_expected_tokens_are_one_without_drafting_and_all_where_all_is_accepted(
     assert expected_tokens((0.5, 0.5)) == [1.0, 1.5, 1.75]
 
 
+@pytest.mark.parametrize("mean", [12, 30, 200])
+@pytest.mark.parametrize("rate", [0.3, 0.8, 0.95])
+def test_what_steps_decode_beyond_the_ends_of_answers_does_not_count(
+    rate: float, mean: int
+) -> None:
+    draw, num_steps = random.Random(mean), 7
+    tokens = steps = 0
+    for _ in range(5_000):
+        length = draw.randint(mean - 5, mean + 5)
+        tokens += length
+        while length > 0:
+            steps += 1
+            length -= 1
+            for _ in range(num_steps):
+                if draw.random() >= rate:
+                    break
+                length -= 1
+    expected = expected_tokens((rate,) * num_steps, mean)
+    assert expected[num_steps] == pytest.approx(tokens / steps, rel=0.02)
+    assert expected[0] == 1.0
+    assert expected < expected_tokens((rate,) * num_steps)
+
+
 @settings(derandomize=True, max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 7), st.integers(1, 9), st.integers(0, 7)), max_size=30))
 def test_rates_stay_between_zero_and_one_whatever_was_accepted(

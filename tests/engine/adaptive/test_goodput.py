@@ -100,6 +100,25 @@ def test_a_round_with_an_impossible_time_changes_no_later_decision(
         assert all(math.isfinite(rate) and rate > 0 for rate in state.tokens_per_second.values())
 
 
+def close_s(batch_size: int, num_steps: int) -> float:
+    """A machine on which a draft step gains 3 % per token where 0.9 is accepted."""
+    tokens = sum(0.9**length for length in range(num_steps + 1))
+    return 1e-3 * batch_size * tokens / (1.0 + 0.03 * num_steps)
+
+
+@pytest.mark.parametrize(("answer_tokens", "best"), [(8, 0), (4000, 7)])
+def test_short_answers_need_a_gain_larger_than_what_their_ends_lose(
+    answer_tokens: int, best: int
+) -> None:
+    depth = policy(close_s)
+    rounds = Rounds(depth, close_s)
+    rounds.run(50, 8, 0.9)
+    for _ in range(32):
+        ended = (answer_tokens,) * 4
+        depth.observe(Feedback(depth.decide(8, 0), 8, 0, (), math.nan, ended=ended))
+    assert share(rounds.run(600, 8, 0.9)[300:], {best}) > 0.8
+
+
 def switches(depths: list[int]) -> int:
     return sum(one != other for one, other in pairwise(depths))
 

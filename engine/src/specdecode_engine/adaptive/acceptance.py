@@ -205,14 +205,23 @@ def count_by_position(
     return tuple(trials), tuple(hits)
 
 
-def expected_tokens(rates: Iterable[float]) -> list[float]:
-    """Expected tokens of a request in a step of 0, 1, … draft steps: 1 + Σ Π rates."""
-    tokens = survival = 1.0
+def expected_tokens(rates: Iterable[float], answer_tokens: float = math.inf) -> list[float]:
+    """Expected tokens of a request in a step of 0, 1, … draft steps: 1 + Σ Π rates.
+
+    An answer's last step decodes tokens beyond its end. Of X tokens in a step, these are
+    (E[X²] / E[X] - 1) / 2 on average (renewal theory), so that L tokens need the steps of L + that.
+
+    Args:
+        answer_tokens: L, the mean of the tokens that an answer decodes.
+    """
+    tokens = squares = survival = 1.0
     expected = [1.0]
-    for rate in rates:
+    for place, rate in enumerate(rates, start=1):
         survival *= rate
         tokens += survival
-        expected.append(tokens)
+        squares += (2 * place + 1) * survival
+        beyond = (squares / tokens - 1.0) / 2.0
+        expected.append(tokens / (1.0 + beyond / answer_tokens))
     return expected
 
 

@@ -29,6 +29,7 @@ OPTIMISM = 0.55
 # How much better than the best candidate an uncertain one may have to be to be probed.
 MIN_PROMISE = 0.05
 COST_PROBE_STEPS = 2  # of such a probe
+ANSWER_KEPT = 31 / 32  # of older answers in the mean of their lengths, when one has ended
 # Steps without a draft that a draft catches up on at most, as requests come and go.
 MAX_MISSED_STEPS = 128
 # Steps at 0 draft steps between two estimates, which would take a noticeable share of the time of a
@@ -94,6 +95,7 @@ class GoodputPolicy:
         self._sequence = 0
         self._range_start: int | None = None
         self._acceptance = AcceptanceModel(positions=1)
+        self._ended = self._ended_tokens = 0.0  # answers and what they have decoded, decayed
         self._controls: dict[int, RangeControl] = {}
         self._last_num_steps = num_steps
         self._missed = 0  # steps without a draft that the draft has not caught up on
@@ -130,6 +132,9 @@ class GoodputPolicy:
     def observe(self, feedback: Feedback) -> None:
         decision = feedback.decision
         prefill_s = self._prefill_s.pop(decision.sequence, 0.0)
+        for tokens in feedback.ended:
+            self._ended = ANSWER_KEPT * self._ended + 1.0
+            self._ended_tokens = ANSWER_KEPT * self._ended_tokens + tokens
         control = self._controls.get(decision.range_start)
         if control is None or not self._first_valid <= decision.sequence <= self._sequence:
             return
@@ -272,7 +277,8 @@ class GoodputPolicy:
     def _estimate(self, control: RangeControl, limit_s: float = math.inf) -> Estimates:
         """Estimate the candidates whose step takes `limit_s` at most, one at least."""
         candidates = control.entry.candidate_steps
-        tokens = expected_tokens(self._acceptance.now.rates())
+        answer_tokens = self._ended_tokens / self._ended if self._ended else math.inf
+        tokens = expected_tokens(self._acceptance.now.rates(), answer_tokens)
         surface = self.cost.surface(control.batch_size, self._most_steps)
         kv_s = self.cost.seconds_per_kv_token
         seconds = [surface[steps] + kv_s(steps) * control.kv_tokens for steps in candidates]

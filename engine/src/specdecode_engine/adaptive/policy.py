@@ -63,6 +63,7 @@ class Feedback(NamedTuple):
     partial: tuple[tuple[int, int], ...] = ()
     is_full: bool = True  # False if less was drafted than num_steps allow: `seconds` is not used
     gap_s: float = 0.0  # from the end of the forward before to that of this one; 0 if unknown
+    ended: tuple[int, ...] = ()  # decoded tokens of each answer that ended in this step
 
     def has_cost(self) -> bool:
         """Whether `seconds` is the cost of these draft steps: not shared, positive and finite."""

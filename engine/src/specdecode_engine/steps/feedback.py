@@ -26,6 +26,9 @@ def make_feedback(
     else:
         is_full = step.drafted == width
         accepted = _accepted_of_whole(shape, result, outputs) if is_full else []
+    ended: tuple[int, ...] = ()
+    if len(accepted) < len(outputs):  # else nearly every step would look for one in vain
+        ended = tuple([max(s.returned_tokens - 1, 1) for s in result.sequences if s.finish_reason])
     return Feedback(
         step.decision,
         len(step.sequences),
@@ -36,6 +39,7 @@ def make_feedback(
         tuple(partial),
         is_full,
         step.timing.gap_s(),
+        ended,
     )
 
 
