@@ -13,13 +13,19 @@ from dataclasses import dataclass, replace
 from tqdm import tqdm
 
 from controller.adaptation import measure_adaptation
+from controller.comparison import FULL as FULL_COMPARISON
+from controller.comparison import QUICK as QUICK_COMPARISON
+from controller.comparison import Extent as ComparisonExtent
+from controller.comparison import compare
 from controller.figures import detail, run_all, spread, summarize
 from controller.latency import measure_latency
+from controller.machines import all_machines
 from controller.policies import GOODPUT, RIVALS, all_policies
 from controller.profiles import all_profiles
 from controller.scenarios import all_scenarios
 from controller.timing import measure_decision
 
+DECISION_SIZES = {"decision_us": 1, "decision_us_b64": 64, "decision_us_b256": 256}
 SPREAD = ("mean_regret_of_seeds", "mean_regret_se", "worst_regret_of_seeds", "worst_regret_se")
 
 Figures = dict[str, dict[str, object]]
@@ -51,16 +57,45 @@ def main() -> int:
     if options.seeds:
         extent = replace(extent, seeds=options.seeds)
     profiles = _measure_all(extent, options.seed, options.only)
-    decision_us = measure_decision(all_policies()[GOODPUT], all_profiles()[0])
+    machines: dict[str, dict[str, object]] = {}
+    if GOODPUT.startswith(options.only):
+        size = QUICK_COMPARISON if options.quick else FULL_COMPARISON
+        machines = _compare_all(size, options.seed)
+    build, profile = all_policies()[GOODPUT], all_profiles()[0]
+    decision_us = {
+        name: round(measure_decision(build, profile, size), 1)
+        for name, size in DECISION_SIZES.items()
+    }
     for name, figures in profiles.items():
         _print_table(name, figures)
+    for name, compared in machines.items():
+        _print_machine(name, compared)
     if options.plots:
         from controller.plots import write_plots  # matplotlib is there for this alone
 
         write_plots(options.seed)
-    result = {"default": GOODPUT, "decision_us": round(decision_us, 2), "profiles": profiles}
+    result = {"default": GOODPUT, **decision_us, "profiles": profiles, "machines": machines}
     print(json.dumps(result))
     return 0
+
+
+def _compare_all(extent: ComparisonExtent, seed: int) -> dict[str, dict[str, object]]:
+    """Compare on every machine, each in a process of its own."""
+    machines = all_machines()
+    with ProcessPoolExecutor() as pool:
+        runs = [pool.submit(compare, place, extent, seed) for place in range(len(machines))]
+        results = tqdm(zip(machines, runs, strict=True), desc="machines", total=len(runs))
+        return {machine.name: run.result() for machine, run in results}
+
+
+def _print_machine(name: str, figures: Mapping[str, object]) -> None:
+    """Tokens per second relative to no speculation, by policy and concurrency."""
+    columns = figures["by_concurrency"]
+    assert isinstance(columns, dict)
+    print(f"\n{name:32}" + "".join(f"{slots:>7}" for slots in columns))
+    for row in next(iter(columns.values())):
+        print(f"{row:32}" + "".join(f"{column[row]:7.2f}" for column in columns.values()))
+    print({key: value for key, value in figures.items() if not isinstance(value, dict)})
 
 
 def _measure_all(extent: Extent, seed: int, only: str) -> dict[str, Figures]:

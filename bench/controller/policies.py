@@ -26,7 +26,7 @@ PROFILED_KV = (64, 1024)  # tokens of each request while costs are measured
 TABLE_ERROR = 0.2
 DRAFTS_TO_KNOW = 12
 
-GOODPUT = "goodput"
+GOODPUT, WRONG_COSTS = "goodput", "goodput, costs off by 20 %"
 RIVALS = ("ema v1", "ema seed table", "ema zero-step", "throughput-aware", "throughput-aware wide")
 
 
@@ -35,9 +35,7 @@ def all_policies() -> dict[str, Build]:
     depths = range(DEEPEST + 1)
     return {
         GOODPUT: lambda profile, seed: goodput(profile, cost_points(profile)),
-        "goodput, costs off by 20 %": lambda profile, seed: goodput(
-            profile, _spoil(cost_points(profile), seed)
-        ),
+        WRONG_COSTS: lambda profile, seed: goodput(profile, spoil(cost_points(profile), seed)),
         "goodput, no costs": lambda profile, seed: goodput(profile, ()),
         "ema v1": lambda profile, seed: ema_v1(),
         "ema seed table": lambda profile, seed: ema_seed_table(),
@@ -66,17 +64,17 @@ def goodput(profile: Profile, points: Iterable[CostPoint]) -> GoodputPolicy:
     return GoodputPolicy(table(), CostModel(points), START)
 
 
-def cost_points(profile: Profile) -> tuple[CostPoint, ...]:
+def cost_points(profile: Profile, sizes: Iterable[int] = SIZES) -> tuple[CostPoint, ...]:
     """What profiling at start measures, without error."""
     return tuple(
         CostPoint(size, steps, size * kv, profile.seconds(size, steps, size * kv))
-        for size in SIZES
+        for size in sizes
         for steps in table().candidates()
         for kv in PROFILED_KV
     )
 
 
-def _spoil(points: Iterable[CostPoint], seed: int) -> tuple[CostPoint, ...]:
+def spoil(points: Iterable[CostPoint], seed: int) -> tuple[CostPoint, ...]:
     """Make each cell wrong by up to `TABLE_ERROR`, its KV part along with it."""
     draw = random.Random(f"costs {seed}")
     errors: dict[tuple[int, int], float] = {}

@@ -17,12 +17,18 @@ class Profile:
     kv_token_s: float
     draft_row_s: float  # of a row that the draft has missed and catches up on
     late_steps: int  # results that are still on their way when the next step is planned
+    drafts_blocks: bool = False  # `draft_step_s` is then the time of the whole block
 
     def seconds(self, batch_size: int, num_steps: int, kv_tokens: int) -> float:
         """Expect the time of a step."""
-        drafting = num_steps * self.draft_step_s(batch_size)
         rows = batch_size * (num_steps + 1)
-        return self.target_s(rows) + drafting + self.kv_token_s * kv_tokens
+        drafting_s = self.drafting_s(batch_size, num_steps)
+        return self.target_s(rows) + drafting_s + self.kv_token_s * kv_tokens
+
+    def drafting_s(self, batch_size: int, num_steps: int) -> float:
+        """Expect the time of drafting alone."""
+        forwards = min(num_steps, 1) if self.drafts_blocks else num_steps
+        return forwards * self.draft_step_s(batch_size)
 
     def catching_up_s(self, batch_size: int, missed_steps: int) -> float:
         """Expect how much longer the first draft after steps without one takes."""

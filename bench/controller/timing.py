@@ -8,29 +8,29 @@ from controller.policies import Build
 from controller.profiles import Profile
 from specdecode_engine.adaptive.policy import Feedback
 
-BATCH_SIZE, DECODE_STEPS, REPEATS = 64, 500, 7
-KV_TOKENS = 512 * BATCH_SIZE
+DECODE_STEPS, REPEATS = 500, 7
+KV_PER_REQUEST = 512
 
 
-def measure_decision(build: Build, profile: Profile) -> float:
-    """Time decide and observe together at batch 64, the making of the feedback included.
+def measure_decision(build: Build, profile: Profile, batch_size: int) -> float:
+    """Time decide and observe together, the making of the feedback included.
 
     The least of seven means of 500 steps, in processor time.
     """
-    draw = random.Random(0)
-    lengths = [tuple(draw.choices(range(DEEPEST + 1), k=BATCH_SIZE)) for _ in range(DECODE_STEPS)]
+    draw, kv_tokens = random.Random(0), KV_PER_REQUEST * batch_size
+    lengths = [tuple(draw.choices(range(DEEPEST + 1), k=batch_size)) for _ in range(DECODE_STEPS)]
     depths = range(DEEPEST + 1)
     accepted = [[tuple(min(n, steps) for n in batch) for steps in depths] for batch in lengths]
-    times = [profile.seconds(BATCH_SIZE, steps, KV_TOKENS) for steps in depths]
+    times = [profile.seconds(batch_size, steps, kv_tokens) for steps in depths]
     noise = [draw.gauss(1.0, 0.04) for _ in range(DECODE_STEPS)]
     policy = build(profile, 0)
     means = []
     for _ in range(REPEATS):
         started = time.process_time()
         for batch, factor in zip(accepted, noise, strict=True):
-            decision = policy.decide(BATCH_SIZE, KV_TOKENS)
+            decision = policy.decide(batch_size, kv_tokens)
             steps = decision.num_steps
             seconds = times[steps] * factor
-            policy.observe(Feedback(decision, BATCH_SIZE, KV_TOKENS, batch[steps], seconds))
+            policy.observe(Feedback(decision, batch_size, kv_tokens, batch[steps], seconds))
         means.append((time.process_time() - started) / DECODE_STEPS)
     return 1e6 * min(means)

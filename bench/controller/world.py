@@ -108,7 +108,8 @@ class World:
             tally.add(Trace(moment, steps, is_probe, seconds, tokens))
             if not learns:
                 continue
-            accepted, gap_s = self._accepted(moment, steps), seconds * self._noise()
+            accepted = self._accepted(moment, steps)
+            gap_s = seconds * noise_factor(self._random)
             tally.gaps_s.append(gap_s)
             tally.unreachable += decision.reason is Reason.UNREACHABLE
             late.append(
@@ -183,6 +184,8 @@ class World:
             accepted += self._random.choices(lengths, cum_weights=weights, k=count)
         return tuple(accepted)
 
-    def _noise(self) -> float:
-        noise = self._random.lognormvariate(0.0, TIME_NOISE)
-        return noise * SPIKE if self._random.random() < SPIKE_CHANCE else noise
+
+def noise_factor(draw: random.Random) -> float:
+    """Draw measured over true seconds of a step."""
+    noise = draw.lognormvariate(0.0, TIME_NOISE)
+    return noise * SPIKE if draw.random() < SPIKE_CHANCE else noise

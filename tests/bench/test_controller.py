@@ -10,15 +10,26 @@ from pathlib import Path
 import pytest
 
 from controller.adaptation import measure_adaptation
+from controller.comparison import (
+    BUDGET,
+    MOST_PROMPT_ROWS,
+    MOST_ROWS,
+    Extent,
+    compare,
+    policy_of,
+)
 from controller.figures import run_all, spread, summarize
 from controller.latency import measure_latency
 from controller.loads import load
+from controller.machines import PUBLISHED, all_machines, vl52362
 from controller.policies import GOODPUT, RIVALS, all_policies
 from controller.profiles import Profile, all_profiles, cpu_82m, h100_dense_8b
 from controller.report import DOCS, RESULTS, included
 from controller.rivals.ema_slot import EmaSlot
 from controller.scenarios import Scenario, all_scenarios
+from controller.service import Costs, Service
 from controller.timing import measure_decision
+from controller.traffic import all_traffic
 from controller.world import Tally, World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,7 +138,49 @@ def test_step_changes_are_followed_within_the_promised_steps() -> None:
 
 
 def test_a_decision_takes_microseconds() -> None:
-    assert measure_decision(all_policies()[GOODPUT], h100_dense_8b()) < 100  # 20 on a free core
+    limits_us = {1: 100, 64: 100, 256: 300}  # of which a fifth is taken on a free core
+    for size, limit_us in limits_us.items():
+        assert measure_decision(all_policies()[GOODPUT], h100_dense_8b(), size) < limit_us
+
+
+@pytest.mark.parametrize("machine", all_machines(), ids=lambda machine: machine.name)
+def test_no_step_of_a_machine_is_cheaper_for_having_more_rows(machine: Profile) -> None:
+    times = [machine.target_s(rows) for rows in range(1, 4096)]
+    assert times == sorted(times)
+    for size in (1, 64):
+        row = [machine.drafting_s(size, steps) for steps in range(8)]
+        assert row == sorted(row)
+
+
+def test_the_published_columns_are_fitted_within_five_percent() -> None:
+    machine, emitted = vl52362(), 4.7
+    columns = PUBLISHED.concurrency, PUBLISHED.none, PUBLISHED.fixed_7
+    for size, none, fixed in zip(*columns, strict=True):
+        assert size / machine.seconds(size, 0, 0) == pytest.approx(none, rel=0.05)
+        assert size * emitted / machine.seconds(size, 7, 0) == pytest.approx(fixed, rel=0.05)
+
+
+@pytest.mark.parametrize("policy", [GOODPUT, BUDGET])
+def test_nothing_beats_the_best_rows_for_each_request(policy: str) -> None:
+    machine = all_machines()[1]
+    costs = Costs(machine, MOST_ROWS + MOST_PROMPT_ROWS)
+    for traffic in all_traffic(4, 60):
+        served = Service(policy_of(policy, machine, 1), traffic, costs, 1).served
+        assert 0.0 < served.of_best <= 1.0 + 1e-9
+        assert served.to_none >= served.to_best_fixed
+
+
+def test_a_comparison_contains_every_figure() -> None:
+    figures = compare(4, Extent((2,), 48, 96), seed=1)
+    promised = {"vs_best_fixed", "vs_none", "regret_mean", "regret_worst", "mixed_bound"}
+    promised |= {"wrong_cost_vs_best_fixed", "wrong_cost_vs_none"}
+    assert promised <= set(figures)
+    columns = figures["by_concurrency"]
+    assert isinstance(columns, dict)
+    assert {GOODPUT, BUDGET, "fixed 7", "best rows per request"} <= set(columns[2])
+    published = figures["published"]
+    assert isinstance(published, dict)
+    assert tuple(published) == PUBLISHED.concurrency
 
 
 def test_the_standard_error_of_seeds_is_that_of_their_means() -> None:
@@ -163,6 +216,8 @@ def test_the_last_line_is_json_with_every_policy_on_every_machine() -> None:
         "import sys, controller.__main__ as main, dataclasses\n"
         "main.QUICK = dataclasses.replace(main.QUICK, length=40, steps=0)\n"
         "sys.argv = ['controller', '--seed', '3', '--quick']\n"
+        "small = {'least_steps': 24, 'concurrency': (2,)}\n"
+        "main.QUICK_COMPARISON = dataclasses.replace(main.QUICK_COMPARISON, **small)\n"
         "main.main()"
     )
     done = subprocess.run(
@@ -174,7 +229,8 @@ def test_the_last_line_is_json_with_every_policy_on_every_machine() -> None:
     )
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["default"] == GOODPUT
-    assert result["decision_us"] > 0
+    assert 0 < result["decision_us"] < result["decision_us_b256"]
+    assert set(result["machines"]) == {machine.name for machine in all_machines()}
     assert set(result["profiles"]) == {"h100_dense_8b", "cpu_82m", "moe"}
     for policies in result["profiles"].values():
         assert set(policies) == set(all_policies())
