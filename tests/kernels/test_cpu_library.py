@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from specdecode_kernels.cpu import library
-from specdecode_kernels.cpu.compile import CannotCompile
+from specdecode_kernels.cpu.compile import CannotCompile, processor_fingerprint
 
 REPORT = """
     import torch
@@ -40,7 +40,8 @@ def report(tmp_path: Path) -> Callable[..., list[str]]:
 def test_it_is_compiled_once_and_kept(report: Callable[..., list[str]], tmp_path: Path) -> None:
     assert report() == ["None", "cpu cpu"]
     file, tuning = sorted((tmp_path / "cpu").iterdir(), key=lambda one: one.suffix, reverse=True)
-    assert (file.suffix, tuning.suffix, file.stem) == (".so", ".json", tuning.stem)
+    assert (file.suffix, tuning.suffix) == (".so", ".json")
+    assert tuning.stem == f"{file.stem}-{processor_fingerprint()}"
     before = file.stat()
     assert report() == ["None", "cpu cpu"]
     assert file.stat().st_mtime_ns == before.st_mtime_ns
@@ -91,6 +92,44 @@ def test_a_cache_that_cannot_be_written_is_reported(
     reported, computed = report(SPECDECODE_CACHE=str(tmp_path / "file"))
     assert "file" in reported
     assert computed == "torch torch"
+
+
+PRECOMPILED = """
+    import sys
+    from pathlib import Path
+    import torch
+    from specdecode_kernels.cpu import compile, library
+    compile.PRECOMPILED = Path(sys.argv[1])
+    if sys.argv[2] == "True":
+        flags = library.flags_of(torch.float32)
+        compile.precompile(library.SOURCES, library.HEADERS, flags, "x86-64-v3")
+    print(library.load_library(torch.float32).file)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names an x86-64 level")
+def test_what_an_image_contains_is_not_compiled(tmp_path: Path) -> None:
+    """In a folder that cannot be written, as an image's; the tuning is kept in the cache."""
+
+    def load(*, precompiles: bool) -> Path:
+        environment = {"PATH": "/usr/bin:/bin", "SPECDECODE_CACHE": str(tmp_path / "cache")}
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(PRECOMPILED), str(image), str(precompiles)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return Path(done.stdout.strip())
+
+    image = tmp_path / "image"
+    file = load(precompiles=True)
+    assert file.parent == image
+    assert file.name.startswith("x86-64-v3-")
+    assert [one.suffix for one in (tmp_path / "cache" / "cpu").iterdir()] == [".json"]
+    assert load(precompiles=False) == file
+    file.write_bytes(b"for another C library")
+    assert load(precompiles=False).parent == tmp_path / "cache" / "cpu"
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names an x86-64 level")

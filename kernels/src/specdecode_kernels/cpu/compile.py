@@ -2,7 +2,8 @@
 
 The compiler is the machine's own (`CC`, gcc or cc), as for Triton's launchers; options in `CC` come
 last and win. The library is kept in the user's cache, named by a hash of sources, compiler,
-options and processor.
+options and processor. Images contain libraries for two levels of x86-64 (`precompile_cpu`), which
+are taken first unless `CC` is set.
 """
 
 import hashlib
@@ -12,7 +13,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +31,15 @@ FLAGS = (
     *_FUSE_ALWAYS,
 )
 COMPILE_TIMEOUT_S = 300
+
+PRECOMPILED = Path(__file__).parent / "precompiled"
+"""Folder of the libraries that an image contains."""
+_V3 = frozenset(("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"))
+LEVELS = {
+    "x86-64-v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+    "x86-64-v3": _V3,
+}
+"""Levels, the widest vectors first, and the flags of /proc/cpuinfo that they need."""
 
 
 class CannotCompile(Exception):
@@ -48,11 +59,54 @@ def compile_library(
         OSError: the cache cannot be written.
     """
     files = (*sources, *headers)
+    for file in _precompiled(files, flags):
+        with suppress(OSError):  # for a machine with another C library
+            return load(file)
     try:
         return load(_compiled(sources, files, flags))
     except OSError:  # cut short by a full disk, or from a machine with another C library
         _compiled(sources, files, flags).unlink()
         return load(_compiled(sources, files, flags))
+
+
+def precompile(
+    sources: tuple[Path, ...], headers: tuple[Path, ...], flags: tuple[str, ...], level: str
+) -> Path:
+    """Compile a library for every processor of a level of x86-64, and return it.
+
+    Raises:
+        CannotCompile: there is no compiler, or it fails.
+    """
+    file = _precompiled_file((*sources, *headers), flags, level)
+    file.parent.mkdir(exist_ok=True)
+    _compile([*_compiler(), *_for_level(flags, level), *map(str, sources)], file)
+    return file
+
+
+def measurements_file(library: Path) -> Path:
+    """Return the file for what is measured of a library on this processor."""
+    return _folder() / f"{library.stem}-{processor_fingerprint()}.json"
+
+
+def _precompiled(files: tuple[Path, ...], flags: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the libraries of the image that run on this processor, the best one first."""
+    if os.environ.get("CC") or not PRECOMPILED.exists():
+        return
+    lines = (line for line in _cpuinfo().splitlines() if line.startswith("flags"))
+    abilities = set(next(lines, "").split())
+    for level, needed in LEVELS.items():
+        file = _precompiled_file(files, flags, level)
+        if needed <= abilities and file.exists():
+            yield file
+
+
+def _precompiled_file(files: tuple[Path, ...], flags: tuple[str, ...], level: str) -> Path:
+    parts = [*_for_level(flags, level), *(file.read_text() for file in files)]
+    return PRECOMPILED / f"{level}-{_digest(parts)}.so"
+
+
+def _for_level(flags: tuple[str, ...], level: str) -> list[str]:
+    return [f"-march={level}" if flag == "-march=native" else flag for flag in flags]
 
 
 def _compiled(sources: tuple[Path, ...], files: tuple[Path, ...], flags: tuple[str, ...]) -> Path:
@@ -99,6 +153,10 @@ def _fingerprint(compiler: str, options: list[str], files: tuple[Path, ...]) -> 
     """Name what the result depends on: the sources, the compiler, the processor's abilities."""
     parts = [shlex.join([compiler, *options]), _version(compiler), _abilities()]
     parts += [file.read_text() for file in files]
+    return _digest(parts)
+
+
+def _digest(parts: list[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
@@ -112,7 +170,7 @@ def _version(compiler: str) -> str:
 
 def processor_fingerprint() -> str:
     """Name the processor by its model and abilities."""
-    return hashlib.sha256(_abilities().encode()).hexdigest()[:24]
+    return _digest([_abilities()])
 
 
 def _abilities() -> str:

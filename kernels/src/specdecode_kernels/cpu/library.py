@@ -16,6 +16,7 @@ from specdecode_kernels.cpu.compile import (
     FLAGS,
     CannotCompile,
     compile_library,
+    measurements_file,
     processor_fingerprint,
 )
 from specdecode_kernels.cpu.timed_maps import TimedMaps, one_thread
@@ -138,10 +139,10 @@ def load_library(dtype: torch.dtype) -> Library:
 
 
 def numerics(dtype: torch.dtype) -> str:
-    """Return a name for what the bits of results depend on: compiled kernels, or the processor."""
+    """Return a name for what the bits of results depend on: the processor and compiled kernels."""
     found = _library(dtype)
     if isinstance(found, Library):
-        return found.file.stem
+        return measurements_file(found.file).stem
     return processor_fingerprint()
 
 
@@ -163,11 +164,15 @@ def _library(dtype: torch.dtype) -> Library | str:
 
 
 def _load(dtype: torch.dtype) -> Library:
-    define = TYPES[dtype]
-    flags = (*FLAGS, define) if define else FLAGS
-    library = compile_library(SOURCES, HEADERS, flags, lambda file: Library(file, dtype))
+    library = compile_library(SOURCES, HEADERS, flags_of(dtype), lambda file: Library(file, dtype))
     library.use(tuning_of(library))
     return library
+
+
+def flags_of(dtype: torch.dtype) -> tuple[str, ...]:
+    """Return the compiler's options for the kernels of a type."""
+    define = TYPES[dtype]
+    return (*FLAGS, define) if define else FLAGS
 
 
 def tuning_of(library: Library) -> Tuning:
@@ -181,7 +186,7 @@ def tuning_of(library: Library) -> Tuning:
         raise ValueError(f"{TUNING_VARIABLE}={wanted!r} is unknown: set default, or leave it out")
     if wanted:
         return Tuning()
-    file = library.file.with_suffix(".json")
+    file = measurements_file(library.file)
     found = tuning.read(file)
     if found is None:
         began_s = time.monotonic()

@@ -156,6 +156,7 @@ def read(file: Path) -> Tuning | None:
 def keep(tuning: Tuning, file: Path) -> None:
     """Write a tuning for later starts, if the folder can be written."""
     try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         part = file.with_suffix(f".{time.monotonic_ns()}.part")
         part.write_text(json.dumps(asdict(tuning)) + "\n", encoding="utf-8")
         part.replace(file)
