@@ -229,7 +229,7 @@ def test_the_last_line_is_json_with_every_policy_on_every_machine() -> None:
     )
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["default"] == GOODPUT
-    assert 0 < result["decision_us"] < result["decision_us_b256"]
+    assert all(result[f"decision_us{size}"] > 0 for size in ("", "_b64", "_b256"))
     assert set(result["machines"]) == {machine.name for machine in all_machines()}
     assert set(result["profiles"]) == {"h100_dense_8b", "cpu_82m", "moe"}
     for policies in result["profiles"].values():
