@@ -172,19 +172,19 @@ def slow_chains(form: NgramFormat, files: DraftFiles) -> DraftChain:
 
 def find_other_text_state(form: NgramFormat, files: DraftFiles, seed: int) -> str | None:
     """Run requests; return the first text that differs from a fresh one of the same tokens."""
-    # A trie that several tokens are appended to at once lacks paths of its full depth.
+    # Which child of a trie was used last depends on the tokens that are appended at once.
     deep = replace(form, speculation={"ngram": {**_settings(form), "max_depth": LONGEST}})
     core = build_restless(deep, files, seed)
     proposer, make_fresh = _proposer(core), text_maker(ngram_settings(deep, files), 1)
 
     def has_text(sequence: RequestSequence) -> bool:
         assert sequence.req_index is not None
-        owner, _ = proposer._texts.get(sequence.req_index, (None, None))
-        return owner is sequence
+        known = proposer._texts.get(sequence.req_index)
+        return known is not None and known.sequence is sequence
 
     def difference(sequence: RequestSequence) -> str | None:
         assert sequence.req_index is not None
-        _, text = proposer._texts[sequence.req_index]
+        text = proposer._texts[sequence.req_index].text
         tokens, fresh = sequence.tokens[: len(text)], make_fresh()
         fresh.append(tokens)
         if text_tokens(text) != tokens:

@@ -11,14 +11,16 @@ from torch import Tensor
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.sampling.sampler import Sampler
+from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.startup.build import build_core
+
+MAX_RUNNING = 8
 
 
 class ScriptedSampler:
     """Samples as the engine's sampler does, and returns the text's next tokens instead.
 
-    For one request at a time, and without overlap: the host knows every token that was committed.
+    All requests have the same text. Without overlap: the host knows every token that was committed.
     """
 
     def __init__(self, core: EngineCore) -> None:
@@ -28,13 +30,14 @@ class ScriptedSampler:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sampler, name)
 
-    def sample(self, logits: Tensor, *rest: Any) -> Tensor:
-        """Return the text's tokens [1, N] i64 after the nodes of a chain."""
-        tokens = self._sampler.sample(logits, *rest)
-        (sequence,) = self._core.scheduler.running
-        first = len(sequence.tokens)
-        script = self.text[first : first + tokens.shape[1]]
-        return torch.tensor([script + (0,) * (tokens.shape[1] - len(script))])
+    def sample(self, logits: Tensor, sampling: SamplingBatch, *rest: Any) -> Tensor:
+        """Return the text's tokens [B, N] i64 after the nodes of chains."""
+        tokens = self._sampler.sample(logits, sampling, *rest)
+        known = {one.req_index: len(one.tokens) for one in self._core.scheduler.running}
+        firsts = [known[req_index] for req_index in sampling.req_indices]
+        width = tokens.shape[1]
+        rows = [self.text[first : first + width] for first in firsts]
+        return torch.tensor([row + (0,) * (width - len(row)) for row in rows])
 
 
 def build_scripted(
@@ -44,7 +47,11 @@ def build_scripted(
     document = {
         "model": {"path": str(target), "dtype": "float32"},
         "speculation": speculation,
-        "scheduling": {"max_running_requests": 4, "overlap": False},
+        "scheduling": {
+            "max_running_requests": MAX_RUNNING,
+            "overlap": False,
+            "chunked_prefill_tokens": 4096,  # of all requests in one step: they decode together
+        },
         "memory": {"prefix_cache": False},
         "device": "cpu",
         "threads": 1,
@@ -60,11 +67,14 @@ def script(core: EngineCore) -> ScriptedSampler:
     return sampler
 
 
-def submit(core: EngineCore, sampler: ScriptedSampler, text: tuple[int, ...], prompt: int) -> None:
-    """Begin to decode a text from its first `prompt` tokens on."""
+def submit(
+    core: EngineCore, sampler: ScriptedSampler, text: tuple[int, ...], prompt: int, count: int = 1
+) -> None:
+    """Begin to decode a text from its first `prompt` tokens on, in each of `count` requests."""
     sampler.text = text
     params = SamplingParams(0, len(text) - prompt, 0.0, ignore_eos=True)
-    core.submit(Request("scripted", text[:prompt], params))
+    for number in range(count):
+        core.submit(Request(f"scripted-{number}", text[:prompt], params))
 
 
 def answer(core: EngineCore, sampler: ScriptedSampler, text: tuple[int, ...], prompt: int) -> None:

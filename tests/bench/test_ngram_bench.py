@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from ngram.__main__ import TARGET
+from ngram.__main__ import TARGET, compare_modes
 from ngram.fallback import ANSWER, PROMPT, make_texts
-from ngram.scripted_target import answer, script
+from ngram.scripted_target import answer, build_scripted, script
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.startup.build import build_core
 
@@ -39,3 +39,14 @@ def test_texts_of_the_fallback_differ_in_their_first_token_and_repeat_as_named()
     copied = sum(a == b for a, b in zip(edit[1:PROMPT], edit[PROMPT + 1 :], strict=True))
     assert copied > 0.9 * (PROMPT - 1)
     assert len(set(unique)) == len(unique)
+
+
+def test_an_engine_is_compared_with_itself_without_drafts() -> None:
+    core, sampler = build_scripted(TARGET, {"algorithm": "NGRAM", "num_steps": 5})
+    decode, plain_text = core.counters.decode, tuple(range(3, 103))
+    found = compare_modes(core, sampler, plain_text, batch_size=2, repeats=1)
+    assert found.keys() == {"plain again", "drafting", "share"}
+    assert decode.request_steps == 3 * 2 * 2 * 49  # modes, repeats and a warm-up, requests
+    assert decode.drafted_tokens == 0
+    answer(core, sampler, TEXT, len(TEXT) // 2)
+    assert decode.drafted_tokens > 0

@@ -10,6 +10,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.speculate.ngram.proposer import FullProposer
+from specdecode_engine.steps.in_flight import InFlightStep
 
 PIECE = tuple((7 * place) % 97 for place in range(9))
 PROMPTS = (PIECE * 3, PIECE[:4] * 5 + PIECE, (5,), tuple(range(30)))
@@ -111,6 +112,21 @@ def test_a_request_without_a_match_costs_plain_steps_and_is_no_evidence(checkpoi
     assert core.counters.decode.verified_tokens == core.counters.drafted_request_steps == 0
     assert not any(one.reached for one in core.counters.positions.values())
     assert (1, 5) not in core.counters.buckets  # no step had the cost of five draft steps
+
+
+def test_steps_between_two_searches_wait_for_no_tokens(checkpoints, monkeypatch) -> None:
+    waits, received = list[InFlightStep](), InFlightStep.received
+
+    def count(step: InFlightStep) -> dict[int, tuple[int, ...]]:
+        waits.append(step)
+        return received(step)
+
+    monkeypatch.setattr(InFlightStep, "received", count)
+    ngram = {"source": "prompt", "min_match": 18}
+    core = make_core(checkpoints, overlap=True, algorithm="NGRAM", num_steps=5, ngram=ngram)
+    run(core, [Request("0", PROMPTS[2], SamplingParams(0, 80, 1.5, ignore_eos=True))])
+    assert core.counters.decode.drafted_tokens == 0
+    assert 8 < len(waits) < core.counters.decode.steps / 2
 
 
 def test_other_requests_do_not_change_the_drafts_of_a_request(checkpoints) -> None:

@@ -62,7 +62,7 @@ class _SlowLookupText:
 
 
 class _SlowTrieText:
-    """The last tokens are inserted after each step, at least as many as the trie is deep."""
+    """New tokens are inserted with those before them that paths to them begin with."""
 
     def __init__(self, settings: NgramBoot) -> None:
         breadths = settings.min_breadth, settings.max_breadth
@@ -71,7 +71,7 @@ class _SlowTrieText:
 
     def append(self, tokens: Sequence[int]) -> None:
         self._text += tokens
-        self._source.insert(self._text[-max(self._source.depth, len(tokens)) :])
+        self._source.insert(self._text[-(self._source.depth + len(tokens) - 1) :])
 
     def draft(self, limits: DraftLimits) -> NgramDraft:
         draft = self._source.draft(self._text, Limits(*limits))

@@ -20,6 +20,7 @@ from specdecode_engine.adaptive.policy import Reason
 from specdecode_engine.batch.proposals import Proposals
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, check_verify_rows
 from specdecode_engine.speculate.ngram.proposer import NgramProposer
 from specdecode_engine.steps.in_flight import InFlightStep, StepResult
 from specdecode_engine.steps.model_context import ModelContext
@@ -34,40 +35,46 @@ class StepDrafts(NamedTuple):
     is_verified: bool = False  # whether any request verifies what was found
 
 
-NOTHING_DRAFTED = StepDrafts(DraftShape.chain(0), ())
+PLAIN_SHAPE = DraftShape.chain(0)
+NOTHING_DRAFTED = StepDrafts(PLAIN_SHAPE, ())
 
 
 def plan_drafts(
     context: ModelContext,
     plan: SchedulerOutput,
     shape: DraftShape,
-    num_verify_rows: tuple[int, ...],
+    choose_rows: VerifyRowsPolicy,
     in_flight: tuple[InFlightStep, ...],
 ) -> StepDrafts:
     """Draft on the host, and choose the source of each request.
 
     Args:
         shape: of the decided draft steps.
-        num_verify_rows: nodes that each request verifies at most.
+        choose_rows: chooses the nodes that each request verifies at most.
         in_flight: the step before, if it is not collected; a proposer waits for its tokens.
     """
-    proposer, decided = context.proposer, StepDrafts(shape, num_verify_rows)
+    proposer, size = context.proposer, len(plan.decoding)
     assert plan.decision is not None
-    if proposer is None or plan.decision.reason is Reason.UNFIT_PROBE:
-        return decided
     has_model = context.drafter is not None and plan.feeds_draft
-    if has_model and not shape.num_steps:
-        return decided
-    found = _propose(proposer, plan, shape, in_flight)
-    if found is None and not has_model:
-        return NOTHING_DRAFTED._replace(num_verify_rows=(1,) * len(num_verify_rows))
-    found = found or Proposals.nothing(len(num_verify_rows))
+    is_model_alone = has_model and not shape.num_steps
+    found = None
+    if proposer is None or plan.decision.reason is Reason.UNFIT_PROBE:
+        is_model_alone = True
+    elif not is_model_alone:
+        found = _propose(proposer, plan, shape, in_flight)
+        if found is None and not has_model:
+            return StepDrafts(PLAIN_SHAPE, (1,) * size)
+    num_verify_rows = choose_rows(shape, plan.decoding)
+    check_verify_rows(num_verify_rows, shape, size)
+    if is_model_alone:
+        return StepDrafts(shape, num_verify_rows)
+    found = found or Proposals.nothing(size)
     if has_model:
         assert context.sources is not None
         found = choose_sources(context.sources, plan, found, shape, num_verify_rows)
         if all(found.drafts):
-            return decided._replace(found=found)
-    by_model = found.drafts or (False,) * len(num_verify_rows)
+            return StepDrafts(shape, num_verify_rows, found)
+    by_model = found.drafts or (False,) * size
     columns = zip(num_verify_rows, by_model, found.counts, strict=True)
     rows = [most if is_chosen else min(most, 1 + own) for most, is_chosen, own in columns]
     return StepDrafts(shape, tuple(rows), found, is_verified=True)
@@ -79,14 +86,15 @@ def _propose(
     shape: DraftShape,
     in_flight: tuple[InFlightStep, ...],
 ) -> Proposals | None:
-    """Draft after the tokens of the step before; None where nothing is found."""
-    if not shape.num_steps:
+    """Draft after the tokens of the step before; None where nothing is found, or searched."""
+    assert plan.decision is not None
+    is_probe = plan.decision.reason is Reason.PROBE
+    if not shape.num_steps or not proposer.begin_step(plan.decoding, is_probe=is_probe):
         return None
     received: dict[int, tuple[int, ...]] = {}
     for step in in_flight:
         received |= step.received()
-    proposals = proposer.propose(plan.decoding, received, shape)
-    return proposals if any(proposals.counts) else None
+    return proposer.propose(plan.decoding, received, shape)
 
 
 def choose_sources(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from specdecode_engine.batch.proposals import Proposals
 from specdecode_engine.batch.sequence import SchedulerOutput
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, check_verify_rows
+from specdecode_engine.batch.verify_rows import VerifyRowsPolicy
 from specdecode_engine.steps.decode import StagedDecode, decode
 from specdecode_engine.steps.draft_sources import NOTHING_DRAFTED, StepDrafts, plan_drafts
 from specdecode_engine.steps.in_flight import InFlightStep
@@ -45,9 +45,7 @@ class Launcher:
         decision = plan.decision
         if decision is not None:
             shape = self.shapes[decision.num_steps]
-            chosen = choose_rows(shape, plan.decoding)
-            check_verify_rows(chosen, shape, len(plan.decoding))
-            drafts = plan_drafts(context, plan, shape, chosen, in_flight)
+            drafts = plan_drafts(context, plan, shape, choose_rows, in_flight)
             is_plain, num_steps = not plan.feeds_draft, drafts.shape.num_steps
             context.graphs.activate(num_steps, len(plan.decoding), is_plain=is_plain)
             if plan.chunks and not self._can_mix(context, drafts.shape):

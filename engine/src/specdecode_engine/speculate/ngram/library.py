@@ -38,6 +38,7 @@ class NgramLibrary:
     suffix_draft: Callable[..., None]
     suffix_bytes: Callable[..., int]
     lookup_draft: Callable[..., int]
+    mark_tokens: Callable[..., int]
     forest_most_bytes: Callable[..., int]
 
     def __init__(self, file: Path) -> None:
@@ -61,6 +62,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "suffix_draft": (None, [*_DRAFT, ctypes.POINTER(DraftResult)]),
     "suffix_bytes": (_COUNT, [_ADDRESS]),
     "lookup_draft": (_COUNT, [_ADDRESS, *[_COUNT] * 4, ctypes.POINTER(_COUNT)]),
+    "mark_tokens": (_COUNT, [_ADDRESS, _COUNT, _COUNT, _ADDRESS, _COUNT]),
     "forest_most_bytes": (ctypes.c_size_t, [ctypes.c_uint32]),
 }
 

@@ -31,3 +31,14 @@ long lookup_draft(const int32_t *text, long length, long min_match, long max_mat
     if (longest < min_match || !longest) return 0;
     return length - *first < max_tokens ? length - *first : max_tokens;
 }
+
+/* Mark the tokens from `first` on; returns whether the last one was marked before. Tokens share a
+   mark where they differ by a multiple of the number of marks, a power of two. */
+long mark_tokens(const int32_t *text, long length, long first, uint8_t *marks, long num_marks) {
+    uint8_t was_marked = 0;
+    for (long place = first; place < length; place++) {
+        uint8_t *mark = &marks[text[place] & (num_marks - 1)];
+        was_marked = *mark, *mark = 1;
+    }
+    return was_marked;
+}

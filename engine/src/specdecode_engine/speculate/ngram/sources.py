@@ -12,6 +12,7 @@ from specdecode_engine.speculate.ngram.library import DraftResult, ngram_library
 Text = array  # of type "i", token ids
 TOKEN_BYTES = 4
 UNLIMITED = 1 << 14
+NUM_MARKS = 1 << 14
 
 
 class DraftLimits(NamedTuple):
@@ -30,6 +31,10 @@ class NgramDraft(NamedTuple):
 
     tokens: list[int]
     parents: list[int]
+
+    def first_tokens(self) -> list[int]:
+        """Return the children of node 0."""
+        return [one for one, parent in zip(*self, strict=True) if not parent]
 
 
 NOTHING = NgramDraft([], [])
@@ -93,9 +98,9 @@ class Trie:
         """Memory in use, less than `most_bytes`."""
         return self._library.trie_bytes(self._handle)
 
-    def insert(self, text: "Text[int]", last: int | None = None) -> None:
-        """Insert a text, or its last tokens."""
-        self._library.trie_insert(self._handle, *_end_of(text, last))
+    def insert(self, text: "Text[int]", last: int | None = None, length: int | None = None) -> None:
+        """Insert a text, or the last of its first `length` tokens."""
+        self._library.trie_insert(self._handle, *_end_of(text, last, length))
 
     def draft(self, context: "Text[int]", limits: DraftLimits) -> NgramDraft:
         """Draft after the context."""
@@ -197,13 +202,38 @@ class PromptLookup:
         return NgramDraft(context[first : first + count].tolist(), list(range(count)))
 
 
+class TokenMarks:
+    """Which tokens a growing text has, in `NUM_MARKS` bytes: a new last one has no match.
+
+    Tokens share marks, so that a new token is taken for another one sometimes.
+    """
+
+    def __init__(self) -> None:
+        self._library = ngram_library()
+        self._marks = (ctypes.c_uint8 * NUM_MARKS)()
+        self._marks_at = ctypes.addressof(self._marks)
+        self._length = 0
+        self._is_repeated = False
+
+    def is_repeated(self, text: "Text[int]") -> bool:
+        """Return whether the last token may occur before; never false where it does."""
+        if len(text) > self._length:
+            end, marks = text.buffer_info(), (self._marks_at, NUM_MARKS)
+            self._is_repeated = bool(self._library.mark_tokens(*end, self._length, *marks))
+            self._length = len(text)
+        return self._is_repeated
+
+
 def most_bytes(capacity: int) -> int:
     """Return the most memory that a trie or a tree of so many nodes ever takes."""
     return ngram_library().forest_most_bytes(capacity)
 
 
-def _end_of(text: "Text[int]", last: int | None = None) -> tuple[int, int]:
-    """Return the address and the number of the last tokens of a text."""
-    address, length = text.buffer_info()
+def _end_of(
+    text: "Text[int]", last: int | None = None, length: int | None = None
+) -> tuple[int, int]:
+    """Return the address and the number of the last of the first `length` tokens of a text."""
+    address, known = text.buffer_info()
+    length = known if length is None else length
     count = length if last is None else min(last, length)
     return address + (length - count) * TOKEN_BYTES, count

@@ -252,7 +252,9 @@ void suffix_draft(struct suffix *suffix, const int32_t *context, long length, lo
     if (max_tokens > suffix->widest) max_tokens = suffix->widest;
     for (long matched = suffix->min_match; matched < length; matched++) {
         uint32_t used, node = follow(suffix, context + length - matched, matched, &used);
-        if (!node) break;
+        /* Where nothing follows a match, nothing follows a longer one: it ends in the same places. */
+        if (!node || (used == suffix->forest.nodes[node].length && !suffix->forest.nodes[node].child))
+            break;
         double wanted = matched * suffix->factor + 1e-6;
         long most = wanted < max_tokens ? (long)wanted : max_tokens;
         if (most < best->score) continue; /* no probability is above 1 */

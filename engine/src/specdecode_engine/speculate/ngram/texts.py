@@ -7,12 +7,15 @@ from typing import Protocol
 from specdecode_api.boot import NgramBoot
 from specdecode_api.speculation import MAX_DRAFT_TOKENS, NgramMatch, NgramScope, NgramSource
 from specdecode_engine.speculate.ngram.sources import (
+    NOTHING,
+    NUM_MARKS,
     TOKEN_BYTES,
     DraftLimits,
     NgramDraft,
     PromptLookup,
     SuffixTree,
     Text,
+    TokenMarks,
     Trie,
     most_bytes,
 )
@@ -49,7 +52,7 @@ class _LookupText:
         return len(self._text)
 
     def append(self, tokens: list[int]) -> None:
-        self._text.extend(tokens)
+        self._text.fromlist(tokens)
 
     def draft(self, limits: DraftLimits) -> NgramDraft:
         return self._lookup.draft(self._text, limits)
@@ -59,24 +62,36 @@ class _LookupText:
 
 
 class _TrieText:
-    """A text whose last tokens are inserted into a trie after each step, and at first all."""
+    """A text in a trie: all of it first, then new tokens with the `depth` - 1 before them.
 
-    def __init__(self, trie: Trie, depth: int) -> None:
-        self._trie, self._depth = trie, depth
+    Tokens are inserted when a draft is made that may use them.
+
+    Args:
+        marks: of the text, where the trie has no other.
+    """
+
+    def __init__(self, trie: Trie, depth: int, marks: TokenMarks | None = None) -> None:
+        self._trie, self._depth, self._marks = trie, depth, marks
         self._text: Text[int] = array("i")
+        self._pending: list[tuple[int, int]] = []  # tokens to insert, and the text's length then
 
     def __len__(self) -> int:
         return len(self._text)
 
     def append(self, tokens: list[int]) -> None:
-        self._text.extend(tokens)
-        self._trie.insert(self._text, max(self._depth, len(tokens)))
+        self._text.fromlist(tokens)
+        self._pending.append((self._depth + len(tokens) - 1, len(self._text)))
 
     def draft(self, limits: DraftLimits) -> NgramDraft:
+        if self._marks is not None and not self._marks.is_repeated(self._text):
+            return NOTHING
+        for last, length in self._pending:
+            self._trie.insert(self._text, last, length)
+        self._pending.clear()
         return self._trie.draft(self._text, limits)
 
     def close(self, prompt_tokens: int) -> None:
-        """A shared trie has the text already."""
+        """A shared trie has the text already, but for what followed the latest draft."""
 
 
 class _EndedTexts:
@@ -100,21 +115,28 @@ class _EndedTexts:
 
 
 class _SuffixText:
-    """A text in a suffix tree of its own, and the texts that ended before; its own tree first."""
+    """A text in a suffix tree of its own, and the texts that ended before; its own tree first.
+
+    Its own tree gets its tokens when a draft is made that may use them.
+    """
 
     def __init__(self, tree: SuffixTree, ended: _EndedTexts | None) -> None:
-        self._tree, self._ended = tree, ended
+        self._tree, self._ended, self._marks = tree, ended, TokenMarks()
         self._text: Text[int] = array("i")
+        self._appended = 0  # tokens, to the tree
 
     def __len__(self) -> int:
         return len(self._text)
 
     def append(self, tokens: list[int]) -> None:
-        self._text.extend(tokens)
-        self._tree.append(self._text, len(tokens))
+        self._text.fromlist(tokens)
 
     def draft(self, limits: DraftLimits) -> NgramDraft:
-        best, score = self._tree.draft(self._text, limits), self._tree.score
+        best, score = NOTHING, 0.0
+        if self._marks.is_repeated(self._text):
+            self._tree.append(self._text, len(self._text) - self._appended)
+            self._appended = len(self._text)
+            best, score = self._tree.draft(self._text, limits), self._tree.score
         for tree in () if self._ended is None else self._ended.trees():
             other = tree.draft(self._text, limits)
             if tree.score > score:
@@ -139,7 +161,7 @@ def text_maker(settings: NgramBoot, max_running: int) -> Callable[[], DraftText]
             return lambda: _LookupText(lookup)
         case NgramSource.TRIE:
             if settings.scope is NgramScope.REQUEST:
-                return lambda: _TrieText(_make_trie(settings, own), depth)
+                return lambda: _TrieText(_make_trie(settings, own), depth, TokenMarks())
             trie = _make_trie(settings, settings.capacity)
             return lambda: _TrieText(trie, depth)
         case NgramSource.SUFFIX:
@@ -156,7 +178,7 @@ def ngram_bytes(settings: NgramBoot, max_running: int, longest_text: int) -> int
     Args:
         longest_text: tokens of the longest prompt and answer.
     """
-    texts = max_running * longest_text * TOKEN_BYTES
+    texts = max_running * (longest_text * TOKEN_BYTES + NUM_MARKS)
     own = _own_capacity(settings, max_running)
     is_shared = settings.scope is NgramScope.MODEL
     match settings.source:
