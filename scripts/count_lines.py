@@ -31,7 +31,7 @@ PACKAGES = {
 }
 CORE = ("engine", "kernels", "crds")  # whose lines are limited together
 
-MAX_CORE_LINES = 55_201
+MAX_CORE_LINES = 55_220
 MAX_ENGINE_LINES = 40_771
 MAX_ENGINE_CODE_LINES = 22_639
 MAX_ENGINE_FILES = 294

@@ -36,6 +36,7 @@ TESTS = (
         "test_experts",
         "test_cpu_attention",
     ),
+    "test_bookkeeping_cpu",
     "test_processor_bits",
 )
 

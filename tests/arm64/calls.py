@@ -88,6 +88,16 @@ def store_kv(
     return Touched([*pools, *given, _INDICES.span(slots, count)])
 
 
+def verify_chain(
+    _: Entries, choices: int, stride: int, drafted: int, drafted_stride: int, accepted: int,
+    batch: int, count: int,
+) -> Touched:  # fmt: skip
+    rows = batch if count else 0
+    given = [(choices, stride), (drafted, drafted_stride)]
+    counts = _INDICES.span(accepted, batch, is_written=True)
+    return Touched([counts, *(_INDICES.rows(at, rows, each, count) for at, each in given)])
+
+
 def pack(of: Entries, to: int, weight: int) -> Touched:
     packed = _Weight.read(to)
     plain = of.span(weight, packed.outputs * packed.inputs)
@@ -177,6 +187,7 @@ CALLS: dict[str, Spans] = {
     "softcap": softcap,
     "set_tuning": set_tuning,
     "pack_integers": pack_integers,
+    "verify_chain": verify_chain,
 }
 """By the kernel's name; the order gives the numbers by which driver.c knows them."""
 

@@ -26,6 +26,7 @@ void gelu_tanh_and_mul(const entry *, long, const entry *, long, entry *, long, 
 void softcap(const float *, float, float *, long);
 void store_kv(entry *, entry *, const int64_t *, const entry *, long, const entry *, long, long, long,
               long);
+void verify_chain(const int64_t *, long, const int64_t *, long, int64_t *, long, long);
 void pack(const void *, const entry *);
 void pack_integers(const void *, const void *, const float *, const int8_t *);
 void linear(const void *, const entry *, const entry *, long, entry *, long);
@@ -112,6 +113,7 @@ static void call(int64_t function, const union argument *a) {
     case 10: softcap(P(0), F(1), P(2), N(3)); break;
     case 11: set_tuning(P(0)); break;
     case 12: pack_integers(P(0), P(1), P(2), P(3)); break;
+    case 13: verify_chain(P(0), N(1), P(2), N(3), P(4), N(5), N(6)); break;
     default: fail("an unknown function");
     }
 }

@@ -28,6 +28,7 @@ IN_C = {
     "softcap",
     "store_kv",
     "attend",
+    "verify_chain",
 }
 
 

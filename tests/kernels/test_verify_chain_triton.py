@@ -16,12 +16,10 @@ def test_it_equals_the_reference_and_a_loop(drafted_count: int, device: torch.de
     drafted[0] = choices[0, :-1]
     wanted = TORCH.verify_chain(choices, drafted)
     for strided in ((choices, drafted), (every_other(choices), every_other(drafted))):
-        accepted, bonus = TRITON.verify_chain(*strided)
-        assert torch.equal(accepted, wanted[0])
-        assert torch.equal(bonus, wanted[1])
+        accepted = TRITON.verify_chain(*strided)
+        assert torch.equal(accepted, wanted)
     for row in range(6):
         count = 0
         while count < drafted_count and choices[row, count] == drafted[row, count]:
             count += 1
         assert accepted[row] == count
-        assert bonus[row] == choices[row, count]

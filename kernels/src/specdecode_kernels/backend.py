@@ -219,11 +219,11 @@ class Backend:
     no node is deeper than max_depth.
     """
 
-    verify_chain: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    verify_chain: Callable[[Tensor, Tensor], Tensor]
     """(choices, drafted): count the drafted tokens before the first that the target did not choose.
 
-    Choices [B, N] i64 are the target's at every node, drafted is [B, N - 1] i64. Returns the count
-    [B] i64 and the choice after the last accepted token, the bonus token [B] i64.
+    Choices [B, N] i64 are the target's at every node, drafted is [B, N - 1] i64. Returns the counts
+    [B] i64.
     """
 
     verify_tree: Callable[[Tensor, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]

@@ -224,8 +224,7 @@ def accept(ops: Backend, tokens: Tensor, draft: Draft | None) -> tuple[Tensor | 
     if draft is None:
         return None, torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device)
     if draft.tree is None:
-        accepted, _ = ops.verify_chain(tokens, draft.tokens)
-        return None, accepted
+        return None, ops.verify_chain(tokens, draft.tokens)
     parents, length = draft.tree.parents, draft.shape.path_length
     path, accepted, _ = ops.verify_tree(tokens, draft.tokens, parents, length)
     return path, accepted

@@ -41,6 +41,7 @@ SOURCES = tuple(
         "elementwise",
         "attend",
         "decoder_layer",
+        "bookkeeping",
     )
 )
 HEADERS = tuple(
@@ -56,6 +57,7 @@ _SMALL: dict[str, list[type]] = {
     "gelu_tanh_and_mul": [*[_ADDRESS, _COUNT] * 2, _ADDRESS, _COUNT, _COUNT],
     "softcap": [_ADDRESS, _NUMBER, _ADDRESS, _COUNT],
     "store_kv": [*[_ADDRESS] * 3, *[_ADDRESS, _COUNT] * 2, *[_COUNT] * 3],
+    "verify_chain": [*[_ADDRESS, _COUNT] * 2, _ADDRESS, _COUNT, _COUNT],
 }
 _OF_TUNING: dict[str, list[type]] = {
     "set_tuning": [_ADDRESS],
@@ -87,6 +89,7 @@ class Library:
     gelu_tanh_and_mul: Callable[..., None]
     softcap: Callable[..., None]
     store_kv: Callable[..., None]
+    verify_chain: Callable[..., None]
     pack: Callable[..., None]
     pack_integers: Callable[..., None]
     linear: Callable[..., None]

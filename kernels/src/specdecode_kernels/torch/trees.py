@@ -26,11 +26,8 @@ def build_tree_mask(parents: Tensor, max_depth: int) -> tuple[Tensor, Tensor]:
     return ancestry.sum(dim=2) - 1, ancestry
 
 
-def verify_chain(choices: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
-    agrees = (drafted == choices[:, :-1]).to(torch.int64)
-    accepted = agrees.cumprod(dim=1).sum(dim=1)
-    rows = torch.arange(len(choices), device=choices.device)
-    return accepted, choices[rows, accepted]
+def verify_chain(choices: Tensor, drafted: Tensor) -> Tensor:
+    return (drafted == choices[:, :-1]).cumprod(dim=1).sum(dim=1)
 
 
 def verify_tree(

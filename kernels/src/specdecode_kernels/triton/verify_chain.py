@@ -14,7 +14,6 @@ def verify_chain_kernel(
     choices_ptr,
     drafted_ptr,
     accepted_ptr,
-    bonus_ptr,
     stride_choices,
     stride_drafted,
     drafted_count,
@@ -28,24 +27,21 @@ def verify_chain_kernel(
     drafted = tl.load(drafted_ptr + request * stride_drafted + steps, mask=inside, other=0)
     accepted = tl.min(tl.where(inside & (chosen != drafted), steps, drafted_count))
     tl.store(accepted_ptr + request, accepted.to(tl.int64))
-    tl.store(bonus_ptr + request, tl.load(choices_ptr + accepted))
 
 
-def verify_chain(choices: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
+def verify_chain(choices: Tensor, drafted: Tensor) -> Tensor:
     choices, drafted = (x if x.stride(1) == 1 else x.contiguous() for x in (choices, drafted))
     batch, count = drafted.shape
     accepted = torch.empty(batch, dtype=torch.int64, device=choices.device)
-    bonus = torch.empty_like(accepted)
     if batch:
         verify_chain_kernel[(batch,)](
             choices,
             drafted,
             accepted,
-            bonus,
             choices.stride(0),
             drafted.stride(0),
             count,
             BLOCK=max(MIN_BLOCK, triton.next_power_of_2(count)),
             num_warps=1,
         )
-    return accepted, bonus
+    return accepted
