@@ -142,7 +142,7 @@ def kept_rows(
     """Return computed KV rows of a request, and what a ring certainly has of it."""
     table, req_index = core.context.table, sequence.req_index
     assert req_index is not None
-    count = int(progress._first_missing[req_index])
+    count = int(progress.first_missing[req_index])
     positions, size = table.offsets(count), table.page_size
     slots = table.pages[req_index, positions // size] * size + positions % size
     state = {

@@ -98,6 +98,22 @@ def verify_chain(
     return Touched([counts, *(_INDICES.rows(at, rows, each, count) for at, each in given)])
 
 
+def lay_out_rows(
+    _: Entries, pages: int, stride: int, _page_size: int, req_indices: int, lengths: int,
+    _start: int, offsets: int | None, lowest: int | None, rows: int, batch: int, count: int,
+    page_table: int, columns: int,
+) -> Touched:  # fmt: skip
+    requests = max(_integers(req_indices, batch), default=-1) + 1
+    given = [
+        *(_INDICES.span(each, batch) for each in (req_indices, lengths)),
+        _INDICES.span(pages, requests * stride),
+        *([_INDICES.span(offsets, count)] if offsets else []),
+        *([_INDICES.span(lowest, requests)] if lowest else []),
+    ]
+    written = ((rows, 4 * batch * count), (page_table, batch * columns))
+    return Touched([*given, *(_INDICES.span(at, n, is_written=True) for at, n in written)])
+
+
 def pack(of: Entries, to: int, weight: int) -> Touched:
     packed = _Weight.read(to)
     plain = of.span(weight, packed.outputs * packed.inputs)
@@ -188,6 +204,7 @@ CALLS: dict[str, Spans] = {
     "set_tuning": set_tuning,
     "pack_integers": pack_integers,
     "verify_chain": verify_chain,
+    "lay_out_rows": lay_out_rows,
 }
 """By the kernel's name; the order gives the numbers by which driver.c knows them."""
 

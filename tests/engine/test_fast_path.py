@@ -98,7 +98,7 @@ def test_plain_decoding_on_a_cpu_computes_each_layer_in_one_call_of_c(checkpoint
             core.step()
         counts.clear()
         core.step()
-    assert counts == {"decoder_layers": 1, "rms_norm": 1, "linear": 1}
+    assert counts == {"lay_out_rows": 1, "decoder_layers": 1, "rms_norm": 1, "linear": 1}
 
 
 @pytest.mark.parametrize("topk", [1, 2])
@@ -113,4 +113,6 @@ def test_a_speculative_step_on_a_cpu_computes_layers_in_calls_of_c(checkpoints, 
         core.step()
     draft_forwards, aux_layers = 4, len(core.context.aux_spec.layers)
     assert counts["decoder_layers"] == draft_forwards + aux_layers
+    assert counts["lay_out_rows"] == (2 if topk == 1 else 1)  # nodes of a tree are not consecutive
+    assert counts["verify_chain"] == (topk == 1)
     assert not counts.keys() & {"attend", "store_kv", "apply_rope", "silu_and_mul"}

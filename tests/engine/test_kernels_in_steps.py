@@ -29,7 +29,10 @@ ALWAYS = {
     "store_kv",
     "attend",
 }
-IN_C = {"linear", "rms_norm", "add_rms_norm", "apply_rope", "silu_and_mul", "store_kv", "attend"}
+IN_C = {
+    *("linear", "rms_norm", "add_rms_norm", "apply_rope", "silu_and_mul", "store_kv", "attend"),
+    "lay_out_rows",
+}
 CHAIN = {"verify_chain"}
 TREE = {"select_tree_nodes", "build_tree_mask", "verify_tree", "gather_accepted", "compact_kv"}
 UNUSED = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import TORCH
+from specdecode_kernels import TORCH, RowSpec
 from specdecode_kernels.testing import backend_of, checked
 from tests.kernels.launched import launches
 from tests.kernels.tensors import inside_wider
@@ -49,3 +49,36 @@ def test_verify_chain(seed: int, counts: Counter[str]) -> None:
         assert torch.equal(found, TORCH.verify_chain(choices, drafted))
         assert found.dtype == torch.int64
     assert counts == {"verify_chain": DRAWS}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lay_out_rows(seed: int, counts: Counter[str]) -> None:
+    """Of requests in any order, some of them twice, as padding is; some rows at the lowest."""
+    rng = random.Random(seed)
+    for _ in range(DRAWS):
+        requests, page_size, columns = rng.randint(1, 7), rng.choice((1, 2, 16)), rng.randint(1, 6)
+        width = columns + rng.randrange(4)
+        pages = torch.tensor([rng.sample(range(99), width) for _ in range(requests)])
+        batch, count = rng.randrange(6), rng.randint(1, min(5, width * page_size))
+        req_indices = [rng.randrange(requests) for _ in range(batch)]
+        start = rng.randint(-4, 0) if rng.random() < 0.7 else 0
+        lengths = [rng.randint(-start, width * page_size - count - start) for _ in range(batch)]
+        lowest = [rng.randrange(width * page_size) for _ in range(requests)]
+        offsets = None if count == 1 else torch.arange(count)
+        given = None if rng.random() < 0.4 else torch.tensor(lowest)
+        indices, known = torch.tensor([req_indices, lengths], dtype=torch.int64)
+        spec = RowSpec(pages, page_size, columns, indices, known, start, offsets, given)
+        found = OPS.lay_out_rows(spec)
+        for own, reference in zip(found, TORCH.lay_out_rows(spec), strict=True):
+            assert own.is_contiguous()
+            assert torch.equal(own, reference)
+        wanted = []
+        for request, length in zip(req_indices, lengths, strict=True):
+            for place in range(count):
+                position = length + start + place
+                position = position if given is None else max(position, lowest[request])
+                slot = int(pages[request, position // page_size]) * page_size + position % page_size
+                wanted.append((request, position, slot, position + 1))
+        assert list(zip(*(own.tolist() for own in found[:4]), strict=True)) == wanted
+        assert torch.equal(found.page_table, pages[req_indices, :columns])
+    assert counts == {"lay_out_rows": DRAWS}

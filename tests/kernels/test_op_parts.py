@@ -29,6 +29,7 @@ IN_C = {
     "store_kv",
     "attend",
     "verify_chain",
+    "lay_out_rows",
 }
 
 

@@ -20,6 +20,7 @@ from specdecode_kernels.metadata import (
     KvScale,
     LayerKV,
     PenaltyParamsBatch,
+    RowSpec,
     SamplingParamsBatch,
     TreeKV,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "PackedWeight",
     "PenaltyParamsBatch",
     "Precision",
+    "RowSpec",
     "SamplingParamsBatch",
     "TreeKV",
     "choose_backend",

@@ -24,6 +24,8 @@ from specdecode_kernels.metadata import (
     DraftedNodes,
     LayerKV,
     PenaltyParamsBatch,
+    RowIndices,
+    RowSpec,
     SamplingParamsBatch,
     TreeKV,
 )
@@ -38,7 +40,7 @@ from specdecode_kernels.torch.elementwise import (
     softcap,
 )
 from specdecode_kernels.torch.experts import experts
-from specdecode_kernels.torch.kv_cache import compact_kv, load_kv, store_kv
+from specdecode_kernels.torch.kv_cache import compact_kv, lay_out_rows, load_kv, store_kv
 from specdecode_kernels.torch.linear import linear
 from specdecode_kernels.torch.sampling import apply_penalties, perturb_logits, sample
 from specdecode_kernels.torch.trees import (
@@ -189,6 +191,9 @@ class Backend:
     -inf adds nothing, whatever its out holds.
     """
 
+    lay_out_rows: Callable[[RowSpec], RowIndices]
+    """Where rows lie that a `RowSpec` describes, and the page tables of their requests."""
+
     compact_kv: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int], None]
     """(k, v, page_table, req_indices, lengths, path, page_size): move the accepted path's rows of
     every layer to where a chain would have written them, in place.
@@ -282,6 +287,7 @@ TORCH = Backend(
     attend=attend,
     attend_with_lse=attend_with_lse,
     merge_states=merge_states,
+    lay_out_rows=lay_out_rows,
     compact_kv=compact_kv,
     gather_accepted=gather_accepted,
     select_tree_nodes=select_tree_nodes,

@@ -86,6 +86,33 @@ class AttentionMetadata:
                 )
 
 
+class RowSpec(NamedTuple):
+    """Which rows of B requests are to be laid out, n of each, one request after the other.
+
+    Row j of request b has the position lengths[b] + start + offsets[j], or `lowest` of the request
+    where that is greater. No position is negative; tensors are contiguous.
+    """
+
+    pages: Tensor  # [requests, any] i64
+    page_size: int
+    columns: int  # of the page table
+    req_indices: Tensor  # [B] i64
+    lengths: Tensor  # [B] i64
+    start: int = 0
+    offsets: Tensor | None = None  # [n] i64; None: one row of each request, offset 0
+    lowest: Tensor | None = None  # [requests] i64
+
+
+class RowIndices(NamedTuple):
+    """Where rows lie that a `RowSpec` describes."""
+
+    req_indices: Tensor  # [B * n] i64
+    positions: Tensor  # [B * n] i64
+    slot_mapping: Tensor  # [B * n] i64, rows of the KV cache
+    kv_lens: Tensor  # [B * n] i64: position + 1
+    page_table: Tensor  # [B, columns] i64
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionParams:
     """How one layer's scores become weights; the same for every forward of a model.

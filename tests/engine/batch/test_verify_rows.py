@@ -101,10 +101,7 @@ def test_the_selected_rows_are_those_of_the_verified_nodes(is_tree: bool, page_s
     indices = torch.tensor([1, 2, 3, 4])
     batch = table.decode_batch([1, 2, 3, 4], lengths, indices)
     depths = torch.tensor([[0, 1, 1, 2, 2]] * 4)
-    if is_tree:
-        every = table.node_rows(batch, depths)
-    else:
-        every = table.window_rows(batch, batch.lengths, width)
+    every = table.node_rows(batch, depths) if is_tree else table.window_rows(batch, 0, width)
     verify = staged(counts, width)
     some = verify.select(every)
     kept = [b * width + j for b, count in enumerate(counts) for j in range(count)]

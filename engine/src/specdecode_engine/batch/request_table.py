@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.staging import StagingBuffer
-from specdecode_kernels import AttentionMetadata, CausalBounds
+from specdecode_kernels import TORCH, AttentionMetadata, Backend, CausalBounds, RowSpec
 
 Span = tuple[int, int, int]
 """A request index, and positions [start, end) of its sequence."""
@@ -77,6 +77,7 @@ class RequestTable:
     numbers of the step, and used from then on.
 
     Args:
+        ops: lays out rows.
         paged: pages whose window pages are kept, 0 without layers that have any.
     """
 
@@ -87,9 +88,11 @@ class RequestTable:
         pages_per_request: int,
         page_size: int,
         staging: StagingBuffer,
+        ops: Backend = TORCH,
         paged: int = 0,
     ) -> None:
         self.staging = staging
+        self._ops = ops
         self.device = device = staging.device
         self.page_size = page_size
         self.num_rows = num_rows
@@ -198,28 +201,29 @@ class RequestTable:
         )
         bounds = CausalBounds(tuple([end for _, _, end in spans]))
         longest = max(bounds.kv_lens)
-        layout = self._layout(staged.req_indices, lens, positions + 1, longest, starts, bounds)
+        page_table = self._page_table(staged.req_indices, longest)
+        layout = self._layout(page_table, lens, positions + 1, longest, starts, bounds)
         return Rows(row_req_indices, positions, self.pool_rows(row_req_indices, positions), layout)
 
     def window_rows(
-        self, batch: DecodeBatch, first: Tensor, count: int, lowest: Tensor | None = None
+        self, batch: DecodeBatch, start: int, count: int, lowest: Tensor | None = None
     ) -> Rows:
-        """Lay out `count` consecutive positions of each sequence, from `first` [B] i64 on.
+        """Lay out `count` consecutive positions of each sequence, from its length + `start` on.
 
-        Positions below `lowest` [B] i64 become that one, which is then computed more than once, to
-        the same values: what lies before may be shared and is not written.
+        Positions below `lowest` [requests] i64 of their sequence become that one, which is then
+        computed more than once, to the same values: what lies before may be shared and is not
+        written.
         """
-        positions, bounds = first, None
-        row_req_indices = for_each_row(batch.req_indices, count)
-        if count > 1:
-            positions = (first[:, None] + self.offsets(count)).view(-1)
-        if lowest is not None:
-            positions = torch.maximum(positions, for_each_row(lowest, count))
-        elif batch.is_planned:
-            bounds = CausalBounds(tuple(length + count for length in batch.host_lengths), count)
-        lens, longest = (count,) * batch.size, batch.longest + count
-        layout = self._layout(batch.req_indices, lens, positions + 1, longest, bounds=bounds)
-        return Rows(row_req_indices, positions, self.pool_rows(row_req_indices, positions), layout)
+        longest, bounds = batch.longest + count, None
+        if lowest is None and batch.is_planned:
+            ends = tuple(length + start + count for length in batch.host_lengths)
+            bounds = CausalBounds(ends, count)
+        table, requests = (self.pages, self.page_size), (batch.req_indices, batch.lengths)
+        offsets = self.offsets(count) if count > 1 else None
+        spec = RowSpec(*table, self._columns(longest), *requests, start, offsets, lowest)
+        found, lens = self._ops.lay_out_rows(spec), (count,) * batch.size
+        layout = self._layout(found.page_table, lens, found.kv_lens, longest, bounds=bounds)
+        return Rows(found.req_indices, found.positions, found.slot_mapping, layout)
 
     def node_rows(self, batch: DecodeBatch, depths: Tensor) -> Rows:
         """Lay out the nodes of a tree: node j at position length + depth, in pool row length + j.
@@ -234,15 +238,17 @@ class RequestTable:
         row_req_indices = batch.req_indices.repeat_interleave(nodes)
         kv_lens = batch.lengths.repeat_interleave(nodes)
         positions = (batch.lengths[:, None] + depths).flatten()
-        layout = self._layout(batch.req_indices, (nodes,) * batch.size, kv_lens, batch.longest)
+        page_table = self._page_table(batch.req_indices, batch.longest)
+        layout = self._layout(page_table, (nodes,) * batch.size, kv_lens, batch.longest)
         return Rows(
             row_req_indices, positions, self.pool_rows(row_req_indices, places.flatten()), layout
         )
 
     def prefix_layout(self, batch: DecodeBatch, kv_lens: Tensor, count: int) -> AttentionMetadata:
         """Lay out `count` query rows per sequence that see `kv_lens` [B * count] i64 pool rows."""
-        lens = (count,) * batch.size
-        return self._layout(batch.req_indices, lens, kv_lens, batch.longest + 1)
+        lens, longest = (count,) * batch.size, batch.longest + 1
+        page_table = self._page_table(batch.req_indices, longest)
+        return self._layout(page_table, lens, kv_lens, longest)
 
     def span_pool_rows(self, span: Span) -> Tensor:
         """Return the rows of the pool that hold the positions of a span."""
@@ -254,21 +260,27 @@ class RequestTable:
         pages = self.pages[req_indices, positions // self.page_size]
         return pages * self.page_size + positions % self.page_size
 
+    def _page_table(self, req_indices: Tensor, longest: int) -> Tensor:
+        return self.pages[req_indices, : self._columns(longest)]
+
+    def _columns(self, longest: int) -> int:
+        """Pages of a sequence that is `longest` rows long, as far as it can have them."""
+        return min(-(-longest // self.page_size), self.pages.shape[1])
+
     def _layout(
         self,
-        req_indices: Tensor,
+        page_table: Tensor,
         lens: tuple[int, ...],
         kv_lens: Tensor,
         longest: int,
         starts: Tensor | None = None,
         bounds: CausalBounds | None = None,
     ) -> AttentionMetadata:
-        width = min(-(-longest // self.page_size), self.pages.shape[1])
-        most = min(longest, width * self.page_size)
+        most = min(longest, page_table.shape[1] * self.page_size)
         if bounds is not None and most < longest:
             bounds = bounds._replace(kv_lens=tuple(min(one, most) for one in bounds.kv_lens))
         return AttentionMetadata(
-            page_table=self.pages[req_indices, :width],
+            page_table=page_table,
             page_size=self.page_size,
             qo_lens=lens,
             kv_lens=kv_lens,
@@ -276,8 +288,3 @@ class RequestTable:
             cu_seqlens_q=starts,
             causal_bounds=bounds,
         )
-
-
-def for_each_row(values: Tensor, count: int) -> Tensor:
-    """Repeat the value of each sequence [B] for its `count` rows: [B * count]."""
-    return values if count == 1 else values.repeat_interleave(count)

@@ -107,13 +107,13 @@ class VerifyLayout:
 
     def __call__(self, inputs: DecodeInputs) -> ForwardInputs:
         table, batch = self.table, inputs.gather(self.table)
-        ids = table.tokens_at(batch.req_indices, batch.lengths)[:, None]
+        ids = table.tokens_at(batch.req_indices, batch.lengths).unsqueeze(1)
         if inputs.tokens is not None:
             ids = torch.cat([ids, inputs.tokens], dim=1)
         if inputs.depths is not None:
             rows = table.node_rows(batch, inputs.depths)
         else:
-            rows = table.window_rows(batch, batch.lengths, inputs.rows)
+            rows = table.window_rows(batch, 0, inputs.rows)
         ids, verify, node_rows = ids.flatten(), inputs.verify, None
         if verify is not None:
             ids, rows, node_rows = ids[verify.nodes], verify.select(rows), verify.rows

@@ -184,7 +184,8 @@ class Sampler:
         Returns:
             [batch] i64 ids of the draft.
         """
-        return self.sample_block(logits[:, None], batch, positions[:, None], target_ids)[:, 0]
+        rows = logits.unsqueeze(1), batch, positions.unsqueeze(1), target_ids
+        return self.sample_block(*rows).squeeze(1)
 
     def sample_block(
         self,

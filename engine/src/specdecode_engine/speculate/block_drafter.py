@@ -78,8 +78,7 @@ class BlockForward:
 
     def missing_rows(self, batch: DecodeBatch, pending: int, count: int) -> Rows:
         """Lay out the first `count` of the last `pending` rows, without those computed already."""
-        first_missing = self.progress.first_missing(batch.req_indices)
-        return self.table.window_rows(batch, batch.lengths - pending, count, first_missing)
+        return self.table.window_rows(batch, -pending, count, self.progress.first_missing)
 
     def write_context(self, rows: Rows, hidden: Tensor | None = None) -> None:
         """Compute context rows.

@@ -93,21 +93,21 @@ class ChainForward:
 
     def missing_rows(self, module: int, batch: DecodeBatch, pending: int, count: int) -> Rows:
         """Lay out the first `count` of the last `pending` final rows that a module lacks."""
-        lowest = self.progress[module].first_missing(batch.req_indices)
-        return self.table.window_rows(batch, batch.lengths - module - pending, count, lowest)
+        lowest = self.progress[module].first_missing
+        return self.table.window_rows(batch, -module - pending, count, lowest)
 
     def clear(self, module: int, rows: Rows) -> None:
         """Zero the keys and values of rows that this module and those before it lack."""
         for number in range(module + 1):
-            lowest = self.progress[number].first_missing(rows.req_indices)
-            lacking = torch.maximum(rows.positions, lowest)
+            lowest = self.progress[number].first_missing
+            lacking = torch.maximum(rows.positions, lowest[rows.req_indices])
             self.pool.clear_layer(number, self.table.pool_rows(rows.req_indices, lacking))
 
     def _latest_rows(self, batch: DecodeBatch, count: int) -> Rows:
         """Lay out the last `count` rows before the bonus token's, the same for all modules."""
         if self._latest is None or self._latest[0] is not batch or self._latest[1] != count:
-            lowest = self.progress[-1].first_missing(batch.req_indices)
-            rows = self.table.window_rows(batch, batch.lengths - count, count, lowest)
+            lowest = self.progress[-1].first_missing
+            rows = self.table.window_rows(batch, -count, count, lowest)
             self._latest = batch, count, rows
         return self._latest[2]
 

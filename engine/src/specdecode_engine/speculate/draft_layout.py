@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdecode_engine.batch.decode_inputs import DecodeInputs
-from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Rows, for_each_row
+from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Rows
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.model.forward import DraftNetwork, ForwardInputs
 from specdecode_engine.model.language_model import LanguageModel
@@ -78,9 +78,8 @@ class DraftLayout:
 
     def window_rows(self, batch: DecodeBatch, pending: int, count: int) -> Rows:
         """Lay out the first `count` of the last `pending` rows, without those already computed."""
-        first = self._end(batch) - pending
-        lowest = self.progress.first_missing(batch.req_indices)
-        return self.table.window_rows(batch, first, count, lowest)
+        start = self.bonus_rows - pending
+        return self.table.window_rows(batch, start, count, self.progress.first_missing)
 
     def committed(self, rows: Rows, hidden: Tensor | None = None) -> ForwardInputs:
         """Return the inputs of committed rows.
@@ -111,10 +110,15 @@ class DraftLayout:
         They are the same in all draft steps of a step.
         """
         if self._prefix is None or self._prefix[0] is not batch:
-            prefix = for_each_row(self._end(batch), rows)
-            positions = self.rotary.rows(for_each_row(batch.req_indices, rows), prefix)
+            prefix = _for_each_row(self._end(batch), rows)
+            positions = self.rotary.rows(_for_each_row(batch.req_indices, rows), prefix)
             self._prefix = (batch, positions, self.table.prefix_layout(batch, prefix, rows))
         return self._prefix[1:]
+
+
+def _for_each_row(values: Tensor, count: int) -> Tensor:
+    """Repeat the value of each sequence [B] for its `count` rows: [B * count]."""
+    return values if count == 1 else values.repeat_interleave(count)
 
 
 def of_parents(inputs: DecodeInputs) -> Tensor | None:

@@ -29,7 +29,8 @@ class DraftKvProgress:
         self._pending: dict[int, int] = {}
         self._invalid: set[int] = set()
         self._after_skipped: dict[int, int] = {}  # rows since, of requests with skipped rows
-        self._first_missing = torch.zeros(num_rows, dtype=torch.int64, device=device)
+        # The first missing row of each request, [num_rows] i64; others only read them.
+        self.first_missing = torch.zeros(num_rows, dtype=torch.int64, device=device)
 
     def open(self, req_index: int, rows: int) -> None:
         """Start a request whose first `rows` rows were computed for another sequence."""
@@ -45,7 +46,7 @@ class DraftKvProgress:
     def set_num_computed(self, req_index: int, rows: int) -> None:
         """Record that the first `rows` rows of a prompt are computed."""
         self._computed[req_index] = rows
-        self._first_missing[req_index : req_index + 1].fill_(rows)
+        self.first_missing[req_index : req_index + 1].fill_(rows)
 
     def add_pending(
         self, req_indices: Items[int], required: Items[int], most_rows: Items[int]
@@ -95,11 +96,7 @@ class DraftKvProgress:
 
     def write_first_missing(self, batch: DecodeBatch, rows: Tensor) -> None:
         """Record on the device that the first `rows` [B] i64 rows are computed."""
-        self._first_missing[batch.req_indices] = rows
-
-    def first_missing(self, req_indices: Tensor) -> Tensor:
-        """Return the first missing row of each of `req_indices` i64."""
-        return self._first_missing[req_indices]
+        self.first_missing[batch.req_indices] = rows
 
     def invalidate(self, req_index: int) -> None:
         """Record that some rows of a request will never be computed."""

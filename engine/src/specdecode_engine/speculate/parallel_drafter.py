@@ -49,8 +49,7 @@ class ParallelForward:
         batch = inputs.gather(table)
         pairs = self.window if inputs.committed is None else inputs.committed
         count = pairs + inputs.rows - 1
-        first_missing = layout.progress.first_missing(batch.req_indices)
-        rows = table.window_rows(batch, batch.lengths - pairs, count, first_missing)
+        rows = table.window_rows(batch, -pairs, count, layout.progress.first_missing)
         layout.progress.write_first_missing(batch, batch.lengths)
         is_mask = (table.offsets(count) >= pairs).repeat(batch.size)
         pair = layout.committed(rows)

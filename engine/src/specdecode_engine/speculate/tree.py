@@ -115,7 +115,7 @@ class DraftTreeBuilder:
                 token = self._sample(outputs, sampling, place)
             drafted.append(token)
             if step + 1 < num_steps:
-                outputs = draft_step(_inputs(batch, token[:, None], step))
+                outputs = draft_step(_inputs(batch, token.unsqueeze(1), step))
         return self._layout.to_target(torch.stack(drafted, dim=1))
 
     def _sample(self, outputs: ForwardOutputs, sampling: SamplingBatch, places: Tensor) -> Tensor:

@@ -194,17 +194,18 @@ def _wire(
     clock: Callable[[], float],
 ) -> ModelContext:
     """Allocate caches, tables and the buffers of graphs, and put the parts together."""
+    ops = config.kernels["target"].backend
     table = RequestTable(
         num_rows=limits.max_running + 1,
         width=limits.longest_sequence + limits.reserve_tokens + 1,
         pages_per_request=limits.pages_per_sequence,
         page_size=limits.page_size,
         staging=StagingBuffer(config.device),
+        ops=ops,
         paged=0 if limits.window is None else limits.pages,
     )
     has_windows = limits.window is not None
     windows = WindowPool(table.window_pages, limits.window_pages) if has_windows else None
-    ops = config.kernels["target"].backend
     sampler = Sampler(config.target.vocab_size, table.staging, ops, table.tokens_at)
     pool = KVCache(
         config.target.layer_map,

@@ -1,5 +1,6 @@
 /* What a step computes of tokens and positions. */
 #include <stdint.h>
+#include <string.h>
 
 /* Counts how many of each request's drafted tokens precede the first that was not chosen. Choices
 [batch, count + 1] and drafted [batch, count] have rows `stride` entries apart. */
@@ -10,4 +11,26 @@ void verify_chain(const int64_t *choices, long stride, const int64_t *drafted, l
         while (agreed < count && drafted[agreed] == choices[agreed]) agreed++;
         accepted[request] = agreed;
     }
+}
+
+/* Lays out `count` rows of each request at length + start + offset, or at `lowest` of the request where
+that is greater; offsets and lowest may be NULL. Rows [4, batch * count] are their requests, positions,
+rows of the cache and lengths that they see; the page table [batch, columns] begins as pages do. */
+void lay_out_rows(const int64_t *pages, long stride, long page_size, const int64_t *req_indices,
+                  const int64_t *lengths, long start, const int64_t *offsets, const int64_t *lowest,
+                  int64_t *rows, long batch, long count, int64_t *page_table, long columns) {
+    int64_t *positions = rows + batch * count, *slots = positions + batch * count;
+    int64_t *kv_lens = slots + batch * count;
+    for (long at = 0; at < batch * count; at++) {
+        int64_t request = req_indices[at / count];
+        int64_t position = lengths[at / count] + start + (offsets ? offsets[at % count] : 0);
+        if (lowest && position < lowest[request]) position = lowest[request];
+        rows[at] = request;
+        positions[at] = position;
+        slots[at] = pages[request * stride + position / page_size] * page_size + position % page_size;
+        kv_lens[at] = position + 1;
+    }
+    for (long request = 0; request < batch; request++)
+        memcpy(page_table + request * columns, pages + req_indices[request] * stride,
+               (size_t)columns * sizeof *pages);
 }

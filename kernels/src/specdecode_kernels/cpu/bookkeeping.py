@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels.cpu.library import Library
+from specdecode_kernels.metadata import RowIndices, RowSpec
 
 
 def verify_chain(library: Library, choices: Tensor, drafted: Tensor) -> Tensor:
@@ -20,3 +21,27 @@ def verify_chain(library: Library, choices: Tensor, drafted: Tensor) -> Tensor:
         count,
     )
     return accepted
+
+
+def lay_out_rows(library: Library, spec: RowSpec) -> RowIndices:
+    offsets, lowest = spec.offsets, spec.lowest
+    batch, count = spec.req_indices.shape[0], 1 if offsets is None else offsets.shape[0]
+    rows = torch.empty(4, batch * count, dtype=torch.int64)
+    page_table = torch.empty(batch, spec.columns, dtype=torch.int64)
+    library.lay_out_rows(
+        spec.pages.data_ptr(),
+        spec.pages.stride(0),
+        spec.page_size,
+        spec.req_indices.data_ptr(),
+        spec.lengths.data_ptr(),
+        spec.start,
+        None if offsets is None else offsets.data_ptr(),
+        None if lowest is None else lowest.data_ptr(),
+        rows.data_ptr(),
+        batch,
+        count,
+        page_table.data_ptr(),
+        spec.columns,
+    )
+    req_indices, positions, slots, kv_lens = rows.unbind()
+    return RowIndices(req_indices, positions, slots, kv_lens, page_table)

@@ -1,9 +1,9 @@
-"""Rows of the KV cache: how they are written and moved, and what their entries mean when read."""
+"""Rows of the KV cache: where they lie, how they are written and moved, what entries mean."""
 
 import torch
 from torch import Tensor
 
-from specdecode_kernels.metadata import FLOAT8, LayerKV
+from specdecode_kernels.metadata import FLOAT8, LayerKV, RowIndices, RowSpec
 
 
 def store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
@@ -15,6 +15,18 @@ def store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
 def load_kv(kv: LayerKV, slot_mapping: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     k, v = (as_bits(rows)[slot_mapping].view(rows.dtype) for rows in (kv.k, kv.v))
     return dequantised(k, kv.scale.k, dtype), dequantised(v, kv.scale.v, dtype)
+
+
+def lay_out_rows(spec: RowSpec) -> RowIndices:
+    pages, page_size, columns, req_indices, lengths, start, offsets, lowest = spec
+    rows, positions = req_indices, lengths + start if start else lengths
+    if offsets is not None:
+        rows = rows.repeat_interleave(len(offsets))
+        positions = (positions[:, None] + offsets).view(-1)
+    if lowest is not None:
+        positions = torch.maximum(positions, lowest[rows])
+    slots = pages[rows, positions // page_size] * page_size + positions % page_size
+    return RowIndices(rows, positions, slots, positions + 1, pages[req_indices, :columns])
 
 
 def compact_kv(
