@@ -66,6 +66,22 @@ def test_expected_tokens_are_one_without_drafting_and_all_where_all_is_accepted(
     assert expected_tokens((0.5, 0.5)) == [1.0, 1.5, 1.75]
 
 
+@pytest.mark.parametrize("positions", [7, 16])
+def test_a_perfect_draft_may_fail(positions: int) -> None:
+    """Estimates of deep positions are so close to 1 that they would round to it."""
+    model = AcceptanceModel(positions)
+    perfect = count_by_position((positions,) * 4, positions)
+    for _ in range(600):
+        model.learn(perfect, is_probe=False)
+    assert 0.999 < max(model.now.rates()) < 1.0
+    changes = [
+        model.learn(count_by_position((kept,) * 4, positions), is_probe=number % 2 == 0)
+        for number, kept in enumerate([positions - 1, 0, 3, 0] * 50)
+    ]
+    assert any(changes)
+    assert all(0.0 < rate < 1.0 for rate in model.now.rates())
+
+
 @pytest.mark.parametrize("mean", [12, 30, 200])
 @pytest.mark.parametrize("rate", [0.3, 0.8, 0.95])
 def test_what_steps_decode_beyond_the_ends_of_answers_does_not_count(

@@ -25,10 +25,7 @@ class Scripted(StaticPolicy):
 
 
 def follow(rest: DraftRest, *script: tuple[int, Reason]) -> list[tuple[int, bool]]:
-    """Draft steps of each step, and whether it keeps hidden states, until the script has ended.
-
-    A rise after a lead is in the script twice: the policy decides again.
-    """
+    """Draft steps of each step, and whether it keeps hidden states, until the script has ended."""
     policy, followed = Scripted(*script), []
     while policy.script or rest._held:
         decision = rest.decide(policy, 1, 0, 0.0)
@@ -46,7 +43,7 @@ def test_a_short_stay_keeps_everything_and_the_next_draft_is_at_once():
 def test_a_long_stay_keeps_nothing_later_and_the_next_draft_is_late():
     rest = DraftRest(KEPT)
     expected = [(0, True)] * KEPT + [(0, False)] * 40 + [(0, True)] * RISE_LEAD + [(3, True)]
-    assert follow(rest, *[STAY] * (KEPT + 40), RISE, RISE) == expected
+    assert follow(rest, *[STAY] * (KEPT + 40), RISE) == expected
     # The next stay is a new one.
     assert follow(rest, *[STAY] * KEPT, RISE) == [(0, True)] * KEPT + [(3, True)]
 
@@ -64,13 +61,6 @@ def test_the_stay_after_a_probe_keeps_hidden_states_for_a_few_steps_only():
     follow(rest, *[STAY] * (KEPT + 40), PROBE)
     stay = [(0, True)] * AFTER_PROBE + [(0, False)] * 3
     assert follow(rest, *[STAY] * (AFTER_PROBE + 3)) == stay
-
-
-def test_the_policy_decides_again_once_the_lead_has_passed():
-    rest = DraftRest(KEPT)
-    follow(rest, *[STAY] * (KEPT + 1))
-    found = follow(rest, RISE, (2, Reason.LATENCY))
-    assert found == [(0, True)] * RISE_LEAD + [(2, True)]
 
 
 TABLE = RangeTable([BatchRange(1, (0, 1, 3)), BatchRange(8, (0, 2))])
@@ -94,27 +84,28 @@ def test_a_decision_of_another_table_or_range_is_not_carried_out(reason: Reason)
     assert rest.decide(policy, 1, 0, 0.0).num_steps == 0
     assert not policy.script
     assert not rest.keeps
-    policy = Scripted(*stay, drafts, *[(2, reason)] * 2, table=TABLE)
+    policy = Scripted(*stay, drafts, (2, reason), table=TABLE)
     rest = resting(policy)
     lead = PROBE_LEAD if reason is Reason.PROBE else RISE_LEAD
     decisions = [rest.decide(policy, 8, 0, 0.0) for _ in range(lead)]
     assert [one.num_steps for one in decisions] == [0] * (lead - 1) + [2]
 
 
-@pytest.mark.parametrize(("max_step_s", "steps"), [(math.inf, 1), (1.0, 0)])
-def test_a_probe_is_dropped_where_prompts_share_its_step_under_a_limit(
-    max_step_s: float, steps: int
+@pytest.mark.parametrize("drafts", [RISE, PROBE])
+@pytest.mark.parametrize(("max_step_s", "shared"), [(math.inf, 0), (1.0, 10)])
+def test_under_a_limit_the_first_draft_waits_for_a_step_without_prompts(
+    max_step_s: float, shared: int, drafts: tuple[int, Reason]
 ):
-    stay = [STAY] * (KEPT + 1)
-    policy = Scripted(*stay, PROBE, STAY, table=TABLE.within(max_step_s))
+    policy = Scripted(*[STAY] * (KEPT + 1), drafts, table=TABLE.within(max_step_s))
     rest = resting(policy)
-    for _ in range(PROBE_LEAD - 1):
+    lead = PROBE_LEAD if drafts is PROBE else RISE_LEAD
+    for _ in range(lead - 1 + shared):
         assert rest.decide(policy, 1, 0, prefill_s=0.1).num_steps == 0
-    assert rest.decide(policy, 1, 0, prefill_s=0.1).num_steps == steps
+    assert rest.decide(policy, 1, 0, 0.0 if shared else 0.1).num_steps == drafts[0]
 
 
 def test_a_draft_that_reads_one_hidden_state_is_one_step_late():
-    assert follow(DraftRest(1), STAY, STAY, RISE, RISE) == [
+    assert follow(DraftRest(1), STAY, STAY, RISE) == [
         (0, True),
         (0, False),
         (0, True),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from specdecode_engine.adaptive.cost import CostModel
+from specdecode_engine.adaptive.draft_rest import DraftRest
 from specdecode_engine.adaptive.goodput import GoodputPolicy
 from specdecode_engine.adaptive.policy import Feedback, Reason
 from specdecode_engine.adaptive.step_limit import CATCH_UP_INTERVAL, StepLimit
@@ -200,3 +201,21 @@ def test_a_draft_that_has_to_catch_up_exceeds_the_limit_seldom() -> None:
         depth.observe(Feedback(decision, 8, 0, accepted, gap_s, alone, gap_s=gap_s))
     assert drafts > 0
     assert sum(gap_s > max_step_s for gap_s in gaps_s) / len(gaps_s) < 0.01
+
+
+def test_after_a_long_rest_the_draft_returns_though_it_has_to_catch_up() -> None:
+    """The grant to exceed the limit once is not lost in the steps that precede the draft."""
+    max_step_s = 1.5 * dense_s(4, 3)
+    depth, rest = limited(dense_s, max_step_s), DraftRest(kept=64)
+    drafts, missed = [0, 0], 0
+    for number in range(1000 + 4 * CATCH_UP_INTERVAL):
+        is_good = number >= 1000
+        decision = rest.decide(depth, 4, 0, 0.0)
+        steps = decision.num_steps
+        gap_s = dense_s(4, steps) + (1e-3 * min(missed, 64) if steps else 0.0)
+        missed = 0 if steps else missed + 1
+        drafts[is_good] += steps > 0
+        accepted = (steps if is_good else 0,) * 4
+        depth.observe(Feedback(decision, 4, 0, accepted, gap_s, gap_s=gap_s))
+    assert drafts[0] < 100
+    assert drafts[1] > 2 * CATCH_UP_INTERVAL

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import log, log1p
 
+# Largest estimate: of deep positions that were always accepted the sums round to 1.
+MOST_RATE = 1.0 - 1e-9
 # Prior acceptance rate before the first draft, with the weight of one trial.
 PRIOR_RATE = 0.5
 # Trials: the weight of the previous position in a position's estimate, and what a change leaves of
@@ -74,7 +76,7 @@ class AcceptanceRates:
         rate = (self.accepted[0] + PRIOR_RATE) / (self.trials[0] + 1.0)
         rates = [rate]
         for accepted, trials in zip(self.accepted[1:], self.trials[1:], strict=True):
-            rate = (accepted + PRIOR_TRIALS * rate) / (trials + PRIOR_TRIALS)
+            rate = min((accepted + PRIOR_TRIALS * rate) / (trials + PRIOR_TRIALS), MOST_RATE)
             rates.append(rate)
         self._rates = rates
         return rates

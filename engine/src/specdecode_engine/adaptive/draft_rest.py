@@ -36,10 +36,13 @@ class DraftRest:
     def decide(
         self, policy: AdaptivePolicy, batch_size: int, kv_tokens: int, prefill_s: float
     ) -> Decision:
-        """Return the policy's decision, or one without draft steps that has to precede it."""
-        held = self._held
-        if held is not None and not self._holds(held, policy, batch_size, prefill_s):
-            held = None
+        """Return the policy's decision, or one without draft steps that has to precede it.
+
+        A decision that waits is not made again, as a policy does not grant a probe or a step above
+        its limit twice. It is dropped in another table or batch range, and waits for a step that no
+        chunks of prompts share where the step's time is limited.
+        """
+        held = self._held if self._still_holds(policy, batch_size) else None
         decision = held or policy.decide(batch_size, kv_tokens, prefill_s)
         if not decision.num_steps:
             self._held, self._lead = None, 0
@@ -50,27 +53,16 @@ class DraftRest:
         if not self.keeps:
             self._lead = int(min(PROBE_LEAD if is_probe else RISE_LEAD, self._kept))
             self.keeps = True
-        if self._lead:
-            self._lead -= 1
+        if self._lead or (held and prefill_s and policy.table.max_step_s < math.inf):
+            self._lead = max(self._lead - 1, 0)
             self._held, self._table = decision, policy.table
             return decision._replace(num_steps=0, reason=Reason.KEEP)
         self._held = None
         self._steps = min(self._steps, self._kept - AFTER_PROBE) if is_probe else 0
         return decision
 
-    def _holds(
-        self, held: Decision, policy: AdaptivePolicy, batch_size: int, prefill_s: float
-    ) -> bool:
-        """Whether a decision still waits, or is carried out now.
-
-        The policy decides again in another table or batch range. Once the lead has passed, it
-        decides about this step, unless it has granted a probe, which it would not grant twice. A
-        probe is dropped where chunks of prompts share its step under a limit of the step's time.
-        """
-        table = policy.table
-        entry = policy.routing.route(table, batch_size, held.range_start)
-        if table is not self._table or entry.lower_bound != held.range_start:
+    def _still_holds(self, policy: AdaptivePolicy, batch_size: int) -> bool:
+        if self._held is None or policy.table is not self._table:
             return False
-        if self._lead:
-            return True
-        return held.reason is Reason.PROBE and not (prefill_s and table.max_step_s < math.inf)
+        entry = policy.routing.route(policy.table, batch_size, self._held.range_start)
+        return entry.lower_bound == self._held.range_start
