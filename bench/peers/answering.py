@@ -56,7 +56,8 @@ class Setup:
     target: str
     draft: str
     dtype: str
-    quantization: str = "auto"  # of our engine's weights
+    quantization: str = "auto"  # of weights: our engine's and OpenVINO's
+    activation_group: str = ""  # of OpenVINO's int8: values with one scale; 0: they stay float32
     libraries: str = ""  # folder of llama.cpp's
 
     @classmethod

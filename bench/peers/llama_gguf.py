@@ -55,6 +55,19 @@ def write_llama_gguf(checkpoint: Path, path: Path, dtype: FloatType = "float16")
     write_gguf(path, fields | {"general.file_type": _FILE_TYPES[dtype]}, tensors)
 
 
+def write_gguf_folder(checkpoint: Path, name: str) -> str:
+    """Write a file of float16 into a folder of its own, where OpenVINO saves what it makes of it.
+
+    Returns:
+        The file's path.
+    """
+    folder = checkpoint.with_name(f"{checkpoint.name}-{name}")
+    folder.mkdir()
+    path = folder / "model.gguf"
+    write_llama_gguf(checkpoint, path)
+    return str(path)
+
+
 def gguf_name(name: str) -> str:
     """Translate a tensor's name."""
     if name in _OUTER:

@@ -1,32 +1,67 @@
-"""Our engine and llama.cpp on the same weights: float32, 8 and 4 bits, batch 1, with a draft too.
+"""Our engine, llama.cpp and OpenVINO on the same weights of float32, 8 and 4 bits, batch 1.
 
-llama.cpp quantizes the file of float32 that our checkpoint is rewritten to. In float32 both must
-answer with the same tokens: then the file is the same model. Otherwise nothing is compared.
+The peers quantize the files that our checkpoint is rewritten to. In float32 a peer must answer with
+our tokens (OpenVINO: begin with ours): then its file is the same model. Otherwise nothing is
+compared with it.
 """
 
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
 from engine.epsilon_pair import STRONG, Size, write_pair
 from engine.limits import size_beyond
-from peers.contest import Entry, Samples, mismatches, run_contest
+from peers.contest import OPENVINO, OWN, Entry, Samples, mismatches, run_contest
 from peers.figures import Figure, best_num_steps, rate_rows, ratios
 from peers.floors import l3_bytes
-from peers.installation import PeerUnavailable
+from peers.installation import LOCKS, PeerUnavailable, ensure_environment
 from peers.llama_cpp import ensure_llama_cpp
-from peers.llama_gguf import write_llama_gguf
+from peers.llama_gguf import write_gguf_folder, write_llama_gguf
 from peers.loads import FULL_LENGTHS, QUICK_LENGTHS, Lengths, draw_loads
 from peers.versus import Versus
-from peers.worker import PeerFailed, Worker, start_worker
+from peers.worker import Answer, PeerFailed, Worker, start_worker
 
 LLAMA_CPP = "llama.cpp"
-TYPES = {"float32": "F32", "int8": "Q8_0", "int4": "Q4_0"}
-"""Ours, and llama.cpp's."""
+TYPES = ("float32", "int8", "int4")
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A peer with weights of one type, and our type that it is compared with.
+
+    `key` is the end of its figures' names.
+    """
+
+    peer: str
+    theirs: str
+    ours: str
+    key: str
+    activation_group: str = ""
+
+    @property
+    def name(self) -> str:
+        """The contestant."""
+        return f"{self.peer} {self.theirs}"
+
+
+PROOF_TOKENS = {LLAMA_CPP: None, OPENVINO: 1}
+"""How many tokens of each float32 answer must be ours; None: all.
+
+OpenVINO stores rotary frequencies as float16, so that later logits differ by up to 0.002.
+"""
+RIVALS = (
+    Rival(LLAMA_CPP, "F32", "float32", "llamacpp"),
+    Rival(LLAMA_CPP, "Q8_0", "int8", "llamacpp"),
+    Rival(LLAMA_CPP, "Q4_0", "int4", "llamacpp"),
+    Rival(OPENVINO, "float32", "float32", "openvino"),
+    Rival(OPENVINO, "int8", "int8", "openvino"),
+    Rival(OPENVINO, "int8 groups of 128", "int8", "openvino_groups_of_128", "128"),
+    Rival(OPENVINO, "int8 weight-only", "int8", "openvino_weight_only", "0"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +100,7 @@ def measure_quantized(extent: QuantizedExtent) -> Versus:
             lambda: None,
         )
     versus.unavailable |= samples.reasons
-    versus.mismatches = model_mismatches(samples)
+    versus.mismatches = model_mismatches(samples, LLAMA_CPP) + model_mismatches(samples, OPENVINO)
     versus.figures = dict(quantized_figures(samples))
     versus.rates = rate_rows(samples)
     versus.depths = {
@@ -75,7 +110,7 @@ def measure_quantized(extent: QuantizedExtent) -> Versus:
 
 
 def _start(stack: ExitStack, target: Path, draft: Path, versus: Versus) -> dict[str, Worker]:
-    """Start our engine and llama.cpp in each type; leave out llama.cpp where it does not run."""
+    """Start our engine and the peers in each type; leave out a peer that cannot be installed."""
     setup = {"target": str(target), "draft": str(draft), "dtype": "float32"}
     started = {
         own(ours): stack.enter_context(
@@ -83,16 +118,38 @@ def _start(stack: ExitStack, target: Path, draft: Path, versus: Versus) -> dict[
         )
         for ours in TYPES
     }
-    try:
-        libraries = str(ensure_llama_cpp())
-    except PeerUnavailable as reason:
-        versus.unavailable[LLAMA_CPP] = str(reason)
-    else:
-        ggufs = {"target": _gguf(target), "draft": _gguf(draft), "libraries": libraries}
-        for theirs in TYPES.values():
-            worker = start_worker("llama_cpp_worker", ggufs | {"dtype": theirs})
-            started[llama_cpp(theirs)] = stack.enter_context(worker)
+    for peer, prepare in ((LLAMA_CPP, _llama_cpp), (OPENVINO, _openvino)):
+        try:
+            start = prepare(target, draft)
+        except PeerUnavailable as reason:
+            versus.unavailable[peer] = str(reason)
+            continue
+        for rival in RIVALS:
+            if rival.peer == peer:
+                started[rival.name] = stack.enter_context(start(rival))
     return dict(_loaded(started, versus))
+
+
+def _llama_cpp(target: Path, draft: Path) -> Callable[[Rival], Worker]:
+    libraries = str(ensure_llama_cpp())
+    ggufs = {"target": _gguf(target), "draft": _gguf(draft), "libraries": libraries}
+    return lambda rival: start_worker("llama_cpp_worker", ggufs | {"dtype": rival.theirs})
+
+
+def _openvino(target: Path, draft: Path) -> Callable[[Rival], Worker]:
+    python = ensure_environment(LOCKS / "openvino.txt")
+
+    def start(rival: Rival) -> Worker:
+        setup = {
+            "target": write_gguf_folder(target, rival.name),
+            "draft": write_gguf_folder(draft, rival.name),
+            "dtype": "float32",
+            "quantization": _quantization(rival.ours),
+            "activation_group": rival.activation_group,
+        }
+        return start_worker("openvino_worker", setup, python)
+
+    return start
 
 
 def _loaded(started: Mapping[str, Worker], versus: Versus) -> Iterator[tuple[str, Worker]]:
@@ -101,7 +158,7 @@ def _loaded(started: Mapping[str, Worker], versus: Versus) -> Iterator[tuple[str
         try:
             versus.versions |= worker.versions()
         except PeerFailed as failure:
-            if not name.startswith(LLAMA_CPP):
+            if name.startswith(OWN):
                 raise
             versus.unavailable[name] = str(failure)
         else:
@@ -110,12 +167,7 @@ def _loaded(started: Mapping[str, Worker], versus: Versus) -> Iterator[tuple[str
 
 def own(type_name: str) -> str:
     """Name the contestant that is our engine with weights of one type."""
-    return f"own {type_name}"
-
-
-def llama_cpp(type_name: str) -> str:
-    """Name the contestant that is llama.cpp with weights of one type."""
-    return f"{LLAMA_CPP} {type_name}"
+    return f"{OWN} {type_name}"
 
 
 def _quantization(type_name: str) -> str:
@@ -136,31 +188,47 @@ def _entries(contestants: Mapping[str, Worker], depths: tuple[int, ...]) -> Iter
             yield Entry(contestant, "speculative", "single", depth)
 
 
-def model_mismatches(samples: Samples) -> tuple[str, ...]:
-    """Name where llama.cpp's tokens of float32 differ from ours: then its model is another."""
-    proof = Entry(own("float32"), "plain", "single"), Entry(llama_cpp("F32"), "plain", "single")
-    float32 = Samples({entry: samples.of(entry) for entry in proof})
+def model_mismatches(samples: Samples, peer: str) -> tuple[str, ...]:
+    """Name where a peer's tokens of float32 differ from ours: then its model is another."""
+    theirs = next(one.name for one in RIVALS if (one.peer, one.ours) == (peer, "float32"))
+    proof = Entry(own("float32"), "plain", "single"), Entry(theirs, "plain", "single")
+    count = PROOF_TOKENS[peer]
+    float32 = Samples({entry: _beginnings(samples.of(entry), count) for entry in proof})
     if not float32.of(proof[0]).keys() & float32.of(proof[1]).keys():
         return (f"{proof[1].name}: not measured",)
     return tuple(mismatches(float32, proof[0]))
 
 
-def quantized_figures(samples: Samples) -> Iterator[tuple[str, Figure | list[float]]]:
-    """Yield our rates to llama.cpp's by name: medians, then quartiles over the repeats.
+def _beginnings(answers: Mapping[int, Answer], count: int | None) -> dict[int, Answer]:
+    return {
+        repeat: replace(answer, tokens=[tokens[:count] for tokens in answer.tokens])
+        for repeat, answer in answers.items()
+    }
 
-    All are null where float32 was not measured or its tokens differ.
+
+def quantized_figures(samples: Samples) -> Iterator[tuple[str, Figure | list[float]]]:
+    """Yield our rates to the peers' by name: medians, then quartiles over the repeats.
+
+    A peer's are null where its float32 was not measured or its tokens differ.
     """
-    is_same_model = not model_mismatches(samples)
-    for ours, theirs in TYPES.items():
-        mine, others = own(ours), llama_cpp(theirs)
-        plain = Entry(mine, "plain", "single"), Entry(others, "plain", "single")
-        drafted = best_num_steps(samples, mine), best_num_steps(samples, others)
-        for figure, found in (
-            (f"{ours}_vs_llamacpp", ratios(samples, *plain)),
-            (f"{ours}_decode_vs_llamacpp", ratios(samples, *plain, attrgetter("decode_rate"))),
-            (f"{ours}_spec_vs_llamacpp", ratios(samples, *drafted)),
-        ):
+    for rival in RIVALS:
+        is_same_model = not model_mismatches(samples, rival.peer)
+        for figure, found in _ratios_to(rival, samples).items():
             yield from _median_and_quartiles(figure, found if is_same_model else [])
+
+
+def _ratios_to(rival: Rival, samples: Samples) -> dict[str, list[float]]:
+    mine = own(rival.ours)
+    plain = Entry(mine, "plain", "single"), Entry(rival.name, "plain", "single")
+    drafted = best_num_steps(samples, mine), best_num_steps(samples, rival.name)
+    found = {
+        f"{rival.ours}_vs_{rival.key}": ratios(samples, *plain),
+        f"{rival.ours}_spec_vs_{rival.key}": ratios(samples, *drafted),
+    }
+    if rival.peer == LLAMA_CPP:  # OpenVINO does not report the time of decoding alone
+        decoding = ratios(samples, *plain, attrgetter("decode_rate"))
+        found[f"{rival.ours}_decode_vs_{rival.key}"] = decoding
+    return found
 
 
 def _median_and_quartiles(

@@ -20,7 +20,7 @@ from peers.contest import (
 from peers.figures import Figure, Model, best_num_steps, contest_figures, rate_rows
 from peers.floors import Floors, Limits
 from peers.installation import LOCKS, PeerUnavailable, ensure_environment
-from peers.llama_gguf import write_llama_gguf
+from peers.llama_gguf import write_gguf_folder
 from peers.loads import FULL_LENGTHS, QUICK_LENGTHS, Lengths, draw_loads
 from peers.worker import PeerFailed, Worker, start_worker
 
@@ -115,7 +115,11 @@ def _start(
     }
     try:
         python = ensure_environment(LOCKS / "openvino.txt")
-        ggufs = {"target": _gguf(target), "draft": _gguf(draft), "dtype": dtype}
+        ggufs = {
+            "target": write_gguf_folder(target, OPENVINO),
+            "draft": write_gguf_folder(draft, OPENVINO),
+            "dtype": dtype,
+        }
         started[OPENVINO] = stack.enter_context(start_worker("openvino_worker", ggufs, python))
     except PeerUnavailable as reason:
         versus.unavailable[OPENVINO] = str(reason)
@@ -128,13 +132,6 @@ def _start(
             versus.unavailable[name] = str(failure)
         else:
             yield name, worker
-
-
-def _gguf(checkpoint: Path) -> str:
-    folder = checkpoint.with_name(f"{checkpoint.name}-gguf")
-    folder.mkdir()
-    write_llama_gguf(checkpoint, folder / "model.gguf")
-    return str(folder / "model.gguf")
 
 
 def _best_num_steps(samples: Samples) -> Iterator[tuple[str, int]]:

@@ -178,5 +178,6 @@ def worker_environment(outer: Mapping[str, str], paths: Sequence[str]) -> dict[s
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_VERBOSITY": "error",
         "TOKENIZERS_PARALLELISM": "false",
+        "NNCF_CI": "1",  # no telemetry
         "PYTHONPATH": os.pathsep.join(paths),
     }

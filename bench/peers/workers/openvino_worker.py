@@ -1,7 +1,7 @@
 """OpenVINO GenAI: greedy, with a draft, and continuous batching, from a GGUF that is ours.
 
-A draft cannot be read from a GGUF, so both models are read once, saved in OpenVINO's own format
-and opened from there.
+A draft cannot be read from a GGUF, so both models are read once, saved in OpenVINO's own format,
+compressed by NNCF where int8 is asked for, and opened from there.
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import nncf
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
@@ -22,8 +23,11 @@ _CACHE_GIB = 1
 def load(setup: Setup) -> tuple[Mapping[str, Way], dict[str, str]]:
     """Convert both models; pipelines are built when first asked for."""
     for gguf in (setup.target, setup.draft):
-        if not Path(gguf).with_name("openvino_model.xml").exists():
+        model = Path(gguf).with_name("openvino_model.xml")
+        if not model.exists():
             genai.LLMPipeline(gguf, "CPU", enable_save_ov_model=True)
+            if setup.quantization == "int8":
+                _compress(model)
     pipelines = Pipelines(setup)
     ways: dict[str, Way] = {
         "plain": pipelines.plain,
@@ -31,7 +35,16 @@ def load(setup: Setup) -> tuple[Mapping[str, Way], dict[str, str]]:
         "batch": pipelines.batch,
         "mixed": pipelines.batch,
     }
-    return ways, {name: version(name) for name in ("openvino", "openvino-genai")}
+    return ways, {name: version(name) for name in ("openvino", "openvino-genai", "nncf")}
+
+
+def _compress(path: Path) -> None:
+    """Store all matrices as int8 with one scale per output, the embedding and the head too."""
+    core = ov.Core()
+    core.set_property({"ENABLE_MMAP": False})  # the file is overwritten
+    symmetric = nncf.CompressWeightsMode.INT8_SYM
+    model = nncf.compress_weights(core.read_model(path), mode=symmetric)
+    ov.save_model(model, path, compress_to_fp16=False)
 
 
 class Pipelines:
@@ -41,11 +54,13 @@ class Pipelines:
         self._target = Path(setup.target).parent
         self._draft = Path(setup.draft).parent
         precision = _PRECISIONS[setup.dtype]
-        self._properties = {
+        self._properties: dict[str, int | str] = {
             "INFERENCE_NUM_THREADS": 1,
             "INFERENCE_PRECISION_HINT": precision,
             "KV_CACHE_PRECISION": precision,
         }
+        if setup.activation_group:
+            self._properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = int(setup.activation_group)
         self._built: dict[str, Any] = {}
 
     def plain(self, ask: Ask) -> Told:
