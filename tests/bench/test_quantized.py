@@ -89,6 +89,16 @@ def test_nothing_is_compared_with_a_peer_whose_float32_has_other_tokens(
     assert all(other_key in name for name in measured)
 
 
+def test_openvino_need_only_begin_with_our_tokens() -> None:
+    samples = _samples()
+    for name in ("openvino float32", "llama.cpp F32"):
+        for answer in samples.of(Entry(name, "plain", "single")).values():
+            answer.tokens[0][1] = 9
+    figures = dict(quantized_figures(samples))
+    assert figures["int8_vs_openvino"] == 2
+    assert figures["int8_vs_llamacpp"] is None
+
+
 def test_our_figures_come_without_the_peers_and_with_the_reasons(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
