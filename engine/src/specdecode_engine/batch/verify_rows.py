@@ -11,7 +11,6 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-import torch
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
@@ -71,7 +70,7 @@ class VerifyRows:
     """The rows of a step that does not verify every node of every draft."""
 
     counts: tuple[int, ...]  # nodes verified, root included
-    drafted: Tensor  # [B] i64, drafted nodes verified
+    left_out: Tensor  # [B, N - 1] i64, -1 for drafted nodes that are not verified, 0 for others
     cu_seqlens: Tensor  # [B + 1] i64, where the rows of each request begin, and their end
     nodes: Tensor  # [T] i64, request * N + node
     rows: Tensor  # [B, N] i64, the row of each node; see `lay_out_nodes`
@@ -84,9 +83,12 @@ class VerifyRows:
         if min(counts) == num_tokens:
             return None
         nodes, rows = lay_out_nodes(counts, num_tokens)
+        left_out: list[int] = []
+        for count in counts:
+            left_out += [0] * (count - 1) + [-1] * (num_tokens - count)
         return cls(
             counts,
-            staging.put([count - 1 for count in counts]),
+            staging.put(left_out).view(len(counts), num_tokens - 1),
             staging.put([0, *accumulate(counts)]),
             staging.put(nodes),
             staging.put(rows).view(len(counts), num_tokens),
@@ -115,6 +117,4 @@ class VerifyRows:
 
     def limit(self, draft: Draft) -> Draft:
         """Replace the tokens of nodes that are not verified by -1, which no target chooses."""
-        places = torch.arange(draft.tokens.shape[1], device=draft.tokens.device)
-        tokens = draft.tokens.masked_fill(places >= self.drafted[:, None], -1)
-        return replace(draft, tokens=tokens)
+        return replace(draft, tokens=draft.tokens | self.left_out)
