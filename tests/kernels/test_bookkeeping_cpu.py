@@ -59,7 +59,7 @@ def test_lay_out_rows(seed: int, counts: Counter[str]) -> None:
         requests, page_size, columns = rng.randint(1, 7), rng.choice((1, 2, 16)), rng.randint(1, 6)
         width = columns + rng.randrange(4)
         pages = torch.tensor([rng.sample(range(99), width) for _ in range(requests)])
-        batch, count = rng.randrange(6), rng.randint(1, min(5, width * page_size))
+        batch, count = rng.randrange(6), rng.randint(0, min(5, width * page_size))
         req_indices = [rng.randrange(requests) for _ in range(batch)]
         start = rng.randint(-4, 0) if rng.random() < 0.7 else 0
         lengths = [rng.randint(-start, width * page_size - count - start) for _ in range(batch)]

@@ -219,7 +219,7 @@ class RequestTable:
             ends = tuple(length + start + count for length in batch.host_lengths)
             bounds = CausalBounds(ends, count)
         table, requests = (self.pages, self.page_size), (batch.req_indices, batch.lengths)
-        offsets = self.offsets(count) if count > 1 else None
+        offsets = None if count == 1 else self.offsets(count)
         spec = RowSpec(*table, self._columns(longest), *requests, start, offsets, lowest)
         found, lens = self._ops.lay_out_rows(spec), (count,) * batch.size
         layout = self._layout(found.page_table, lens, found.kv_lens, longest, bounds=bounds)
