@@ -1,6 +1,6 @@
 """What the policy comes to on one machine, at every concurrency, over loads of unlike requests."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, mean
 from typing import NamedTuple
@@ -53,14 +53,13 @@ class Cell(NamedTuple):
 def policy_of(name: str, profile: Profile, seed: int) -> Chooser:
     """Build a policy for a machine."""
     points = cost_points(profile, CONCURRENCY)
-    match name:
-        case "goodput":
-            return goodput(profile, points)
-        case "ema zero-step":
-            return ema_zero_step()
-        case "stale budget":
-            return VerifyBudget(profile, DEEPEST, MOST_ROWS)
-    return goodput(profile, spoil(points, seed))
+    builds: dict[str, Callable[[], Chooser]] = {
+        GOODPUT: lambda: goodput(profile, points),
+        WRONG_COSTS: lambda: goodput(profile, spoil(points, seed)),
+        BUDGET: lambda: VerifyBudget(profile, DEEPEST, MOST_ROWS),
+        EMA: ema_zero_step,
+    }
+    return builds[name]()
 
 
 def compare(place: int, extent: Extent, seed: int) -> Figures:

@@ -22,8 +22,8 @@ from peers.installation import LOCKS, PeerUnavailable, ensure_environment
 from peers.llama_cpp import ensure_llama_cpp
 from peers.llama_gguf import write_gguf_folder, write_llama_gguf
 from peers.loads import FULL_LENGTHS, QUICK_LENGTHS, Lengths, draw_loads
-from peers.versus import Versus
-from peers.worker import Answer, PeerFailed, Worker, start_worker
+from peers.versus import Versus, best_depths, loaded
+from peers.worker import Answer, Worker, start_worker
 
 LLAMA_CPP = "llama.cpp"
 TYPES = ("float32", "int8", "int4")
@@ -103,9 +103,7 @@ def measure_quantized(extent: QuantizedExtent) -> Versus:
     versus.mismatches = model_mismatches(samples, LLAMA_CPP) + model_mismatches(samples, OPENVINO)
     versus.figures = dict(quantized_figures(samples))
     versus.rates = rate_rows(samples)
-    versus.depths = {
-        name: best.depth for name in workers if (best := best_num_steps(samples, name))
-    }
+    versus.depths = best_depths(samples, workers)
     return versus
 
 
@@ -127,7 +125,7 @@ def _start(stack: ExitStack, target: Path, draft: Path, versus: Versus) -> dict[
         for rival in RIVALS:
             if rival.peer == peer:
                 started[rival.name] = stack.enter_context(start(rival))
-    return dict(_loaded(started, versus))
+    return dict(loaded(started, versus, lambda name: name.startswith(OWN)))
 
 
 def _llama_cpp(target: Path, draft: Path) -> Callable[[Rival], Worker]:
@@ -150,19 +148,6 @@ def _openvino(target: Path, draft: Path) -> Callable[[Rival], Worker]:
         return start_worker("openvino_worker", setup, python)
 
     return start
-
-
-def _loaded(started: Mapping[str, Worker], versus: Versus) -> Iterator[tuple[str, Worker]]:
-    """Wait for all; yield those that came up."""
-    for name, worker in started.items():
-        try:
-            versus.versions |= worker.versions()
-        except PeerFailed as failure:
-            if name.startswith(OWN):
-                raise
-            versus.unavailable[name] = str(failure)
-        else:
-            yield name, worker
 
 
 def own(type_name: str) -> str:

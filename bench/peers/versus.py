@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,7 +83,7 @@ def measure_versus(extent: Extent, dtype: str) -> Versus:
     model = Model(extent.size.streamed * BYTES[dtype])
     versus.figures = contest_figures(samples, widths, floors, model)
     versus.rates = rate_rows(samples)
-    versus.depths = dict(_best_num_steps(samples))
+    versus.depths = best_depths(samples, (OWN, TRANSFORMERS, OPENVINO))
     versus.unavailable |= samples.reasons
     versus.floors = tuple(floors)
     if dtype == "float32":
@@ -123,22 +123,32 @@ def _start(
         started[OPENVINO] = stack.enter_context(start_worker("openvino_worker", ggufs, python))
     except PeerUnavailable as reason:
         versus.unavailable[OPENVINO] = str(reason)
+    needed = (OWN, TRANSFORMERS) if os.environ.get("CI") == "true" else (OWN,)
+    return loaded(started, versus, lambda name: name in needed)
+
+
+def loaded(
+    started: Mapping[str, Worker], versus: Versus, is_needed: Callable[[str], bool]
+) -> Iterator[tuple[str, Worker]]:
+    """Wait for all; yield those that came up.
+
+    Raises:
+        PeerFailed: one that is needed did not.
+    """
     for name, worker in started.items():
         try:
             versus.versions |= worker.versions()
         except PeerFailed as failure:
-            if name == OWN or (name == TRANSFORMERS and os.environ.get("CI") == "true"):
+            if is_needed(name):
                 raise
             versus.unavailable[name] = str(failure)
         else:
             yield name, worker
 
 
-def _best_num_steps(samples: Samples) -> Iterator[tuple[str, int]]:
-    for contestant in (OWN, TRANSFORMERS, OPENVINO):
-        best = best_num_steps(samples, contestant)
-        if best is not None:
-            yield contestant, best.depth
+def best_depths(samples: Samples, contestants: Iterable[str]) -> dict[str, int]:
+    """Return the best speculative depth of each contestant that has one."""
+    return {name: best.depth for name in contestants if (best := best_num_steps(samples, name))}
 
 
 def _all_mismatches(samples: Samples) -> Iterator[str]:

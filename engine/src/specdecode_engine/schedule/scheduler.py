@@ -137,8 +137,9 @@ class Scheduler:
         self._move_windows(chunks, decoding)
         decision = None
         if decoding:
-            prefill_s = self.prefill_pace.added_s(sum([one.end - one.start for one in chunks]))
-            decision = self.drafting.decide(decoding, kv_tokens, prefill_s if chunks else 0.0)
+            tokens = sum([one.end - one.start for one in chunks])
+            prefill_s = self.prefill_pace.added_s(tokens) if chunks else 0.0
+            decision = self.drafting.decide(decoding, kv_tokens, prefill_s)
         feeds_draft = decision is None or self.drafting.feeds_draft(decision)
         return SchedulerOutput(chunks, tuple(decoding), grown, decision, kv_tokens, feeds_draft)
 

@@ -95,8 +95,7 @@ def _precompiled(files: tuple[Path, ...], flags: tuple[str, ...]) -> Iterator[Pa
     lines = (line for line in _cpuinfo().splitlines() if line.startswith("flags"))
     abilities = set(next(lines, "").split())
     for level, needed in LEVELS.items():
-        file = _precompiled_file(files, flags, level)
-        if needed <= abilities and file.exists():
+        if needed <= abilities and (file := _precompiled_file(files, flags, level)).exists():
             yield file
 
 
