@@ -46,11 +46,14 @@ EQUAL: Manifest = {
 }
 """A verdict needs eleven pairs of blocks, which fit."""
 ALGORITHMS: tuple[Manifest, ...] = (
-    {"algorithm": "EAGLE3", "draft": {"uri": "pvc://models/eagle3"}, "numSteps": 3},
+    {"algorithm": "EAGLE3", "draft": {"uri": "pvc://models/eagle3"}, "numSteps": 1},
     {"algorithm": "DFLASH", "draft": {"uri": "pvc://models/dflash"}, "numSteps": 7},
     {"algorithm": "NGRAM", "draft": None, "numSteps": 3},
 )
-"""The first one is in force; each of the others is compared with the best before it."""
+"""The first one is in force; each of the others is compared with the best before it.
+
+With 3 draft steps, EAGLE-3 and DFlash were equal within 8 % on a CPU: a trial would end undecided.
+"""
 TOO_DEEP: list[Manifest] = [{"from": 1, "candidateSteps": [16]}]
 # Long enough at 1 draft step that its cost is known for every batch size, then at 16 for good.
 STUBBORN: list[Manifest] = [
