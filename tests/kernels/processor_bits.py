@@ -54,6 +54,13 @@ def _linear(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
         for rows in ROWS:
             x, bias = normal(rows, inputs).to(dtype), normal(outputs).to(dtype)
             yield f"linear {outputs} {inputs} {rows}", ops.linear(x, packed, bias)
+    tiny = normal(100, 75) * 2.0**-62
+    tiny[:, ::5] *= 2.0**124
+    packed = ops.pack_weight(tiny.to(dtype))
+    for rows in ROWS:
+        x = normal(rows, 75) * 2.0**-66
+        x[:, ::5] *= 2.0**-62
+        yield f"linear subnormal {rows}", ops.linear(x.to(dtype), packed, None)
     for form in FORMS:
         weight = draw_integers(form, normal(100, 333).to(dtype))
         packed = ops.pack_weight(weight)

@@ -1,7 +1,6 @@
 """The C kernels are compiled once and kept; where that fails, the reason is reported."""
 
 import os
-import platform
 import subprocess
 import sys
 import textwrap
@@ -102,19 +101,38 @@ PRECOMPILED = """
     compile.PRECOMPILED = Path(sys.argv[1])
     if sys.argv[2] == "True":
         flags = library.flags_of(torch.float32)
-        compile.precompile(library.SOURCES, library.HEADERS, flags, "x86-64-v3")
+        compile.precompile(library.SOURCES, library.HEADERS, flags, sys.argv[3])
     print(library.load_library(torch.float32).file)
 """
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="names an x86-64 level")
-def test_what_an_image_contains_is_not_compiled(tmp_path: Path) -> None:
+def needs(*abilities: str) -> pytest.MarkDecorator:
+    """Skip where the processor lacks instructions, by their names in /proc/cpuinfo."""
+    missing = set(abilities) - set(Path("/proc/cpuinfo").read_text().split())
+    return pytest.mark.skipif(bool(missing), reason=f"this processor lacks {sorted(missing)}")
+
+
+@pytest.mark.parametrize(
+    "level",
+    [
+        pytest.param("x86-64-v3", marks=needs("avx2")),
+        pytest.param("x86-64-v4+avx512bf16", marks=needs("avx512_bf16")),
+    ],
+)
+def test_what_an_image_contains_is_not_compiled(level: str, tmp_path: Path) -> None:
     """In a folder that cannot be written, as an image's; the tuning is kept in the cache."""
 
     def load(*, precompiles: bool) -> Path:
         environment = {"PATH": "/usr/bin:/bin", "SPECDECODE_CACHE": str(tmp_path / "cache")}
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(PRECOMPILED), str(image), str(precompiles)],
+            [
+                sys.executable,
+                "-c",
+                textwrap.dedent(PRECOMPILED),
+                str(image),
+                str(precompiles),
+                level,
+            ],
             env=environment,
             capture_output=True,
             text=True,
@@ -125,21 +143,28 @@ def test_what_an_image_contains_is_not_compiled(tmp_path: Path) -> None:
     image = tmp_path / "image"
     file = load(precompiles=True)
     assert file.parent == image
-    assert file.name.startswith("x86-64-v3-")
+    assert file.name.startswith(f"{level}-")
     assert [one.suffix for one in (tmp_path / "cache" / "cpu").iterdir()] == [".json"]
     assert load(precompiles=False) == file
     file.write_bytes(b"for another C library")
     assert load(precompiles=False).parent == tmp_path / "cache" / "cpu"
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="names an x86-64 level")
+@needs("avx2")
 def test_a_processor_without_wide_vectors_computes_the_same(tmp_path: Path) -> None:
     """Half as wide registers: other instructions and blocks, the tests of the kernels again."""
-    tests = (
-        *("test_packed_linear", "test_experts", "test_elementwise_cpu", "test_cpu_attention"),
-        "test_processor_bits",
-    )
-    variables = {"CC": "gcc -march=x86-64-v3", "SPECDECODE_CACHE": str(tmp_path)}
+    tests = ("test_packed_linear", "test_experts", "test_elementwise_cpu", "test_cpu_attention")
+    run_again_at("x86-64-v3", (*tests, "test_processor_bits"), tmp_path)
+
+
+@needs("avx512f", "avx512_bf16")
+def test_a_processor_without_an_instruction_for_pairs_computes_the_same(tmp_path: Path) -> None:
+    run_again_at("x86-64-v4", ("test_processor_bits",), tmp_path)
+
+
+def run_again_at(level: str, tests: tuple[str, ...], cache: Path) -> None:
+    """Run tests of the kernels with those of a lower level than this processor's."""
+    variables = {"CC": f"gcc -march={level}", "SPECDECODE_CACHE": str(cache)}
     again = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*again, *(str(Path(__file__).with_name(f"{name}.py")) for name in tests)],
@@ -150,7 +175,7 @@ def test_a_processor_without_wide_vectors_computes_the_same(tmp_path: Path) -> N
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]
-    assert list(tmp_path.glob("cpu/*.so"))
+    assert list(cache.glob("cpu/*.so"))
 
 
 def test_a_type_without_kernels_is_reported() -> None:

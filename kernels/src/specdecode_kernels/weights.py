@@ -186,7 +186,7 @@ def _unpacked(blocks: Tensor, layout: PackedLayout) -> Tensor:
         return blocks.view(torch.float32).view(*leading, -1, BLOCK)
     if layout.format == 1:
         pairs = blocks.view(torch.bfloat16).view(*leading, -1, BLOCK, 2)
-        return pairs.movedim(-1, -2).flatten(-3, -2)
+        return pairs.flip(-1).movedim(-1, -2).flatten(-3, -2)
     if layout.format == 2:
         values, scales = blocks[..., : -4 * BLOCK], blocks[..., -4 * BLOCK :]
         wide = values.contiguous().view(torch.int8).view(*leading, -1, BLOCK).float()

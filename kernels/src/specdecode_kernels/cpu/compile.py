@@ -2,7 +2,7 @@
 
 The compiler is the machine's own (`CC`, gcc or cc), as for Triton's launchers; options in `CC` come
 last and win. The library is kept in the user's cache, named by a hash of sources, compiler,
-options and processor. Images contain libraries for two levels of x86-64 (`precompile_cpu`), which
+options and processor. Images contain libraries for levels of x86-64 (`precompile_cpu`), which
 are taken first unless `CC` is set.
 """
 
@@ -35,11 +35,13 @@ COMPILE_TIMEOUT_S = 300
 PRECOMPILED = Path(__file__).parent / "precompiled"
 """Folder of the libraries that an image contains."""
 _V3 = frozenset(("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"))
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 LEVELS = {
-    "x86-64-v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+    "x86-64-v4+avx512bf16": _V4 | {"avx512_bf16"},
+    "x86-64-v4": _V4,
     "x86-64-v3": _V3,
 }
-"""Levels, the widest vectors first, and the flags of /proc/cpuinfo that they need."""
+"""Levels, perhaps with more instructions, the fastest first; and their flags in /proc/cpuinfo."""
 
 
 class CannotCompile(Exception):
@@ -105,7 +107,10 @@ def _precompiled_file(files: tuple[Path, ...], flags: tuple[str, ...], level: st
 
 
 def _for_level(flags: tuple[str, ...], level: str) -> list[str]:
-    return [f"-march={level}" if flag == "-march=native" else flag for flag in flags]
+    base, *more = level.split("+")
+    options = [f"-march={base}", *(f"-m{one}" for one in more)]
+    at = flags.index("-march=native")
+    return [*flags[:at], *options, *flags[at + 1 :]]
 
 
 def _compiled(sources: tuple[Path, ...], files: tuple[Path, ...], flags: tuple[str, ...]) -> Path:

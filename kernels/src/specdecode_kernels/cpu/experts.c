@@ -133,10 +133,10 @@ static void map_slab(const struct mixture *of, struct slab slab, const char *aft
     float *packed = scratch(rows * (packed_inputs + 2 * inner));
     struct result gates = {(entry *)(packed + rows * packed_inputs), 2 * inner};
     struct result outputs = {of->outputs + slab.first * width, width};
-    pack_rows(of->x, of->stride, of->sorted.sources + slab.first, rows, width, wide, packed);
+    pack_rows(of->x, of->stride, of->sorted.sources + slab.first, rows, gate_up, packed);
     map_all(gate_up, bias_of(of->gate_up_bias, gate_up, slab.expert), packed, rows, gates, down.blocks);
     activate(gates.rows, rows, inner, of->sizes.kind, of->gate);
-    pack_rows(gates.rows, gates.stride, NULL, rows, inner, narrow, packed);
+    pack_rows(gates.rows, gates.stride, NULL, rows, down, packed);
     map_all(down, bias_of(of->down_bias, down, slab.expert), packed, rows, outputs, after);
 }
 
@@ -158,10 +158,9 @@ static void map_slabs(const struct mixture *of, long threads) {
 /* Packs a slab in memory of this thread; sources as in `map_sorted`. */
 static float *pack_slab(const struct slab *of, struct weight by, const entry *x, long stride,
                         const long *sources) {
-    long wide = padded_inputs(by);
-    float *packed = scratch(of->rows * wide);
+    float *packed = scratch(of->rows * padded_inputs(by));
     const entry *from = sources ? x : x + of->first * stride;
-    pack_rows(from, stride, sources ? sources + of->first : NULL, of->rows, by.inputs, wide, packed);
+    pack_rows(from, stride, sources ? sources + of->first : NULL, of->rows, by, packed);
     return packed;
 }
 

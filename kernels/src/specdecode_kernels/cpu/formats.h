@@ -2,7 +2,7 @@
 
 Outputs are cut into blocks of 64. Within a block the weights of one step of inputs lie side by side,
 so that a product with one row reads memory once, from front to back. A step is one input; of
-bfloat16 two, the lower half of a word belonging to the first; of integers of 4 bits eight, from the
+bfloat16 two, the upper half of a word belonging to the first; of integers of 4 bits eight, from the
 lowest bits on. Inputs are filled up to a multiple of 8, with groups to a multiple of their size.
 
 Integers of 8 bits have one scale for each output: floats after the weights of the block. Those of 4
@@ -30,6 +30,14 @@ typedef uint32_t bits __attribute__((vector_size(4 * WIDTH)));
 
 enum { OF_FLOAT32, OF_BFLOAT16, OF_INT8, OF_INT4, FORMATS };
 
+/* Whether rows stay pairs of bfloat16, which one instruction multiplies by pairs of weights: the upper
+halves first, each product added by one fused multiply-add. */
+#if defined(BFLOAT16) && defined(__AVX512BF16__)
+#define TAKES_PAIRS(format) ((format) == OF_BFLOAT16)
+#else
+#define TAKES_PAIRS(format) 0
+#endif
+
 /* `PackedLayout` of weights.py. */
 struct layout {
     int64_t format;
@@ -45,6 +53,9 @@ INLINE long padded(struct layout of, long inputs) {
 
 /* Inputs whose weights share a word. */
 INLINE int step_of(int format) { return format == OF_BFLOAT16 ? 2 : format == OF_INT4 ? 8 : 1; }
+
+/* Numbers of packed rows for so many inputs: floats, or pairs. */
+INLINE long numbers_of(long format, long inputs) { return TAKES_PAIRS(format) ? inputs / 2 : inputs; }
 
 /* Bytes of a step of a block. */
 INLINE long step_bytes(int format) { return format == OF_INT8 ? BLOCK : 4 * BLOCK; }
@@ -94,7 +105,7 @@ INLINE bits load_words(int format, const char *step, int part) {
 /* The weights of input `at` of a step as floats; of integers, the integers. */
 INLINE vector weights_of(int format, bits words, int at) {
     if (format == OF_FLOAT32) return (vector)words;
-    if (format == OF_BFLOAT16) return (vector)(at ? words & 0xffff0000 : words << 16);
+    if (format == OF_BFLOAT16) return (vector)(at ? words << 16 : words & 0xffff0000);
     if (format == OF_INT8) return __builtin_convertvector((integers)words, vector);
 #if defined(__AVX512F__)
     const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);

@@ -36,14 +36,21 @@ INLINE long tile_start(long tile, long tiles, long rows) { return rows * tile / 
 typedef float four __attribute__((vector_size(16)));
 typedef int32_t four_ints __attribute__((vector_size(16)));
 
-INLINE four load_four(const entry *from) {
+/* The numbers of a row that tiles read: floats, or pairs of bfloat16 with the first in the upper half. */
+INLINE four load_four(const int pairs, const entry *from) {
 #ifdef BFLOAT16
     typedef uint16_t narrow __attribute__((vector_size(8)));
     typedef uint32_t wide __attribute__((vector_size(16)));
+    if (pairs) {
+        wide both;
+        memcpy(&both, from, sizeof both);
+        return (four)(both << 16 | both >> 16);
+    }
     narrow bits;
     memcpy(&bits, from, sizeof bits);
     return (four)(__builtin_convertvector(bits, wide) << 16);
 #else
+    (void)pairs;
     four x;
     memcpy(&x, from, sizeof x);
     return x;
@@ -52,19 +59,25 @@ INLINE four load_four(const entry *from) {
 
 INLINE void store_four(float *to, four x) { memcpy(to, &x, sizeof x); }
 
-INLINE float as_float(entry x) {
+/* The number at a place of a row of so many inputs. */
+INLINE float number_at(const int pairs, const entry *x, long at, long inputs) {
 #ifdef BFLOAT16
-    return widen(x);
+    float pair;
+    if (!pairs) return widen(x[at]);
+    uint32_t both = (uint32_t)x[2 * at] << 16 | (2 * at + 1 < inputs ? x[2 * at + 1] : 0);
+    memcpy(&pair, &both, sizeof pair);
+    return pair;
 #else
-    return x;
+    (void)pairs, (void)inputs;
+    return x[at];
 #endif
 }
 
-/* Four rows by four inputs become four inputs by four rows, `stride` numbers apart. */
-INLINE void transpose(const entry *const *x, long at, float *to, long stride) {
+/* Four rows by four numbers become four numbers by four rows, `stride` numbers apart. */
+INLINE void transpose(const int pairs, const entry *const *x, long at, float *to, long stride) {
     const four_ints low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, first = {0, 1, 4, 5}, second = {2, 3, 6, 7};
-    four a = load_four(x[0] + at), b = load_four(x[1] + at);
-    four c = load_four(x[2] + at), d = load_four(x[3] + at);
+    four a = load_four(pairs, x[0] + at), b = load_four(pairs, x[1] + at);
+    four c = load_four(pairs, x[2] + at), d = load_four(pairs, x[3] + at);
     four ab = __builtin_shuffle(a, b, low), cd = __builtin_shuffle(c, d, low);
     four more_ab = __builtin_shuffle(a, b, high), more_cd = __builtin_shuffle(c, d, high);
     store_four(to, __builtin_shuffle(ab, cd, first));
@@ -73,29 +86,32 @@ INLINE void transpose(const entry *const *x, long at, float *to, long stride) {
     store_four(to + 3 * stride, __builtin_shuffle(more_ab, more_cd, second));
 }
 
-/* One tile [padded, rows], line by line. The last four rows may be packed twice. */
-static void pack_tile(const entry *const *x, long rows, long inputs, long padded, float *to) {
-    long vectors = rows < 4 ? 0 : inputs / 4 * 4;
+/* One tile [numbers, rows], line by line. The last four rows may be packed twice. */
+INLINE void pack_tile(const int pairs, const entry *const *x, long rows, long inputs, long padded, float *to) {
+    const long each = pairs ? 2 : 1; /* inputs of a number */
+    long numbers = (inputs + each - 1) / each, vectors = rows < 4 ? 0 : inputs / each / 4 * 4;
     for (long line = 0; line < vectors; line += 16)
         for (long four = 0; four < rows; four += 4) {
             long row = four < rows - 4 ? four : rows - 4;
             for (long at = line; at < vectors && at < line + 16; at += 4)
-                transpose(x + row, at, to + at * rows + row, rows);
+                transpose(pairs, x + row, at * each, to + at * rows + row, rows);
         }
     for (long row = 0; row < rows; row++)
-        for (long at = vectors; at < inputs; at++) to[at * rows + row] = as_float(x[row][at]);
-    memset(to + inputs * rows, 0, (size_t)((padded - inputs) * rows) * sizeof(float));
+        for (long at = vectors; at < numbers; at++)
+            to[at * rows + row] = number_at(pairs, x[row], at, inputs);
+    memset(to + numbers * rows, 0, (size_t)((padded / each - numbers) * rows) * sizeof(float));
 }
 
-void pack_rows(const entry *x, long stride, const long *order, long rows, long inputs, long padded,
-               float *to) {
-    long tiles = tiles_of(rows);
+void pack_rows(const entry *x, long stride, const long *order, long rows, struct weight by, float *to) {
+    long tiles = tiles_of(rows), inputs = by.inputs, padded = padded_inputs(by);
     for (long tile = 0; tile < tiles; tile++) {
         long first = tile_start(tile, tiles, rows), end = tile_start(tile + 1, tiles, rows);
         const entry *of_tile[MOST_ROWS];
         for (long row = first; row < end; row++)
             of_tile[row - first] = x + (order ? order[row] : row) * stride;
-        pack_tile(of_tile, end - first, inputs, padded, to + first * padded);
+        float *tile_x = to + numbers_of(by.layout.format, first * padded);
+        if (TAKES_PAIRS(by.layout.format)) pack_tile(1, of_tile, end - first, inputs, padded, tile_x);
+        else pack_tile(0, of_tile, end - first, inputs, padded, tile_x);
     }
 }
 
@@ -129,7 +145,8 @@ static struct prefetch fetched_during(struct panel panel, long passes, const cha
 
 /* From how many tiles on weights are widened for all of them. */
 INLINE long widened_from(long format) {
-    return format == OF_INT4 ? tuning.widen_int4 : format == OF_FLOAT32 ? LONG_MAX : tuning.widen;
+    if (format == OF_FLOAT32 || TAKES_PAIRS(format)) return LONG_MAX;
+    return format == OF_INT4 ? tuning.widen_int4 : tuning.widen;
 }
 
 /* Goes on with the sums of the rows of a slab; x as `pack_rows` writes it. */
@@ -147,7 +164,8 @@ static void add_panel(struct panel panel, const char *next, const float *x, long
     }
     for (long tile = 0; tile < tiles; tile++) {
         long first = tile_start(tile, tiles, rows), height = tile_start(tile + 1, tiles, rows) - first;
-        tile_of(panel, height)(panel, x + first * inputs + panel.first * height, sums + first * BLOCK, &ahead);
+        long place = numbers_of(panel.layout.format, first * inputs + panel.first * height);
+        tile_of(panel, height)(panel, x + place, sums + first * BLOCK, &ahead);
     }
 }
 
@@ -188,12 +206,37 @@ static void fetch_outputs(long block, long rows, struct result out) {
             __builtin_prefetch(out.rows + row * out.stride + block * BLOCK + at, 1, 3);
 }
 
+/* The instruction for pairs takes numbers below 2^-126 for zero and rounds sums below that to zero. So
+multiply-adds that take its place do the same. Returns what `restore` takes. */
+INLINE uint64_t round_as_pairs(struct layout of) {
+    uint64_t before = 0;
+    if (of.format != OF_BFLOAT16 || TAKES_PAIRS(of.format)) return before;
+#if defined(__SSE2__)
+    before = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr((unsigned)before | 0x8040);
+#elif defined(__aarch64__)
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    __asm__ volatile("msr fpcr, %0" : : "r"(before | 1ul << 24) : "memory");
+#endif
+    return before;
+}
+
+INLINE void restore(struct layout of, uint64_t before) {
+    if (of.format != OF_BFLOAT16 || TAKES_PAIRS(of.format)) return;
+#if defined(__SSE2__)
+    __builtin_ia32_ldmxcsr((unsigned)before);
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" : : "r"(before) : "memory");
+#endif
+}
+
 /* The blocks take turns, panel by panel. */
 void map_blocks(struct weight by, const entry *bias, long first, long count, const float *x, long rows,
                 struct result out, const char *after) {
     __attribute__((aligned(64))) float sums[MOST_SUMS * BLOCK];
     long inputs = padded_inputs(by), most = panel_inputs(by.layout, rows, count, inputs);
     memset(sums, 0, (size_t)(count * rows * BLOCK) * sizeof(float));
+    uint64_t before = round_as_pairs(by.layout);
     for (long at = 0; at < inputs; at += most)
         for (long block = first; block < first + count; block++) {
             struct panel panel = panel_of(by, block, at, inputs - at < most ? inputs - at : most);
@@ -203,6 +246,7 @@ void map_blocks(struct weight by, const entry *bias, long first, long count, con
             if (is_last) fetch_outputs(block, rows, out);
             add_panel(panel, next, x, rows, inputs, sums + (block - first) * rows * BLOCK);
         }
+    restore(by.layout, before);
     for (long block = 0; block < count; block++)
         finish_block(by, bias, first + block, sums + block * rows * BLOCK, rows, out);
 }
@@ -215,7 +259,7 @@ void linear(const struct weight *weight, const entry *bias, const entry *x, long
         long height = rows - top < SLAB ? rows - top : SLAB;
         long together = is_one_pass(by.layout, height) ? tuning.streams : 1;
         float *packed = scratch(height * padded_inputs(by));
-        pack_rows(x + top * stride, stride, NULL, height, by.inputs, padded_inputs(by), packed);
+        pack_rows(x + top * stride, stride, NULL, height, by, packed);
         struct result here = {out + top * by.outputs, by.outputs};
         long blocks = blocks_of(by.outputs);
 #pragma omp parallel for schedule(static) if (by.outputs * by.inputs > LEAST_PARALLEL)

@@ -37,10 +37,10 @@ INLINE char *block_at(struct weight of, long block) {
 
 #define SLAB 240 /* rows that are packed and mapped together, at most */
 
-/* Writes a slab of rows of x [inputs], `stride` entries apart, as floats in the order in which tiles read
-them: [rows, padded] numbers. Row i is that at order[i], or i where order is NULL. */
-HIDDEN void pack_rows(const entry *x, long stride, const long *order, long rows, long inputs, long padded,
-                      float *to);
+/* Writes a slab of rows of x [inputs], `stride` entries apart, in the order in which tiles of a weight read
+them: floats, or pairs of bfloat16 whose upper half is the first, at most [rows, padded_inputs] numbers.
+Row i is that at order[i], or i where order is NULL. */
+HIDDEN void pack_rows(const entry *x, long stride, const long *order, long rows, struct weight by, float *to);
 
 /* Maps a packed slab by `count` blocks of a weight from `first` on; bias [outputs] may be NULL. `after`
 are the weights that this thread reads next. */

@@ -11,7 +11,7 @@ void pack(const struct weight *to, const entry *weight) {
         for (long at = 0; at < wide; at++)
             for (long i = 0; i < BLOCK; i++) {
                 int is_there = first + i < by.outputs && at < by.inputs;
-                packed[first * wide + at / step * step * BLOCK + i * step + at % step] =
+                packed[first * wide + at / step * step * BLOCK + i * step + step - 1 - at % step] =
                     is_there ? weight[(first + i) * by.inputs + at] : 0;
             }
 }

@@ -32,6 +32,18 @@ INLINE void fetch_next(struct prefetch *ahead) {
     ahead->next += ahead->lines * LINE;
 }
 
+/* Adds the products of a pair of inputs: the first one's, then the second one's. */
+INLINE vector add_pair(vector sum, bits weights, float pair) {
+#if defined(BFLOAT16) && defined(__AVX512BF16__)
+    int both;
+    memcpy(&both, &pair, sizeof both);
+    return (vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)_mm512_set1_epi32(both));
+#else
+    (void)weights, (void)pair;
+    return sum;
+#endif
+}
+
 /* Adds the products of CHUNK inputs to the sums in registers. */
 INLINE void add_chunk(const int format, const int rows, const int parts, const char *weights, int first,
                       const float *x, vector sums[][PARTS], const struct prefetch *ahead) {
@@ -40,6 +52,12 @@ INLINE void add_chunk(const int format, const int rows, const int parts, const c
         fetch_further(ahead, weights, step_bytes(format));
         bits words[PARTS];
         EACH_PART(part, parts) words[part] = load_words(format, weights, first + part);
+        if (TAKES_PAIRS(format)) {
+            EACH_ROW(row, rows) EACH_PART(part, parts)
+                sums[row][part] = add_pair(sums[row][part], words[part], x[row]);
+            x += rows;
+            continue;
+        }
         for (int at = 0; at < step; at++, x += rows) {
             vector w[PARTS];
             EACH_PART(part, parts) w[part] = weights_of(format, words[part], at);
@@ -56,7 +74,7 @@ INLINE void add_inputs(const int format, const int rows, const int parts, const 
         fetch_next(ahead);
         add_chunk(format, rows, parts, weights, first, x, sums, ahead);
         weights += bytes;
-        x += CHUNK * rows;
+        x += numbers_of(format, CHUNK) * rows;
     } while (inputs -= CHUNK);
 }
 

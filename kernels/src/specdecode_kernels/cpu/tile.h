@@ -28,13 +28,13 @@ struct panel {
 
 typedef void tile(struct panel panel, const float *x, float *sums, struct prefetch *ahead);
 
-/* Goes on with sums [rows, BLOCK] over the inputs of a panel; x [inputs, rows]. */
+/* Goes on with sums [rows, BLOCK] over the inputs of a panel; x as `pack_rows` writes it. */
 __attribute__((visibility("hidden"))) tile *tile_of(struct panel panel, long rows);
 
 /* Vectors of a block whose sums a tile keeps in registers at once. With 6 rows, weights that are not
 floats would need more registers than there are for 4. */
 INLINE int parts_of(int format, int rows) {
-    if (WIDTH == 16) return rows <= (format == OF_FLOAT32 ? 6 : 5) ? 4 : 2;
+    if (WIDTH == 16) return rows <= (format == OF_FLOAT32 || TAKES_PAIRS(format) ? 6 : 5) ? 4 : 2;
     if (WIDTH == 8) return rows == 1 ? 8 : rows <= 3 ? 4 : 2;
     return rows == 1 ? 16 : rows <= 3 ? 8 : 4;
 }
