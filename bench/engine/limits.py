@@ -100,6 +100,7 @@ def measure_limits(extent: LimitsExtent) -> dict[str, object]:
         "calls_per_step": calls,
         "read_limit_gb_s": _median(floor.read_gb_s for floor in floors),
         "product_limit_gflop_s": _median(floor.product_gflop_s for floor in floors),
+        "pair_limit_gflop_s": _median(floor.pair_gflop_s for floor in floors),
     }
 
 
@@ -143,7 +144,8 @@ class LinearLayers:
 def linear_limit_s(weight: PackedWeight, rows: int, floors: Floors) -> float:
     """Return the least time of a linear layer: its bytes or its operations decide."""
     read_s = weight.num_bytes / floors.read_gb_s / 1e9
-    return max(read_s, 2 * rows * math.prod(weight.shape) / floors.product_gflop_s / 1e9)
+    operations = 2 * rows * math.prod(weight.shape)
+    return max(read_s, operations / floors.products_of(weight.dtype) / 1e9)
 
 
 def _packed_weights(
@@ -190,7 +192,8 @@ class EngineSteps:
             yield f"step_b{batch}_of_read", self._dtype, read_s / self.step_s(batch, threads)
         figure = "prefill_of_flops" + ("" if self._dtype == "float32" else f"_{self._dtype}")
         for tokens in self._extent.prompts:
-            limit_s = prefill_operations(self._extent.size, tokens) / floors.product_gflop_s / 1e9
+            rate = floors.products_of(DTYPES[self._dtype])
+            limit_s = prefill_operations(self._extent.size, tokens) / rate / 1e9
             taken_s = min(self._prefill_s(tokens, threads) for _ in range(RUNS))
             yield figure, str(tokens), limit_s / taken_s
 

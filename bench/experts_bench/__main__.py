@@ -104,7 +104,7 @@ class MixtureLayer:
         for rows in rows_by_expert:
             for weights in (2 * sizes.inner * sizes.hidden, sizes.inner * sizes.hidden):
                 read_ms = weights * self.dtype.itemsize / rates.read_gb_s / 1e6
-                product_ms = 2 * rows * weights / rates.product_gflop_s / 1e6
+                product_ms = 2 * rows * weights / rates.products_of(self.dtype) / 1e6
                 total_ms += max(read_ms, product_ms)
         return total_ms
 

@@ -1,7 +1,6 @@
 """What the machine can do at most in the same minute: memory's rate, and multiply-adds of float32.
 
-All rates are of all threads together, by the processor time of each. Products count in float32
-whatever the type of the weights: no kernel uses instructions for bfloat16, whose results differ.
+All rates are of all threads together, by the processor time of each.
 """
 
 import ctypes
@@ -31,7 +30,13 @@ class Floors:
 
     read_gb_s: float
     copy_gb_s: float  # bytes read and bytes written
-    product_gflop_s: float
+    product_gflop_s: float  # of float32
+    pair_gflop_s: float = 0.0  # of pairs of bfloat16, added in float32; 0: there is no instruction
+
+    def products_of(self, dtype: torch.dtype) -> float:
+        """Return the rate of multiply-adds with weights of a type, in GFLOP/s."""
+        pairs = self.pair_gflop_s if dtype == torch.bfloat16 else 0.0
+        return max(self.product_gflop_s, pairs)
 
 
 def l3_bytes() -> int:
@@ -75,18 +80,19 @@ class Limits:
         return Floors(
             self._bytes / read_s / 1e9,
             2 * self._bytes / copy_s / 1e9,
-            max(square, self._multiply_adds_per_s()) / 1e9,
+            max(square, self._per_s(_rates().multiply_and_add)) / 1e9,
+            self._per_s(_rates().multiply_pairs) / 1e9,
         )
 
     def _read(self, way: tuple[int, int]) -> None:
         _rates().read_memory(self._source.data_ptr(), self._bytes, *way, self._threads)
 
-    def _multiply_adds_per_s(self) -> float:
+    def _per_s(self, multiplied: Callable[..., int]) -> float:
         total, operations = ctypes.c_float(), 0
 
         def multiply() -> None:
             nonlocal operations
-            operations = _rates().multiply_and_add(_ROUNDS, 0.999, 1e-5, total, self._threads)
+            operations = multiplied(_ROUNDS, 0.999, 1e-5, total, self._threads)
 
         seconds = self._least_s(multiply)
         return self._threads * operations / seconds
@@ -111,9 +117,10 @@ class _Rates:
         self.read_memory = loaded.read_memory
         self.read_memory.argtypes = [address, count, count, count, count]
         self.read_memory.restype = number
-        self.multiply_and_add = loaded.multiply_and_add
-        self.multiply_and_add.argtypes = [count, number, number, ctypes.POINTER(number), count]
-        self.multiply_and_add.restype = count
+        self.multiply_and_add, self.multiply_pairs = loaded.multiply_and_add, loaded.multiply_pairs
+        for multiplied in (self.multiply_and_add, self.multiply_pairs):
+            multiplied.argtypes = [count, number, number, ctypes.POINTER(number), count]
+            multiplied.restype = count
 
 
 @cache

@@ -5,6 +5,9 @@ read at full speed; the caller keeps the fastest. Threads divide the work evenly
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 #if defined(__AVX512F__)
 #define LANES 16
@@ -81,4 +84,34 @@ long multiply_and_add(long rounds, float factor, float addend, float *total, lon
     for (long thread = 0; thread < threads; thread++) sum += multiply_part(rounds, factor, addend);
     *total = sum;
     return 2l * rounds * INDEPENDENT * LANES;
+}
+
+static float multiply_pairs_part(long rounds, float factor, float addend) {
+    vector sums[INDEPENDENT] = {};
+    for (int i = 0; i < INDEPENDENT; i++) sums[i] += addend * (float)i;
+#ifdef __AVX512BF16__
+    __m512bh factors = _mm512_cvtne2ps_pbh(_mm512_set1_ps(factor), _mm512_set1_ps(factor));
+    __m512bh addends = _mm512_cvtne2ps_pbh(_mm512_set1_ps(addend), _mm512_set1_ps(addend));
+    for (long round = 0; round < rounds; round++)
+        for (int i = 0; i < INDEPENDENT; i++)
+            sums[i] = (vector)_mm512_dpbf16_ps((__m512)sums[i], factors, addends);
+#else
+    (void)rounds, (void)factor;
+#endif
+    vector sum = {};
+    for (int i = 0; i < INDEPENDENT; i++) sum += sums[i];
+    return total_of(sum);
+}
+
+/* The same with pairs of bfloat16; none where the processor lacks the instruction. */
+long multiply_pairs(long rounds, float factor, float addend, float *total, long threads) {
+    float sum = 0;
+#pragma omp parallel for num_threads(threads) reduction(+ : sum)
+    for (long thread = 0; thread < threads; thread++) sum += multiply_pairs_part(rounds, factor, addend);
+    *total = sum;
+#ifdef __AVX512BF16__
+    return 4l * rounds * INDEPENDENT * LANES;
+#else
+    return 0;
+#endif
 }

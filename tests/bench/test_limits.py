@@ -1,6 +1,7 @@
 """Shares of the machine's limits: what they are shares of, real engines, and an idle machine."""
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -61,6 +62,10 @@ def test_the_limit_of_a_linear_layer_is_what_takes_longer() -> None:
     floors = Floors(read_gb_s=8.192e-6, copy_gb_s=1.0, product_gflop_s=4.096e-6)
     assert linear_limit_s(weight, 1, floors) == pytest.approx(1.0)  # reading; products take 1 s
     assert linear_limit_s(weight, 8, floors) == pytest.approx(8.0)
+    by_pairs = replace(floors, pair_gflop_s=2 * floors.product_gflop_s)
+    assert linear_limit_s(weight, 8, by_pairs) == pytest.approx(8.0)
+    assert by_pairs.products_of(torch.bfloat16) == 2 * floors.product_gflop_s
+    assert floors.products_of(torch.bfloat16) == floors.product_gflop_s
 
 
 def test_operations_of_a_prefill_have_those_of_attention_and_of_one_row_of_the_head() -> None:

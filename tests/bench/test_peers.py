@@ -198,6 +198,8 @@ def test_the_machines_limits_are_positive_and_reading_beats_nothing() -> None:
     assert floors.read_gb_s > 1
     assert floors.copy_gb_s > 1
     assert floors.product_gflop_s > 1
+    has_pairs = "avx512_bf16" in Path("/proc/cpuinfo").read_text().split()
+    assert (floors.pair_gflop_s > 1) == has_pairs
 
 
 def test_the_hosts_part_of_a_round_is_timed_for_every_batch() -> None:
