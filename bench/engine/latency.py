@@ -34,6 +34,7 @@ class Served:
     """What streams got."""
 
     gaps_s: list[float] = field(default_factory=list)  # of steps within reach of the limit
+    first_token_s: list[float] = field(default_factory=list)  # of the prompts that join
     steps: int = 0
     tokens: int = 0
     seconds: float = 0.0
@@ -83,6 +84,8 @@ def _measure_cell(
             free.gaps_s += one.gaps_s
             limited.gaps_s += other.gaps_s
             limited.steps += other.steps
+            free.first_token_s += one.first_token_s
+            limited.first_token_s += other.first_token_s
     return {
         "limit_ms": round(1000 * limit_s, 2),
         "within": round(limited.within(limit_s), 4),
@@ -90,6 +93,18 @@ def _measure_cell(
         "unreachable": round(1 - len(limited.gaps_s) / limited.steps, 4),
         "gaps": len(limited.gaps_s),
         "rate_to_throughput": round(statistics.median(ratios), 3),
+        **_first_token_ms("first_token_ms", limited),
+        **_first_token_ms("first_token_ms_without_limit", free),
+    }
+
+
+def _first_token_ms(name: str, served: Served) -> dict[str, float]:
+    times_s = served.first_token_s
+    if not times_s:
+        return {}
+    return {
+        f"{name}_median": round(1000 * statistics.median(times_s)),
+        f"{name}_max": round(1000 * max(times_s)),
     }
 
 
@@ -97,11 +112,12 @@ def _serve(core: EngineCore, batch_size: int, joining: int) -> Served:
     """Decode `batch_size` streams, which prompts join periodically."""
     for number in range(batch_size):
         core.submit(_request(f"stream {number}", PROMPT_TOKENS, ANSWER_TOKENS))
-    served, decoding = Served(), set[str]()
+    served, decoding, submitted_s = Served(), set[str](), dict[str, float]()
     began_s = before_s = time.perf_counter()
     while core.has_work():
         if joining and served.steps == (JOINING_PROMPTS - joining + 1) * JOINING_EVERY_STEPS:
             core.submit(_request(f"joining {joining}", JOINING_TOKENS, 2))
+            submitted_s[f"joining {joining}"] = before_s
             joining -= 1
         outputs = core.step()
         now_s = time.perf_counter()
@@ -110,6 +126,9 @@ def _serve(core: EngineCore, batch_size: int, joining: int) -> Served:
             served.steps += 1
             if decision is not None and decision.reason is not Reason.UNREACHABLE:
                 served.gaps_s.append(now_s - before_s)
+        for output in outputs:
+            if output.request_id in submitted_s:
+                served.first_token_s.append(now_s - submitted_s.pop(output.request_id))
         served.tokens += sum(len(output.token_ids) for output in outputs)
         decoding = {output.request_id for output in outputs if output.finish_reason is None}
         before_s = now_s

@@ -7,6 +7,7 @@ from specdecode_api.metrics import core as core_metrics
 from specdecode_engine.adaptive.policy import Reason
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.schedule.prefill_pace import LONG_INTERVAL
 from specdecode_engine.startup.build import build_core
 from tests.engine.schedule.test_prefill_pace import CountedSeconds
 from tests.engine.whole_engine import boot_of
@@ -112,3 +113,31 @@ def test_prompts_that_join_keep_to_the_limit(checkpoints, monkeypatch: pytest.Mo
     engine.finish()
     assert max(engine.gaps_s) <= 1.1 * max_step_s
     assert engine.core.counters.mixed_steps > 3
+
+
+def test_prompts_of_which_nothing_fits_exceed_the_limit_seldom_and_do_not_wait_for_long(
+    checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk takes a forward of the draft and one row: more than the limit leaves."""
+    engine = Engine(checkpoints, monkeypatch, max_running_requests=3, chunked_prefill_tokens=60)
+    engine.submit("first", 20, 30)
+    engine.finish()
+    max_step_s = 1.5 * PLAIN_S
+    engine.limit(max_step_s)
+    engine.submit("running", 20, 380)
+    while not engine.core.scheduler._decoding():
+        engine.step()
+    del engine.gaps_s[:]
+    engine.submit("at once", 50, 2)
+    for _ in range(8):  # the first one measures a chunk of a token
+        engine.step()
+    assert len(engine.core.scheduler.running) == 1
+    engine.submit("later", 100, 2)
+    began = len(engine.gaps_s)
+    while len(engine.core.scheduler.running) > 1:
+        engine.step()
+    assert len(engine.gaps_s) - began <= 2 * LONG_INTERVAL
+    engine.finish()
+    within = sum(gap_s <= max_step_s for gap_s in engine.gaps_s) / len(engine.gaps_s)
+    assert within >= 0.985
+    assert unreachable_steps(engine.core) == 0

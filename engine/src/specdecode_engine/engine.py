@@ -268,7 +268,8 @@ class EngineCore:
             self.counters.prompt_tokens += step.prompt_tokens
             self.counters.prefill_seconds += seconds
             busy_s = step.timing.busy_seconds()
-            self.scheduler.prefill_pace.observe_chunk(step.prompt_tokens, busy_s, step.decoding)
+            decoding = step.decoding, step.num_steps
+            self.scheduler.prefill_pace.observe_chunk(step.prompt_tokens, busy_s, *decoding)
             if health is not None and health.is_unfit:
                 health.account(seconds, is_probe=step.feeds_draft)
             return
@@ -284,7 +285,8 @@ class EngineCore:
         feedback = make_feedback(step, self.shapes[step.decision.num_steps], result, outputs)
         self.counters.learn(feedback)
         if step.is_alone:
-            self.scheduler.prefill_pace.observe_step(batch_size, feedback.seconds)
+            num_steps = step.decision.num_steps
+            self.scheduler.prefill_pace.observe_step(batch_size, feedback.seconds, num_steps)
         if not step.decision.reason.is_of_unfit_draft:
             self.scheduler.drafting.policy.observe(feedback)
         drafter, first = self.context.drafter, NO_PROPOSALS

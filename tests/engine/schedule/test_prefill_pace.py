@@ -1,6 +1,7 @@
 """Sizes of prompt chunks by what chunks have cost, alone and in a whole engine."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,7 +9,12 @@ import torch
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.schedule.prefill_pace import MIN_TOKENS, PrefillPace
+from specdecode_engine.schedule.prefill_pace import (
+    LONG_INTERVAL,
+    MIN_TOKENS,
+    RETRY_INTERVAL,
+    PrefillPace,
+)
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.steps.launch import Launcher
 from specdecode_engine.steps.timing import Stopwatch
@@ -61,22 +67,68 @@ def test_a_chunk_adds_at_most_the_bound(fixed_s: float, slope_s: float, is_share
     assert added_s >= 0.85 * DELAY * STEP_S or tokens == MOST
 
 
+def serve_within(
+    pace: PrefillPace, room_s: float, missing: int, added_s: Callable[[int], float]
+) -> list[int]:
+    """Compute prompts next to one request whose steps are limited; return the tokens of steps."""
+    chunks = list[int]()
+    while missing:
+        tokens = min(pace.tokens(1, room_s, missing), missing)
+        chunks.append(tokens)
+        if tokens:
+            pace.observe_chunk(tokens, STEP_S + added_s(tokens), 1)
+        else:
+            pace.observe_step(1, STEP_S)
+        missing -= tokens
+    return chunks
+
+
+def blocks_s(tokens: int) -> float:
+    """Blocks of 8 rows take half a step each, after a fixed part."""
+    return 0.1 + 0.5 * (-(-tokens // 8) - 1)
+
+
 @pytest.mark.parametrize("delay_steps", [DELAY, 0.0])
-def test_a_chunk_adds_at_most_the_room_that_the_step_has(delay_steps: float) -> None:
-    pace = settled(0.0, 0.01, is_shared=True, delay_steps=delay_steps)
-    assert pace.tokens(1, 0.5) == pytest.approx(50, rel=0.1)
-    assert pace.added_s(pace.tokens(1, 0.5)) == pytest.approx(0.5, rel=0.05)
-    assert pace.tokens(1, 0.08) == pytest.approx(8, abs=1)  # fewer than a step has otherwise
-    assert pace.tokens(1, 0.035) == pace.tokens(1, 0.0) == MIN_TOKENS  # out of reach
-    assert pace.tokens(1, 1e9) == pace.tokens(1)
-    assert PrefillPace(MOST, delay_steps).added_s(100) == 0.0
+def test_chunks_grow_to_the_largest_that_fits_the_room(delay_steps: float) -> None:
+    pace = PrefillPace(MOST, delay_steps)
+    pace.observe_step(1, STEP_S)
+    chunks = serve_within(pace, 0.3, 800, blocks_s)
+    assert chunks[:5] == [1, 2, 4, 8, 16], "each size is measured once"
+    assert set(chunks[5:-1]) == {8}
+    assert pace.added_s(8, 1) == pytest.approx(0.1)
+    assert pace.added_s(5, 1) == pytest.approx(0.1), "of the next larger size"
+    assert pace.added_s(17, 1) == pytest.approx(0.6 * 17 / 16), "in proportion to the largest"
+    assert PrefillPace(MOST, delay_steps).added_s(100, 1) == 0.0
 
 
-def test_a_limit_counts_the_fixed_cost() -> None:
-    pace = settled(1.0, 0.01, is_shared=False, delay_steps=0.0)
-    assert pace.tokens(1, 1.1) == pytest.approx(10, abs=6)
-    assert pace.tokens(1, 1.5) == pytest.approx(50, rel=0.2)
-    assert pace.tokens(1, 0.9) == MIN_TOKENS
+def test_chunks_exceed_the_room_seldom_and_prompts_wait_a_bounded_number_of_steps() -> None:
+    pace = PrefillPace(512, DELAY)
+    pace.observe_step(1, STEP_S)
+    for room_s, most_exceeding in ((0.05, 10), (0.15, 14)):
+        chunks = serve_within(pace, room_s, 8 * 512, blocks_s)
+        exceeding = sum(tokens > 0 and blocks_s(tokens) > room_s for tokens in chunks)
+        assert len(chunks) <= 8 * LONG_INTERVAL
+        assert exceeding <= min(most_exceeding, 2 + 0.006 * len(chunks))
+
+
+def test_a_size_that_was_measured_on_a_bad_day_is_measured_again() -> None:
+    pace = PrefillPace(MOST, DELAY)
+    pace.observe_step(1, STEP_S)
+    pace.observe_chunk(1, STEP_S + 100.0, 1)
+    for _ in range(20 * RETRY_INTERVAL):
+        pace.observe_step(1, STEP_S)
+        if tokens := pace.tokens(1, 0.3, 8):
+            pace.observe_chunk(tokens, STEP_S + 0.01 * tokens, 1)
+    assert pace.tokens(1, 0.3, 8) == 8
+
+
+def test_steps_with_drafts_do_not_hide_what_a_chunk_adds() -> None:
+    pace = PrefillPace(MOST, DELAY)
+    pace.observe_step(1, STEP_S)
+    for _ in range(100):
+        pace.observe_step(1, 3 * STEP_S, num_steps=5)
+    pace.observe_chunk(4, 1.5 * STEP_S, 1, num_steps=0)
+    assert pace.added_s(4, 1) == pytest.approx(0.5 * STEP_S)
 
 
 def test_a_chunk_is_not_mostly_fixed_cost() -> None:

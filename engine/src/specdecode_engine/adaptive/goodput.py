@@ -220,7 +220,7 @@ class GoodputPolicy:
             estimates = self._estimate(control, limit_s - catching_up_s)
             num_steps = estimates.candidates[estimates.rates.index(max(estimates.rates))]
             fastest_s = estimates.seconds[0] + (catching_up_s if estimates.candidates[0] else 0.0)
-            is_reachable = fastest_s + prefill_s <= self.limit.max_step_s
+            is_reachable = fastest_s <= self.limit.max_step_s
             choice = num_steps, Reason.LATENCY if is_reachable else Reason.UNREACHABLE
         if num_steps and self._missed and is_unbounded:
             self.limit.catch_up(self._sequence)
@@ -297,7 +297,7 @@ class GoodputPolicy:
         steps, size, kv = feedback.decision.num_steps, feedback.batch_size, feedback.kv_tokens
         if not feedback.has_cost():
             expected_s = self.cost.seconds(size, steps, kv)
-            if prefill_s:
+            if prefill_s and expected_s + prefill_s <= self.limit.max_step_s:
                 self._prompt_limit.observe(expected_s + prefill_s, feedback.gap_s)
             return expected_s
         if not (steps and self._missed):

@@ -12,7 +12,7 @@ def share_budget(missing: Sequence[int], budget: int) -> list[int]:
 
     Args:
         missing: tokens that each prompt still needs, at least 1, oldest prompt first.
-        budget: prompt tokens of the step, at least 1.
+        budget: prompt tokens of the step.
     """
     shares = [0] * len(missing)
     if not missing:

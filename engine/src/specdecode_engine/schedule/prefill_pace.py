@@ -2,10 +2,14 @@
 
 import math
 
+from specdecode_engine.schedule.chunk_curve import ChunkCurve
+
 MIN_TOKENS = 16
-"""So many are computed in every step, whatever they cost: prompts are never stuck."""
-MIN_TOKENS_WITHIN_LIMIT = 4
-"""Of a step whose time is limited, if no more than that fit: below, the limit is missed instead."""
+"""So many are computed in every step whose time has no limit, whatever they cost."""
+LONG_INTERVAL = 200
+"""Steps from one chunk that exceeds the limit of a step's time to the next: 0.5 %."""
+RETRY_INTERVAL = 1000
+"""Steps until a size of chunks that did not fit is measured again: 0.1 %."""
 KEPT = 0.95
 """Weight of what was measured before, when a chunk or a decode step is measured."""
 MIN_SPREAD = 0.05
@@ -21,6 +25,11 @@ class PrefillPace:
     of the same batch size is chosen. The fixed part is two thirds of a chunk's time at most, also
     where the chunk then adds more: smaller chunks would only pay it more often.
 
+    Where the time of a step is limited, a chunk has as many tokens as were measured to fit, of 1,
+    2, 4, …; the next larger size is measured once. Once in `LONG_INTERVAL` steps a chunk of
+    `most_tokens` exceeds the limit, where chunks that fit would take more steps than that. A prompt
+    thus waits `LONG_INTERVAL` steps at most for each `most_tokens` tokens that all prompts miss.
+
     Args:
         most_tokens: of a step, at least 1.
         delay_steps: 0 for no bound.
@@ -29,55 +38,95 @@ class PrefillPace:
     def __init__(self, most_tokens: int, delay_steps: float) -> None:
         self._most_tokens = most_tokens
         self._delay_steps = delay_steps
-        self._step_s: dict[int, float] = {}  # of decode steps alone, by bits of their batch size
+        # Of decode steps alone, by bits of their batch size and by draft steps.
+        self._step_s: dict[tuple[int, int], float] = {}
+        self._num_steps = 0  # of the latest of them
         self._chunks = {False: _ChunkCost(), True: _ChunkCost()}  # by whether a forward is shared
+        self._curves: dict[int, ChunkCurve] = {}  # by bits of the decoding requests; 0: own forward
+        self._steps = self._next_long = 0
+        self._next_retry = RETRY_INTERVAL
 
-    def observe_step(self, batch_size: int, seconds: float) -> None:
-        """Note the time of a step that only decodes."""
-        size = batch_size.bit_length()
-        before_s = self._step_s.get(size, seconds)
-        self._step_s[size] = KEPT * before_s + (1 - KEPT) * seconds
+    def observe_step(self, batch_size: int, seconds: float, num_steps: int = 0) -> None:
+        """Note the time of a step that only decodes, with so many draft steps."""
+        key = batch_size.bit_length(), num_steps
+        before_s = self._step_s.get(key, seconds)
+        self._step_s[key] = KEPT * before_s + (1 - KEPT) * seconds
+        self._num_steps = num_steps
+        self._steps += 1
 
-    def observe_chunk(self, tokens: int, seconds: float, decoding: int) -> None:
+    def observe_chunk(self, tokens: int, seconds: float, decoding: int, num_steps: int = 0) -> None:
         """Note the time of a forward over chunks.
 
         Args:
             tokens: of all chunks.
             seconds: of the whole forward.
             decoding: requests that decode in the same forward.
+            num_steps: draft steps of these.
         """
-        step_s = self._decode_s(decoding) if decoding else 0.0
+        self._steps += decoding > 0
+        step_s = self._decode_s(decoding, num_steps) if decoding else 0.0
         if step_s is not None:
-            self._chunks[decoding > 0].observe(tokens, max(seconds - step_s, 0.0))
+            added_s = max(seconds - step_s, 0.0)
+            self._chunks[decoding > 0].observe(tokens, added_s)
+            self._curves.setdefault(decoding.bit_length(), ChunkCurve()).observe(tokens, added_s)
 
-    def tokens(self, decoding: int, room_s: float = math.inf) -> int:
+    def tokens(self, decoding: int, room_s: float = math.inf, missing: int = 0) -> int:
         """Return how many prompt tokens a step may compute next to `decoding` requests.
 
         Args:
-            room_s: that they may add to a step whose time is limited.
+            room_s: seconds that they may add to a step whose time is limited.
+            missing: tokens that all prompts still need; matters under a limit.
         """
-        step_s = self._decode_s(decoding) if decoding and self._delay_steps else None
-        delay_s = math.inf if step_s is None else self._delay_steps * step_s
-        cost, most = self._cost, self._most_tokens
-        if min(delay_s, room_s) == math.inf or not cost.is_known:
-            return most
-        usual = min(max(cost.most_tokens(delay_s, most), MIN_TOKENS), most)
-        fitting = cost.tokens_within(room_s, usual)
-        least = min(MIN_TOKENS_WITHIN_LIMIT, most)
-        return fitting if fitting >= least else min(MIN_TOKENS, most)
+        usual = self._usual_tokens(decoding)
+        if room_s == math.inf:
+            return usual
+        curve = self._curve(decoding)
+        fitting = min(curve.tokens_within(room_s), usual)
+        larger = 2 * fitting or 1
+        if fitting < min(missing, usual):
+            if self._steps >= self._next_retry:
+                self._next_retry = self._steps + RETRY_INTERVAL
+                curve.forget(larger)
+            if not curve.is_measured(larger):
+                return min(larger, usual)
+        if fitting * LONG_INTERVAL < missing and self._steps >= self._next_long:
+            self._next_long = self._steps + LONG_INTERVAL
+            return self._most_tokens
+        return fitting
 
-    def added_s(self, tokens: int) -> float:
+    def added_s(self, tokens: int, decoding: int) -> float:
         """Return the seconds that a chunk adds to a decode step; 0 before one was measured."""
+        seconds = self._curve(decoding).seconds(tokens)
+        if seconds is not None:
+            return seconds
         return self._cost.seconds(tokens) if self._cost.is_known else 0.0
 
     @property
     def _cost(self) -> "_ChunkCost":
         return self._chunks[True] if self._chunks[True].is_known else self._chunks[False]
 
-    def _decode_s(self, batch_size: int) -> float | None:
-        """Return the time of a decode step of the nearest batch size that was measured."""
+    def _usual_tokens(self, decoding: int) -> int:
+        step_s = None
+        if decoding and self._delay_steps:
+            step_s = self._decode_s(decoding, self._num_steps)
+        if step_s is None or not self._cost.is_known:
+            return self._most_tokens
+        tokens = self._cost.most_tokens(self._delay_steps * step_s, self._most_tokens)
+        return min(max(tokens, MIN_TOKENS), self._most_tokens)
+
+    def _curve(self, decoding: int) -> ChunkCurve:
+        has_own_forward = not self._chunks[True].is_known and self._chunks[False].is_known
+        key = 0 if has_own_forward else decoding.bit_length()
+        return self._curves.setdefault(key, ChunkCurve())
+
+    def _decode_s(self, batch_size: int, num_steps: int) -> float | None:
+        """Return the time of a decode step of the nearest batch size and draft steps measured."""
         size = batch_size.bit_length()
-        nearest = min(self._step_s, key=lambda known: abs(known - size), default=None)
+
+        def distance(known: tuple[int, int]) -> tuple[int, int]:
+            return abs(known[1] - num_steps), abs(known[0] - size)
+
+        nearest = min(self._step_s, key=distance, default=None)
         return None if nearest is None else self._step_s[nearest]
 
 

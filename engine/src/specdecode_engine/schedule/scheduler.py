@@ -138,7 +138,7 @@ class Scheduler:
         decision = None
         if decoding:
             tokens = sum([one.end - one.start for one in chunks])
-            prefill_s = self.prefill_pace.added_s(tokens) if chunks else 0.0
+            prefill_s = self.prefill_pace.added_s(tokens, len(decoding)) if chunks else 0.0
             decision = self.drafting.decide(decoding, kv_tokens, prefill_s)
         feeds_draft = decision is None or self.drafting.feeds_draft(decision)
         return SchedulerOutput(chunks, tuple(decoding), grown, decision, kv_tokens, feeds_draft)
@@ -330,7 +330,7 @@ class Scheduler:
             return ()
         missing = [len(sequence.tokens) - sequence.computed for sequence in prompts]
         room_s = self.drafting.policy.prefill_room_s(decoding, kv_tokens) if decoding else math.inf
-        shares = share_budget(missing, self.prefill_pace.tokens(decoding, room_s))
+        shares = share_budget(missing, self.prefill_pace.tokens(decoding, room_s, sum(missing)))
         return tuple(
             PrefillChunk(sequence, sequence.computed, sequence.computed + count)
             for sequence, count in zip(prompts, shares, strict=True)

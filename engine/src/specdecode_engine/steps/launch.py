@@ -82,6 +82,7 @@ class Launcher:
                     share,
                     prompt_tokens=prompt_tokens,
                     decoding=len(plan.decoding),
+                    num_steps=drafts.shape.num_steps,
                     feeds_draft=plan.prompts_feed_draft,
                 ),
             )
