@@ -4,13 +4,14 @@ import math
 import random
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdecode_engine.adaptive.cost import CostModel, CostPoint
-from specdecode_engine.adaptive.goodput import RESTING_STEPS, GoodputPolicy
+from specdecode_engine.adaptive.goodput import RESTING_STEPS, Estimates, GoodputPolicy
 from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
 from specdecode_engine.adaptive.table import BatchRange, MarginRouting, RangeTable
 
@@ -206,6 +207,33 @@ def test_most_steps_at_depth_zero_repeat_it_without_an_estimate() -> None:
     zeros = Rounds(depth, dear_s).run(400, 8, 0.02).count(0)
     assert zeros > 300
     assert 0 < depth.cost.steps(8, 0) < 2 * zeros / RESTING_STEPS
+
+
+def test_steps_without_a_proposal_repeat_the_depth_without_an_estimate_until_one_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    depth, estimates, estimate = policy(dense_s), list[int](), GoodputPolicy._estimate
+
+    def counted(policy: GoodputPolicy, *arguments: Any) -> Estimates:
+        estimates.append(policy._sequence)
+        return estimate(policy, *arguments)
+
+    rounds = Rounds(depth, dense_s)
+    chosen = rounds.run(200, 4, 0.9)[-1]
+    assert chosen > 0
+    monkeypatch.setattr(GoodputPolicy, "_estimate", counted)
+    first = depth._sequence
+    for _ in range(80):
+        decision = depth.decide(4, 0)
+        assert decision.num_steps == chosen
+        depth.observe(Feedback(decision, 4, 0, (), dense_s(4, 0), is_full=False))
+    assert len(estimates) <= 80 // (RESTING_STEPS + 1) + 1
+    known = depth.cost.steps(4, chosen)
+    decision = depth.decide(4, 0)
+    depth.observe(Feedback(decision, 4, 0, (chosen,) * 4, dense_s(4, chosen)))
+    assert depth.cost.steps(4, chosen) == known + 1
+    depth.decide(4, 0)
+    assert estimates[-1] == depth._sequence > first
 
 
 def test_a_smaller_batch_ends_the_rest_at_depth_zero_at_once() -> None:

@@ -32,8 +32,9 @@ COST_PROBE_STEPS = 2  # of such a probe
 ANSWER_KEPT = 31 / 32  # of older answers in the mean of their lengths, when one has ended
 # Steps without a draft that a draft catches up on at most, as requests come and go.
 MAX_MISSED_STEPS = 128
-# Steps at 0 draft steps between two estimates, which would take a noticeable share of the time of a
-# small model's step; nothing is learned about the draft there, and a new batch size ends the rest.
+# Steps between two estimates, which would take a noticeable share of the time of a small model's
+# step, at 0 draft steps and where nothing was proposed: nothing is learned about the draft there. A
+# new batch size and a draft end the rest.
 RESTING_STEPS = 7
 
 
@@ -63,10 +64,10 @@ class RangeControl:
     kv_tokens: int = 0
     forgone: float = 0.0  # by staying, in tokens of a step
     saved_share: float = 0.0  # of the time, by speculation, as expected last
-    rests_until: int = 0  # sequence number of the last decision that repeats 0 draft steps
+    rests_until: int = 0  # sequence number of the last decision that repeats the draft steps
 
     def is_resting(self, sequence: int) -> bool:
-        """Whether a decision repeats 0 draft steps without an estimate."""
+        """Whether a decision repeats the draft steps without an estimate."""
         return self.rests_until - RESTING_STEPS < sequence <= self.rests_until
 
 
@@ -99,6 +100,7 @@ class GoodputPolicy:
         self._controls: dict[int, RangeControl] = {}
         self._last_num_steps = num_steps
         self._missed = 0  # steps without a draft that the draft has not caught up on
+        self._is_idle = False  # whether nothing was proposed in the last step, as NGRAM may do
         self.reload(table)
 
     def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
@@ -108,7 +110,7 @@ class GoodputPolicy:
         control = self._controls[entry.lower_bound]
         control.kv_tokens = kv_tokens
         if batch_size == control.batch_size and control.is_resting(self._sequence):
-            choice = 0, Reason.KEEP
+            choice = control.num_steps, Reason.KEEP
         else:
             control.rests_until = 0
             if batch_size.bit_length() != control.batch_size.bit_length():
@@ -138,6 +140,12 @@ class GoodputPolicy:
         control = self._controls.get(decision.range_start)
         if control is None or not self._first_valid <= decision.sequence <= self._sequence:
             return
+        self._is_idle = decision.num_steps > 0 and feedback.is_idle
+        if self._is_idle and not prefill_s and decision.reason is not Reason.PROBE:
+            self._missed, self._last_num_steps = 0, decision.num_steps
+            return
+        if control.num_steps:
+            control.rests_until = 0
         if decision.num_steps and (feedback.accepted or feedback.partial):
             counts = count_by_position(feedback.accepted, decision.num_steps, feedback.partial)
             if self._acceptance.learn(counts, is_probe=not control.num_steps):
@@ -197,7 +205,7 @@ class GoodputPolicy:
             return control.num_steps, control.reason
         if self._starts_probe(control, estimates):
             return control.probe_num_steps, Reason.PROBE
-        if not control.num_steps and not control.forgone:
+        if not control.forgone and (self._is_idle or not control.num_steps):
             control.rests_until = self._sequence + RESTING_STEPS
         return control.num_steps, Reason.KEEP
 

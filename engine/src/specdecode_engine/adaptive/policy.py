@@ -65,6 +65,11 @@ class Feedback(NamedTuple):
     gap_s: float = 0.0  # from the end of the forward before to that of this one; 0 if unknown
     ended: tuple[int, ...] = ()  # decoded tokens of each answer that ended in this step
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether draft steps proposed nothing that can be learned from, and cost nothing."""
+        return not (self.is_full or self.accepted or self.partial)
+
     def has_cost(self) -> bool:
         """Whether `seconds` is the cost of these draft steps: not shared, positive and finite."""
         is_own = self.is_alone and self.is_full
