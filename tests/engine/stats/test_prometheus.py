@@ -1,6 +1,11 @@
 """The registry of an engine: how a snapshot becomes series."""
 
-from specdecode_api.metrics import VERIFY_ROWS
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+
+from specdecode_api.metrics import FIRST_TOKEN_SECONDS, VERIFY_ROWS
+from specdecode_engine.stats.latency import LatencyHistogram
 from specdecode_engine.stats.prometheus import EngineMetrics
 from specdecode_engine.stats.snapshot import CoreSnapshot, Values
 
@@ -36,3 +41,28 @@ def test_a_histogram_without_observations_has_all_buckets():
 def test_the_document_of_a_snapshot_has_the_counts_by_value():
     shown = CoreSnapshot({VERIFY_ROWS: {("4",): 2.0}}).document()
     assert shown["verify_rows_bucket"] == {"4": 2.0}
+
+
+SECONDS = st.sampled_from([0.0, *FIRST_TOKEN_SECONDS.bounds, 1e9]) | st.floats(0, 100)
+
+
+@given(
+    observed=st.lists(st.tuples(st.sampled_from(["a", 'b"', ""]), SECONDS, st.integers(1, 3))),
+)
+def test_latencies_are_exported_as_the_library_exports_them(observed):
+    spec, ours, theirs = FIRST_TOKEN_SECONDS, CollectorRegistry(), CollectorRegistry()
+    histogram = LatencyHistogram(spec)
+    ours.register(histogram)
+    expected = Histogram(spec.family, spec.help, spec.labels, buckets=spec.bounds, registry=theirs)
+    for table, seconds, count in observed:
+        histogram.observe(table, seconds, count)
+        for _ in range(count):
+            expected.labels(table).observe(seconds)
+    assert exported(ours) == exported(theirs)
+
+
+def exported(registry: CollectorRegistry) -> dict[str, float]:
+    """The value of each line, rounded: sums are added up in another order."""
+    lines = generate_latest(registry).decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: round(float(value), 3) for name, value in pairs if "_created{" not in name}

@@ -4,7 +4,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from specdecode_api import metrics
 from specdecode_api.metrics import TABLE, MetricSpec, MetricType, requests
+from specdecode_engine.stats.latency import LatencyHistogram
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
 CORE = (
@@ -65,10 +66,10 @@ class EngineMetrics:
         for metric in self._by_table:
             metric.clear()
 
-    def _histogram(self, each: MetricSpec) -> Histogram:
-        return Histogram(
-            each.family, each.help, each.labels, buckets=each.bounds, registry=self.registry
-        )
+    def _histogram(self, each: MetricSpec) -> LatencyHistogram:
+        histogram = LatencyHistogram(each)
+        self.registry.register(histogram)
+        return histogram
 
     def _counter(self, each: MetricSpec) -> Counter:
         return Counter(each.family, each.help, each.labels, registry=self.registry)
@@ -119,18 +120,16 @@ class RequestLatency:
         metrics = self._metrics
         table = metrics.tables.use(table)
         if self._latest_s is None:
-            metrics.first_token_s.labels(table).observe(now_s - self._started_s)
+            metrics.first_token_s.observe(table, now_s - self._started_s)
         else:
-            inter_token_s = metrics.inter_token_s.labels(table)
-            for _ in range(tokens):
-                inter_token_s.observe((now_s - self._latest_s) / tokens)
+            metrics.inter_token_s.observe(table, (now_s - self._latest_s) / tokens, tokens)
         self._latest_s = now_s
 
     def observe_end(self, finish_reason: str, now_s: float, table: str) -> None:
         metrics = self._metrics
         table = metrics.tables.use(table)
         metrics.requests.labels(finish_reason=finish_reason, table=table).inc()
-        metrics.request_s.labels(table).observe(now_s - self._started_s)
+        metrics.request_s.observe(table, now_s - self._started_s)
 
 
 class TableLabels:
@@ -143,7 +142,7 @@ class TableLabels:
         metrics: those with the label `table`.
     """
 
-    def __init__(self, metrics: Sequence[MetricWrapperBase]) -> None:
+    def __init__(self, metrics: Sequence[MetricWrapperBase | LatencyHistogram]) -> None:
         self._metrics = metrics
         self._latest: OrderedDict[str, None] = OrderedDict()
 
