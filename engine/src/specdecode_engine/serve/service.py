@@ -31,6 +31,8 @@ from specdecode_server.lifecycle import ServerLifecycle
 
 log = logging.getLogger(__name__)
 
+VERSION = version("specdecode-engine")  # reading it takes a millisecond
+
 OnFailure = Callable[[Exception], None]
 
 
@@ -118,7 +120,7 @@ class Service:
         return {
             "config_hash": self.drafts.config_hash,
             "table_hash": self.tables.table_hash,
-            "version": version("specdecode-engine"),
+            "version": VERSION,
             "model": boot.model.path,
             "draft": self.drafts.path or "",
             "algorithm": speculation.algorithm.value,
