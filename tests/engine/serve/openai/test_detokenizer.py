@@ -21,6 +21,14 @@ def test_byte_level_equals_the_full_decode_of_any_ids(byte_level, ids):
     assert "".join(pieces(byte_level, ids)) == byte_level.decode(ids, skip_special_tokens=True)
 
 
+@given(ids=st.lists(st.integers(0, 330)), cut=st.integers(0, 20))
+def test_tokens_of_one_step_have_the_text_of_single_tokens(byte_level, ids, cut):
+    detokenizer = Detokenizer(Vocabulary(byte_level))
+    together = [detokenizer.push(*ids[:cut]), detokenizer.push(*ids[cut:])]
+    parts = pieces(byte_level, ids)[:-1]
+    assert together == ["".join(parts[:cut]), "".join(parts[cut:])]
+
+
 @given(text=TEXTS)
 def test_byte_level_never_shows_half_a_character(byte_level, text):
     parts = pieces(byte_level, byte_level.encode(text).ids)

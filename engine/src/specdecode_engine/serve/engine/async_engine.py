@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -56,14 +57,19 @@ class RequestStream:
         self.running = {request.request_id for request in requests}
         self.has_begun = False
         self.is_resubmitted = False
-        self._queue: asyncio.Queue[Output | Exception] = asyncio.Queue()
+        self._events: deque[Output | Exception] = deque()
+        self._loop = accepted.get_loop()  # asking for the running one is a system call
+        self._arrival: asyncio.Future[None] | None = None
 
     def __aiter__(self) -> AsyncIterator[Output]:
         return self
 
     async def __anext__(self) -> Output:
         while self.running:
-            event = await self._queue.get()
+            while not self._events:
+                self._arrival = self._loop.create_future()
+                await self._arrival
+            event = self._events.popleft()
             if isinstance(event, Exception):
                 raise event
             if event.request_id not in self.running:
@@ -78,7 +84,9 @@ class RequestStream:
         self.has_begun = True
         if isinstance(event, Exception):
             _settle(self.accepted, event)
-        self._queue.put_nowait(event)
+        self._events.append(event)
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
 
 
 class PendingCall(NamedTuple):

@@ -46,13 +46,14 @@ class ChatFormatter(ChoiceFormatter):
     chunk_type = "chat.completion.chunk"
 
     def __init__(self, body: ChatBody, head: ResponseHead, vocabulary: Vocabulary) -> None:
-        super().__init__(head, body.n or 1, body.include_usage)
+        super().__init__(head, body.n or 1, body.include_usage, bool(body.logprobs))
         self._vocabulary = vocabulary
-        self._has_logprobs = bool(body.logprobs)
 
     def first_choice(self, index: int) -> dict[str, Any]:
-        first = {"role": "assistant", "content": ""}
-        return {"index": index, "delta": first, "logprobs": None, "finish_reason": None}
+        return _unfinished(index, {"role": "assistant", "content": ""})
+
+    def text_choice(self, index: int, text: str) -> dict[str, Any]:
+        return _unfinished(index, {"content": text})
 
     def whole(self, choices: Sequence[OutputProcessor], usage: dict[str, Any]) -> Event:
         scored = choices[0].prompt_logprobs  # the same prompt for all
@@ -128,6 +129,10 @@ class ChatFormatter(ChoiceFormatter):
             "logprob": max(logprob, LOWEST_LOGPROB),
             "bytes": list(self._vocabulary.text_bytes(token_id)) or None,
         }
+
+
+def _unfinished(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
 
 def _finish_reason(choice: OutputProcessor) -> str | None:

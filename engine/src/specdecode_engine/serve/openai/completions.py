@@ -43,12 +43,14 @@ class CompletionFormatter(ChoiceFormatter):
 
     def __init__(self, body: CompletionBody, head: ResponseHead, vocabulary: Vocabulary) -> None:
         num_choices = len(body.prompt) * (body.n or 1)
-        super().__init__(head, num_choices, body.include_usage)
+        super().__init__(head, num_choices, body.include_usage, body.logprobs is not None)
         self._vocabulary = vocabulary
-        self._has_logprobs = body.logprobs is not None
 
     def first_choice(self, index: int) -> None:
         """A stream begins with text."""
+
+    def text_choice(self, index: int, text: str) -> dict[str, object]:
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": None}
 
     def choice(self, whole: OutputProcessor) -> dict[str, object]:
         return {

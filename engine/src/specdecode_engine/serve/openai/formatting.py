@@ -1,10 +1,13 @@
 """What a call is answered with: one object, or the events of a stream."""
 
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 from typing import Any, Protocol
 
+from specdecode_engine.serve.openai.json_text import to_json
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 
 END_OF_STREAM = "[DONE]"
@@ -12,6 +15,9 @@ END_OF_STREAM = "[DONE]"
 
 Event = dict[str, Any]
 """The JSON object of one server-sent event."""
+
+_TEXT = secrets.token_hex(16)
+"""Stands for the text in a prepared event; drawn at start, so that no other value contains it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,12 @@ class ResponseFormatter(Protocol):
     def first_events(self) -> Iterable[Event]:
         """Return the events that open a stream before any output."""
 
+    def text_event(self, choice: OutputProcessor) -> bytes:
+        """Return the event for a choice to which only text was added, as `encode_event` returns it.
+
+        It is empty where something else was added as well: `events` returns that.
+        """
+
     def events(self, choice: OutputProcessor) -> Iterable[Event]:
         """Return the events for what was added to a choice."""
 
@@ -70,14 +82,22 @@ class ChoiceFormatter(ABC):
     object_type: str
     chunk_type: str
 
-    def __init__(self, head: ResponseHead, num_choices: int, include_usage: bool) -> None:
+    def __init__(
+        self, head: ResponseHead, num_choices: int, include_usage: bool, has_logprobs: bool
+    ) -> None:
         self._head = head
         self._num_choices = num_choices
         self._include_usage = include_usage
+        self._has_logprobs = has_logprobs
+        self._frames: dict[int, tuple[bytes, bytes]] = {}
 
     @abstractmethod
     def first_choice(self, index: int) -> dict[str, Any] | None:
         """Return the choice that opens a stream before any text; None where there is none."""
+
+    @abstractmethod
+    def text_choice(self, index: int, text: str) -> dict[str, Any]:
+        """Return the choice of a chunk that has only text, without log-probabilities."""
 
     @abstractmethod
     def choice(self, whole: OutputProcessor) -> dict[str, Any]:
@@ -97,6 +117,21 @@ class ChoiceFormatter(ABC):
     def first_events(self) -> Iterable[Event]:
         firsts = map(self.first_choice, range(self._num_choices))
         return [self._chunk(first) for first in firsts if first is not None]
+
+    def text_event(self, choice: OutputProcessor) -> bytes:
+        if self._has_logprobs or not (text := choice.only_text):
+            return b""
+        frame = self._frames.get(choice.index)
+        if frame is None:
+            frame = self._frames[choice.index] = self._frame(choice.index)
+        before, after = frame
+        return before + encode_basestring(text).encode() + after
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        """Return what is before and after the text in every text event of a choice."""
+        event = encode_event(self._chunk(self.text_choice(index, _TEXT)))
+        before, after = event.split(f'"{_TEXT}"'.encode())
+        return before, after
 
     def events(self, choice: OutputProcessor) -> Iterable[Event]:
         return [self._chunk(self.chunk_choice(choice))]
@@ -121,3 +156,9 @@ class ChoiceFormatter(ABC):
             "created": head.created,
             "model": head.model,
         }
+
+
+def encode_event(event: Event, *, is_named: bool = False) -> bytes:
+    """Return a server-sent event; `is_named` names it by its field `type`."""
+    name = f"event: {event['type']}\n" if is_named else ""
+    return b"%sdata: %s\n\n" % (name.encode(), to_json(event))

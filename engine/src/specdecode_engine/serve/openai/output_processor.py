@@ -40,7 +40,8 @@ class OutputProcessor:
 
     `deltas`, `scored` and `token_ids` are what was added since `clear`; `num_characters` counts all
     characters of content, reasoning and arguments so far. Tokens are processed one at a time and
-    in order, so that parts, end and token counts do not depend on how many tokens a step adds.
+    in order, so that parts, end and token counts do not depend on how many tokens a step adds;
+    those of a step together where none of that could differ.
 
     Args:
         stop: strings that end the text where they begin in its content; reasoning and the
@@ -83,6 +84,7 @@ class OutputProcessor:
         self._detokenizer = Detokenizer(vocabulary, visible_ids)
         self._parser = parser or ContentParser()
         self._scanner = StopStringScanner(stop, keeps_stop) if stop else None
+        self._is_all_content = not stop and isinstance(self._parser, ContentParser)
         self._min_tokens = min_tokens
         self._keeps_stop = keeps_stop
         self.prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
@@ -93,6 +95,14 @@ class OutputProcessor:
     def text(self) -> str:
         """The content that was added."""
         return "".join(delta.text for delta in self.deltas if isinstance(delta, ContentDelta))
+
+    @property
+    def only_text(self) -> str:
+        """The content, if nothing else was added and the choice continues; else an empty string."""
+        if len(self.deltas) != 1 or self.scored or self.finish_reason is not None:
+            return ""
+        delta = self.deltas[0]
+        return delta.text if isinstance(delta, ContentDelta) else ""
 
     @property
     def has_changed(self) -> bool:
@@ -159,12 +169,28 @@ class OutputProcessor:
         self.decode_steps += output.decode_steps
         self.drafted += output.drafted
         self.drafts += output.drafted > 0
-        self._count_accepted(output.accepted)
+        if output.accepted:
+            self._count_accepted(output.accepted)
         self.emitted += output.decode_steps * len(output.token_ids)
-        is_stopped = self._push_tokens(output)
+        is_stopped = False
+        if self._is_all_content and output.logprobs is None:
+            self._push_content(output)
+        else:
+            is_stopped = self._push_tokens(output)
         if output.finish_reason is not None and not is_stopped:
             is_stopped = self._flush()
         self.finish_reason = FinishReason.STOP if is_stopped else output.finish_reason
+
+    def _push_content(self, output: Output) -> None:
+        """Process the tokens of a step at once: their text is content, which nothing ends."""
+        token_ids = output.token_ids
+        self.completion_tokens += len(token_ids)
+        self.token_ids += token_ids
+        if output.stop_token_id is not None and not self._keeps_stop:
+            token_ids = token_ids[:-1]
+        if text := self._detokenizer.push(*token_ids):
+            self._text_offset += len(text)
+            self._add(ContentDelta(text))
 
     def _push_tokens(self, output: Output) -> bool:
         """Process tokens one at a time; return whether a stop string ends the text in one."""

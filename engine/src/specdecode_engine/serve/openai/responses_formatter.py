@@ -44,6 +44,9 @@ class ResponsesFormatter:
         kinds = ("response.created", "response.in_progress")
         return self._numbered([{"type": kind, "response": self._response(None)} for kind in kinds])
 
+    def text_event(self, choice: OutputProcessor) -> bytes:
+        return b""  # items differ from event to event
+
     def events(self, choice: OutputProcessor) -> Iterable[Event]:
         return self._numbered([*self._items.add(choice.deltas), *self._finish(choice)])
 

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from specdecode_engine.batch.request import Output, Request
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.engine.async_engine import RequestStream
-from specdecode_engine.serve.openai.formatting import Event, ResponseFormatter
+from specdecode_engine.serve.openai.formatting import Event, ResponseFormatter, encode_event
 from specdecode_engine.serve.openai.json_text import to_json
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.protocol import GenerationBody
@@ -176,7 +176,8 @@ class StreamingReply(Response):
             yield StreamPart(first)
             first = b""
         async for choice in self._changed_choices(outputs):
-            yield StreamPart(first + await self._encode_changes(choice), choice)
+            events = formatter.text_event(choice) or await self._encode_changes(choice)
+            yield StreamPart(first + events, choice)
             first = b""
             choice.clear()
         end = formatter.end_marker
@@ -196,7 +197,8 @@ class StreamingReply(Response):
         return await _format(encode, in_thread=_takes_long(choice))
 
     def _encode(self, events: Iterable[Event]) -> bytes:
-        return b"".join(encode_event(event, self._formatter.has_named_events) for event in events)
+        is_named = self._formatter.has_named_events
+        return b"".join(encode_event(event, is_named=is_named) for event in events)
 
     async def _changed_choices(self, outputs: RequestStream) -> AsyncIterator[OutputProcessor]:
         """Yield each choice that was added to, until all have ended.
@@ -273,12 +275,6 @@ def _takes_long(*choices: OutputProcessor) -> bool:
 async def _format(work: Callable[[], T], *, in_thread: bool) -> T:
     """Format what may take long; a thread delays no other response."""
     return await asyncio.to_thread(work) if in_thread else work()
-
-
-def encode_event(event: Event, is_named: bool) -> bytes:
-    """Return a server-sent event; `is_named` names it by its field `type`."""
-    name = f"event: {event['type']}\n" if is_named else ""
-    return b"%sdata: %s\n\n" % (name.encode(), to_json(event))
 
 
 async def send_part(send: Send, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Token ids to text, one token at a time, without incomplete characters."""
+"""Token ids to text as they arrive, without incomplete characters."""
 
 import codecs
 
@@ -18,14 +18,18 @@ class Detokenizer:
     def __init__(self, vocabulary: Vocabulary, visible_ids: frozenset[int] = frozenset()) -> None:
         self._vocabulary = vocabulary
         self._visible_ids = visible_ids
+        self._bytes = self._visible_bytes if visible_ids else vocabulary.text_bytes
         self._decoder = _utf8(errors="replace")
 
-    def push(self, token_id: int) -> str:
-        """Return the characters that this token completes."""
-        if token_id in self._visible_ids:
-            return self._decoder.decode(self._vocabulary.spelling(token_id))
-        return self._decoder.decode(self._vocabulary.text_bytes(token_id))
+    def push(self, *token_ids: int) -> str:
+        """Return the characters that these tokens complete."""
+        return self._decoder.decode(b"".join(map(self._bytes, token_ids)))
 
     def flush(self) -> str:
         """Return the replacement of an incomplete character at the end, if there is one."""
         return self._decoder.decode(b"", final=True)
+
+    def _visible_bytes(self, token_id: int) -> bytes:
+        if token_id in self._visible_ids:
+            return self._vocabulary.spelling(token_id)
+        return self._vocabulary.text_bytes(token_id)
