@@ -243,7 +243,7 @@ class EngineCore:
             chunk.sequence.computed = chunk.end
             with_draft_kv = chunk.end - self.scheduler.cache.lookahead
             chunk.sequence.reusable = max(chunk.sequence.reusable, with_draft_kv)
-        self.counters.steps += not plan.is_empty
+        self.counters.steps += bool(launched)
         return launched
 
     def _collect(self) -> list[Output]:
@@ -289,10 +289,13 @@ class EngineCore:
             self.scheduler.prefill_pace.observe_step(batch_size, feedback.seconds, num_steps)
         if not step.decision.reason.is_of_unfit_draft:
             self.scheduler.drafting.policy.observe(feedback)
+        if health is None:
+            return
         drafter, first = self.context.drafter, NO_PROPOSALS
         if drafter is not None and step.decision.num_steps:
             first = count_first_position(result, drafter)
-        self.judge_draft(step.decision, first, feedback.seconds)
+        if first.proposed or health.is_unfit:
+            self.judge_draft(step.decision, first, feedback.seconds)
 
     def judge_draft(self, decision: Decision, first: FirstPosition, seconds: float) -> None:
         """Judge the draft by the result of a step; tests bring results of their own."""
@@ -315,19 +318,29 @@ class EngineCore:
 
     def _commit(self, step: InFlightStep, result: StepResult) -> list[Output]:
         """Append the tokens that sequences keep, and end sequences at a stop."""
-        is_decode, draft_is_current = step.decision is not None, step.draft_is_current
+        is_decode, has_drafter = step.decision is not None, self.context.drafter is not None
         outputs: list[Output] = []
-        for place, sequence in enumerate(result.sequences):
-            token_ids, request = result.token_ids[place], sequence.request
-            logprobs, experts = result.logprobs[place], result.experts[place]
-            count, reason, stop_token_id = sequence.check_stop(token_ids)
-            kept = token_ids[:count]
+        columns = result.token_ids, result.drafted, result.logprobs, result.experts
+        for sequence, token_ids, drafted, logprobs, experts in zip(
+            result.sequences, *columns, strict=True
+        ):
+            request, tokens = sequence.request, sequence.tokens
+            kept, reason, stop_token_id = token_ids, None, None
+            room, count = sequence.total_limit - len(tokens), len(token_ids)
+            if count >= room or not sequence.ending_ids.isdisjoint(token_ids):
+                count, reason, stop_token_id = sequence.check_stop(token_ids)
+                kept = token_ids[:count]
             if request.grammar is not None:
                 fault = self._follow_grammar(sequence, kept)
                 if fault is not None:
                     outputs.append(self._fail(sequence, grammar_fault=fault))
                     continue
-            self._append(sequence, kept, draft_is_current=draft_is_current)
+            tokens += kept
+            sequence.computed = len(tokens) - 1
+            if not has_drafter:
+                sequence.reusable = sequence.computed
+            elif step.draft_is_current or sequence.skips_draft:
+                self._note_draft_kv(sequence, count)
             if reason is not None:
                 self._finish(sequence, reason)
             outputs.append(
@@ -341,7 +354,7 @@ class EngineCore:
                     None,
                     step.table,
                     int(is_decode),
-                    result.drafted[place],
+                    drafted,
                     len(token_ids) - 1,
                     None,
                     sequence.admitted_s,
@@ -351,18 +364,15 @@ class EngineCore:
             )
         return outputs
 
-    def _append(self, sequence: Sequence, kept: tuple[int, ...], *, draft_is_current: bool) -> None:
-        """Append tokens, and note how far the KV of target and draft is computed."""
-        before, drafter, req_index = len(sequence.tokens), self.context.drafter, sequence.req_index
+    def _note_draft_kv(self, sequence: Sequence, count: int) -> None:
+        """Note how far the KV of target and draft is computed, `count` tokens being new."""
+        drafter, req_index = self.context.drafter, sequence.req_index
+        assert drafter is not None
         assert req_index is not None
-        sequence.tokens.extend(kept)
-        sequence.computed = len(sequence.tokens) - 1
-        if drafter is None:
-            sequence.reusable = sequence.computed
-        elif sequence.skips_draft:
+        if sequence.skips_draft:
             sequence.reusable = sequence.computed - self.scheduler.cache.lookahead
-        elif draft_is_current and drafter.is_complete(req_index):
-            sequence.reusable = before - 1 + drafter.bonus_rows
+        elif drafter.is_complete(req_index):
+            sequence.reusable = sequence.computed - count + drafter.bonus_rows
 
     def _follow_grammar(self, sequence: Sequence, kept: tuple[int, ...]) -> str | None:
         """Advance the sequence's grammar; return what went wrong with it."""

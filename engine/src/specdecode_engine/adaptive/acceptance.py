@@ -48,9 +48,14 @@ class AcceptanceRates:
 
     def add(self, counts: Counts, keep: float = 1.0) -> None:
         """Decay the past by `keep` and count one step."""
-        self._rates = []
-        self.trials = _decayed(self.trials, keep, counts[0])
-        self.accepted = _decayed(self.accepted, keep, counts[1])
+        self._rates, places = [], len(counts[0])
+        trials, accepted = self.trials, self.accepted
+        for place, (tried, hits) in enumerate(zip(*counts, strict=True)):
+            trials[place] = trials[place] * keep + tried
+            accepted[place] = accepted[place] * keep + hits
+        for place in range(places, len(trials)):
+            trials[place] *= keep
+            accepted[place] *= keep
 
     def restarted(self, steps: Sequence[Counts]) -> "AcceptanceRates":
         """Return rates estimated from these steps and `PRIOR_TRIALS` trials of the past."""
@@ -73,13 +78,14 @@ class AcceptanceRates:
         """Estimate the conditional rate of every position; always between 0 and 1, exclusive."""
         if self._rates:
             return self._rates
-        rate = (self.accepted[0] + PRIOR_RATE) / (self.trials[0] + 1.0)
-        rates = [rate]
-        for accepted, trials in zip(self.accepted[1:], self.trials[1:], strict=True):
-            rate = min((accepted + PRIOR_TRIALS * rate) / (trials + PRIOR_TRIALS), MOST_RATE)
-            rates.append(rate)
-        self._rates = rates
-        return rates
+        rate, weight = PRIOR_RATE, 1.0  # of the prior
+        for accepted, trials in zip(self.accepted, self.trials, strict=True):
+            rate = (accepted + weight * rate) / (trials + weight)
+            if rate > MOST_RATE:
+                rate = MOST_RATE
+            self._rates.append(rate)
+            weight = PRIOR_TRIALS
+        return self._rates
 
 
 class ChangeDetector:
@@ -96,23 +102,25 @@ class ChangeDetector:
     def since_change(self, rates: Sequence[float], counts: Counts) -> list[Counts]:
         """Add a step; return the steps since a change if there was one, else nothing."""
         self._steps.append(counts)
-        accepted = sum(counts[1])
-        pairs = tuple(zip(rates, counts[0], strict=False))
+        accepted, sums, lengths = sum(counts[1]), self._sums, self._lengths
+        pairs = [(rate, tried) for rate, tried in zip(rates, counts[0], strict=False) if tried]
         for index, (tilt, odds) in enumerate(_TILTED_ODDS):
-            ratio = tilt * accepted
+            total = sums[index] + tilt * accepted
             for rate, tried in pairs:
-                ratio -= tried * log1p(rate * odds)
-            total = self._sums[index] + ratio
-            self._sums[index] = max(total, 0.0)
-            self._lengths[index] = self._lengths[index] + 1 if total > 0.0 else 0
+                total -= tried * log1p(rate * odds)
+            if total <= 0.0:
+                sums[index] = lengths[index] = 0
+                continue
+            sums[index] = total
+            lengths[index] += 1
             if total > ALARM:
-                length = self._lengths[index]
+                length = lengths[index]
                 self.restart()
                 return list(self._steps)[-length:]
         return []
 
     def restart(self) -> None:
-        self._sums = [0.0] * len(TILTS)
+        self._sums: list[float] = [0.0] * len(TILTS)
         self._lengths = [0] * len(TILTS)  # steps that contribute to each sum
 
 
@@ -225,10 +233,3 @@ def expected_tokens(rates: Iterable[float], answer_tokens: float = math.inf) -> 
         beyond = (squares / tokens - 1.0) / 2.0
         expected.append(tokens / (1.0 + beyond / answer_tokens))
     return expected
-
-
-def _decayed(counts: Sequence[float], keep: float, seen: Sequence[int]) -> list[float]:
-    decayed = [count * keep for count in counts]
-    for index, count in enumerate(seen):
-        decayed[index] += count
-    return decayed

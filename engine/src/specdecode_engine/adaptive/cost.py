@@ -23,7 +23,7 @@ MAX_LOG_RATIO = 0.3
 # The weight of a step in its cell never falls below this, so that a slower machine is noticed.
 MIN_GAIN = 0.02
 # Log-seconds that a cell must have moved by before costs are computed again.
-RESOLUTION = 0.004
+RESOLUTION = 0.008
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,9 @@ class DraftRest:
         its limit twice. It is dropped in another table or batch range, and waits for a step that no
         chunks of prompts share where the step's time is limited.
         """
-        held = self._held if self._still_holds(policy, batch_size) else None
+        held = self._held
+        if held is not None and not self._still_holds(policy, batch_size, held):
+            held = None
         decision = held or policy.decide(batch_size, kv_tokens, prefill_s)
         if not decision.num_steps:
             self._held, self._lead = None, 0
@@ -61,8 +63,8 @@ class DraftRest:
         self._steps = min(self._steps, self._kept - AFTER_PROBE) if is_probe else 0
         return decision
 
-    def _still_holds(self, policy: AdaptivePolicy, batch_size: int) -> bool:
-        if self._held is None or policy.table is not self._table:
+    def _still_holds(self, policy: AdaptivePolicy, batch_size: int, held: Decision) -> bool:
+        if policy.table is not self._table:
             return False
-        entry = policy.routing.route(policy.table, batch_size, self._held.range_start)
-        return entry.lower_bound == self._held.range_start
+        entry = policy.routing.route(policy.table, batch_size, held.range_start)
+        return entry.lower_bound == held.range_start

@@ -146,8 +146,6 @@ class Sequence:
             token.
         """
         room = self.total_limit - len(self.tokens)
-        if room > len(token_ids) and self.ending_ids.isdisjoint(token_ids):
-            return len(token_ids), None, None  # the common case
         for index, token in enumerate(token_ids[:room], start=1):
             if token in self.ending_ids:
                 return index, FinishReason.STOP, token

@@ -26,10 +26,13 @@ VerifyRowsPolicy = Callable[[DraftShape, tuple[Sequence, ...]], tuple[int, ...]]
 
 def rows_within_limits(shape: DraftShape, sequences: tuple[Sequence, ...]) -> tuple[int, ...]:
     """Verify every node that can be part of a request's output."""
-    steps = shape.num_steps
-    useful = [sequence.useful_steps(steps) for sequence in sequences] if steps else [0]
-    if min(useful) == steps:  # the common case
-        return (shape.num_tokens,) * len(sequences)
+    steps, size = shape.num_steps, len(sequences)
+    # For every request in every step: `useful_steps`, without a call for each.
+    rooms = [s.total_limit - len(s.tokens) - s.in_flight_steps - 1 for s in sequences]
+    limits = [s.request.max_steps for s in sequences]
+    if not steps or (min(rooms) >= steps and limits.count(None) == size):
+        return (shape.num_tokens,) * size  # the common case
+    useful = [sequence.useful_steps(steps) for sequence in sequences]
     return tuple(shape.num_tokens if n == steps else shape.tokens_up_to(n) for n in useful)
 
 

@@ -92,9 +92,7 @@ class GraphCache:
                 without draft tokens do, whose hidden states nobody reads then.
         """
         self._latest = num_steps, batch_size
-        self._active = self._find(num_steps, batch_size, is_plain)
-        if self._active is None and is_plain:
-            self._active = self._find(num_steps, batch_size, False)
+        self._active = self._find(num_steps, batch_size, is_plain) if self._sets else None
         if self._active is not None:
             self._graph_steps += 1
         else:
@@ -103,8 +101,10 @@ class GraphCache:
         return self._active
 
     def _find(self, num_steps: int, batch_size: int, is_plain: bool) -> GraphSet | None:
-        sets = self._sets.get((num_steps, is_plain), ())
-        return next((one for one in sets if one.batch_size >= batch_size), None)
+        for one in self._sets.get((num_steps, is_plain), ()):
+            if one.batch_size >= batch_size:
+                return one
+        return self._find(num_steps, batch_size, False) if is_plain else None
 
     @property
     def uses_graphs(self) -> bool:

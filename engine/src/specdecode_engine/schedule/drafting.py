@@ -60,9 +60,11 @@ class Drafting:
         decision = self.rest.decide(self.policy, len(decoding), kv_tokens, prefill_s)
         chosen, is_static = decision.num_steps, decision.reason is Reason.STATIC
         limit = Sequence.allowed_steps if is_static else Sequence.useful_steps
-        if any(limit(sequence, chosen) == chosen for sequence in decoding):
-            return decision
-        most = max(limit(sequence, chosen) for sequence in decoding)
+        most = 0
+        for sequence in decoding:
+            most = max(most, limit(sequence, chosen))
+            if most == chosen:
+                return decision  # the common case, at the first sequence
         num_steps = table.range_of(decision.range_start).nearest(most)
         is_less = num_steps < chosen
         return decision._replace(num_steps=num_steps, reason=Reason.LIMIT) if is_less else decision

@@ -133,14 +133,19 @@ class Scheduler:
         decoding, grown = self._reserve_decode()
         self._admit()
         kv_tokens = sum([sequence.computed for sequence in decoding])
-        chunks = self._cut_chunks(len(decoding), kv_tokens)
-        self._move_windows(chunks, decoding)
-        decision = None
-        if decoding:
+        chunks: tuple[PrefillChunk, ...] = ()
+        if len(decoding) < len(self.running):
+            chunks = self._cut_chunks(len(decoding), kv_tokens)
+        if self.windows is not None:
+            self._move_windows(self.windows, chunks, decoding)
+        if not decoding:
+            return SchedulerOutput(chunks, (), grown, None, kv_tokens)
+        prefill_s = 0.0
+        if chunks:
             tokens = sum([one.end - one.start for one in chunks])
-            prefill_s = self.prefill_pace.added_s(tokens, len(decoding)) if chunks else 0.0
-            decision = self.drafting.decide(decoding, kv_tokens, prefill_s)
-        feeds_draft = decision is None or self.drafting.feeds_draft(decision)
+            prefill_s = self.prefill_pace.added_s(tokens, len(decoding))
+        decision = self.drafting.decide(decoding, kv_tokens, prefill_s)
+        feeds_draft = self.drafting.feeds_draft(decision)
         return SchedulerOutput(chunks, tuple(decoding), grown, decision, kv_tokens, feeds_draft)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
@@ -308,11 +313,10 @@ class Scheduler:
             return found
         return self.cache.match(sequence.tokens, usable * self.limits.page_size, key)
 
-    def _move_windows(self, chunks: tuple[PrefillChunk, ...], decoding: list[Sequence]) -> None:
+    def _move_windows(
+        self, windows: WindowPages, chunks: tuple[PrefillChunk, ...], decoding: list[Sequence]
+    ) -> None:
         """Attach window pages to all rows of this step; end the use of those out of the windows."""
-        windows = self.windows
-        if windows is None:
-            return
         for sequence in self.running:
             assert sequence.req_index is not None
             windows.slide(sequence.req_index, sequence.pages, sequence.computed)
@@ -323,8 +327,6 @@ class Scheduler:
             windows.extend(sequence.req_index, sequence.pages, rows)
 
     def _cut_chunks(self, decoding: int, kv_tokens: int) -> tuple[PrefillChunk, ...]:
-        if decoding == len(self.running):
-            return ()
         prompts = [s for s in self.running if s.computed < s.prefill_end]
         if not prompts:
             return ()

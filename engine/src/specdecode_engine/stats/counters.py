@@ -15,7 +15,7 @@ length at which the target latency was measured: 0.8 / 3.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import compress
 
 from specdecode_api.metrics import batch_bucket
@@ -116,7 +116,6 @@ class Counters:
     unreachable_steps: int = 0  # decode steps without a candidate within the limit of their time
     prompt_tokens: int = 0
     prefill_seconds: float = 0.0
-    decode: DecodeTotals = field(default_factory=DecodeTotals)
     recent: RecentSteps = field(default_factory=RecentSteps)
     ranges: dict[int, DecodeTotals] = field(  # by lower bound
         default_factory=lambda: defaultdict(DecodeTotals)
@@ -133,6 +132,12 @@ class Counters:
         default_factory=lambda: defaultdict(PositionStats)
     )
     latest: Decision | None = None  # of the newest decode step
+
+    @property
+    def decode(self) -> DecodeTotals:
+        """Totals of all ranges."""
+        rows = [astuple(totals) for totals in self.ranges.values()]
+        return DecodeTotals(*map(sum, zip(*rows, strict=True)))
 
     def forget_draft(self) -> None:
         """Start the acceptance by position at 0: the draft was exchanged."""
@@ -166,16 +171,17 @@ class Counters:
         requests, emitted_tokens, drafted_tokens = len(emitted), sum(emitted), sum(drafted)
         accepted_tokens = emitted_tokens - requests
         verified_tokens = sum(num_verify_rows) - requests
-        for totals in (self.decode, self.ranges[decision.range_start]):
-            totals.steps += 1
-            totals.request_steps += requests
-            totals.drafted_tokens += drafted_tokens
-            totals.verified_tokens += verified_tokens
-            totals.accepted_tokens += accepted_tokens
-            totals.emitted_tokens += emitted_tokens
-            totals.seconds += seconds
+        totals = self.ranges[decision.range_start]
+        totals.steps += 1
+        totals.request_steps += requests
+        totals.drafted_tokens += drafted_tokens
+        totals.verified_tokens += verified_tokens
+        totals.accepted_tokens += accepted_tokens
+        totals.emitted_tokens += emitted_tokens
+        totals.seconds += seconds
         self.drafted_request_steps += requests - drafted.count(0)
-        self.verify_rows.update(num_verify_rows)  # in C
+        for rows in set(num_verify_rows):  # few different numbers
+            self.verify_rows[rows] += num_verify_rows.count(rows)
         self.recent.count(emitted_tokens, requests)
         found = hits = 0
         if any(is_ngram):

@@ -13,9 +13,10 @@ def open_requests(context: ModelContext, plan: SchedulerOutput, scheduler: Sched
     for chunk in plan.chunks:
         if chunk.sequence.computed == chunk.sequence.matched:
             _open_request(context, chunk.sequence)
-    sequences = (*[chunk.sequence for chunk in plan.chunks], *plan.grown)
-    held = [(s.req_index, s.pages) for s in sequences if s.req_index is not None]
-    context.table.write_pages(held)
+    if plan.chunks or plan.grown:
+        sequences = (*[chunk.sequence for chunk in plan.chunks], *plan.grown)
+        held = [(s.req_index, s.pages) for s in sequences if s.req_index is not None]
+        context.table.write_pages(held)
     if scheduler.windows is not None:
         context.table.write_window_pages(scheduler.windows.take_changes())
 
