@@ -80,7 +80,7 @@ def test_the_local_node_builds_the_engine_without_flashinfer() -> None:
     _, cpu, gpu = re.split(r"^FROM engine AS ", engine.dockerfile.read_text(), flags=re.MULTILINE)
     assert engine.target == "cpu"
     assert re.findall(r"^[A-Z]+ ", cpu, re.MULTILINE) == ["USER "]  # and no layer of its own
-    assert re.findall(r"^[A-Z]+ ", gpu, re.MULTILINE) == ["ENV ", "RUN ", "USER "]
+    assert re.findall(r"^[A-Z]+ ", gpu, re.MULTILINE) == ["ARG ", "ENV ", "RUN ", "USER "]
 
 
 def test_both_dockerfiles_install_with_the_same_uv() -> None:

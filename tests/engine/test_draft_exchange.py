@@ -64,10 +64,11 @@ def edited(tmp_path: Path, edit) -> Path:
 
 
 def accept_length(core: EngineCore, count: int) -> float:
-    decode = core.counters.decode
-    steps, tokens = decode.request_steps, decode.emitted_tokens
+    before = core.counters.decode
     run_all(core, example_requests(count, max_tokens=16))
-    return (decode.emitted_tokens - tokens) / (decode.request_steps - steps)
+    after = core.counters.decode
+    steps = after.request_steps - before.request_steps
+    return (after.emitted_tokens - before.emitted_tokens) / steps
 
 
 @pytest.mark.parametrize("policy", ["static", "ema", "goodput"])

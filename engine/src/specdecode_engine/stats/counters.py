@@ -135,7 +135,7 @@ class Counters:
 
     @property
     def decode(self) -> DecodeTotals:
-        """Totals of all ranges."""
+        """Totals of all ranges, as of now."""
         rows = [astuple(totals) for totals in self.ranges.values()]
         return DecodeTotals(*map(sum, zip(*rows, strict=True)))
 
