@@ -160,12 +160,8 @@ class _ChunkCost:
 
     def most_tokens(self, limit_s: float, at_most: int) -> int:
         """Return the tokens of the largest chunk within the limit, or of one two thirds fixed."""
-        return self.tokens_within(max(limit_s, 1.5 * self._line()[0]), at_most)
-
-    def tokens_within(self, limit_s: float, at_most: int) -> int:
-        """Return the tokens of the largest chunk within the limit; 0 if there is none."""
         fixed_s, slope = self._line()
-        seconds_left = max(limit_s - fixed_s, 0.0)
+        seconds_left = max(limit_s, 1.5 * fixed_s) - fixed_s
         return at_most if seconds_left >= slope * at_most else int(seconds_left / slope)
 
     def _line(self) -> tuple[float, float]:

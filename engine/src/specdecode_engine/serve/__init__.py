@@ -6,3 +6,8 @@ in another (`engine.engine_process`); everything else lives on one event loop. R
 pydantic models (`openai.protocol`) and become the requests of the engine; errors are in OpenAI's
 format (`errors`).
 """
+
+from importlib.metadata import version
+
+VERSION = version("specdecode-engine")
+"""Of this engine; reading it takes a millisecond, so that it is read once."""

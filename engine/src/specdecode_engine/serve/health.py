@@ -1,7 +1,6 @@
 """Health of the engine: for clients on the API port; probes and degradations for Kubernetes."""
 
 from collections.abc import Iterator
-from importlib.metadata import version
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -9,6 +8,7 @@ from fastapi.responses import JSONResponse
 from specdecode_api import names
 from specdecode_api.report import Degradation, Degradations, Degraded
 from specdecode_engine.graphs.plan import Eager, GraphReport
+from specdecode_engine.serve import VERSION
 from specdecode_engine.serve.service import Service, service_of
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
@@ -34,7 +34,7 @@ async def get_health(request: Request) -> Response:
 
 @api_router.get(names.PATH_VERSION)
 async def get_version() -> dict[str, str]:
-    return {"version": version("specdecode-engine")}
+    return {"version": VERSION}
 
 
 @router.get(names.PATH_STARTUP)

@@ -1,7 +1,6 @@
 """The routes of the management port, apart from probes: /server_info, /metrics, table and draft."""
 
 import asyncio
-from importlib.metadata import version
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
@@ -11,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from specdecode_api import names
 from specdecode_api.table import TableError
 from specdecode_engine.adaptive.policy import DraftRefused, TableRefused
-from specdecode_engine.serve import errors
+from specdecode_engine.serve import VERSION, errors
 from specdecode_engine.serve.json_body import parse_json
 from specdecode_engine.serve.service import service_of
 from specdecode_server.body import read_limited
@@ -32,7 +31,7 @@ async def server_info(request: Request) -> dict[str, object]:
     service = service_of(request)
     snapshot = await service.engine.refresh_snapshot()
     return {
-        "version": version("specdecode-engine"),
+        "version": VERSION,
         "model": service.served_name,
         "state": service.lifecycle.not_ready_reason() or "ready",
         "context_length": service.engine.context_length,

@@ -4,7 +4,6 @@ import asyncio
 import json
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -12,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from specdecode_api import names
-from specdecode_engine.serve import tokenization
+from specdecode_engine.serve import VERSION, tokenization
 from specdecode_engine.serve.json_body import MEDIA_TYPE
 from specdecode_engine.serve.openai import response_models as models
 from specdecode_engine.serve.openai import responses_models as responses
@@ -119,7 +118,7 @@ def build_document() -> dict[str, Any]:
         paths.setdefault(each.path, {})[each.method] = _operation(each, references)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "specdecode", "version": version("specdecode-engine")},
+        "info": {"title": "specdecode", "version": VERSION},
         "paths": paths,
         "components": {
             "schemas": definitions["$defs"],

@@ -4,13 +4,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import Request
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.process import StepTimedOut, termination_message_for
+from specdecode_engine.serve import VERSION
 from specdecode_engine.serve.control.api_keys import ApiKeyStore
 from specdecode_engine.serve.control.drafts import Drafts
 from specdecode_engine.serve.control.resume_id import ResumeId
@@ -30,8 +30,6 @@ from specdecode_engine.stats.prometheus import EngineMetrics
 from specdecode_server.lifecycle import ServerLifecycle
 
 log = logging.getLogger(__name__)
-
-VERSION = version("specdecode-engine")  # reading it takes a millisecond
 
 OnFailure = Callable[[Exception], None]
 
