@@ -30,7 +30,6 @@ spec:
   engine: {{device: CPU, threads: 1, kvCache: {{size: 64Mi}}}}
   speculation:
     algorithm: {algorithm}
-    draft: {{uri: "pvc://models/{draft}"}}
     numSteps: 3
 """
 
@@ -55,9 +54,11 @@ def apply(cluster: Cluster):
     """Apply a resource and wait until the operator calls it Ready for this generation."""
 
     def apply_and_wait(
-        name: str, replicas: int = 1, algorithm: str = "EAGLE3", draft: str = "eagle3"
+        name: str, replicas: int = 1, algorithm: str = "EAGLE3", draft: str | None = "eagle3"
     ) -> None:
-        text = RESOURCE.format(name=name, replicas=replicas, algorithm=algorithm, draft=draft)
+        text = RESOURCE.format(name=name, replicas=replicas, algorithm=algorithm)
+        if draft is not None:
+            text += f'    draft: {{uri: "pvc://models/{draft}"}}\n'
         cluster.kubectl("apply", "-f", "-", given=text)
         wait_until(lambda: resource_state(cluster, name), print, READY_SECONDS)
 

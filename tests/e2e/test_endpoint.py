@@ -54,7 +54,7 @@ def same_service(cluster: Cluster, before: str) -> str | None:
 
 
 def test_children_go_with_their_resource(cluster, apply) -> None:
-    apply("gone", algorithm="STANDALONE", draft="draft")
+    apply("gone", algorithm="NGRAM", draft=None)  # whose sources are compiled in the pod
     cluster.kubectl("delete", "sdd", "gone", "--wait")
     wait_until(lambda: leftovers(cluster, "gone"), print, 120)
 

@@ -1,5 +1,6 @@
 """The C kernels are compiled once and kept; where that fails, the reason is reported."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdecode_kernels.cpu import library
+from specdecode_kernels.cpu import compile, library
 from specdecode_kernels.cpu.compile import CannotCompile, processor_fingerprint
 
 REPORT = """
@@ -148,6 +149,23 @@ def test_what_an_image_contains_is_not_compiled(level: str, tmp_path: Path) -> N
     assert load(precompiles=False) == file
     file.write_bytes(b"for another C library")
     assert load(precompiles=False).parent == tmp_path / "cache" / "cpu"
+
+
+def test_a_library_for_any_processor_is_compiled_next_to_those_of_an_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the sources of NGRAM, in an image that contains the kernels."""
+    source = tmp_path / "answer.c"
+    source.write_text("long answer(void) { return 42; }")
+    image, cache = tmp_path / "image", tmp_path / "cache"
+    image.mkdir()
+    monkeypatch.setattr(compile, "PRECOMPILED", image)
+    monkeypatch.setenv(compile.CACHE_VARIABLE, str(cache))
+    monkeypatch.delenv("CC", raising=False)
+    flags = ("-O3", "-fPIC", "-shared")
+    loaded = compile.compile_library((source,), (), flags, lambda file: ctypes.CDLL(str(file)))
+    assert loaded.answer() == 42
+    assert [one.suffix for one in (cache / "cpu").iterdir()] == [".so"]
 
 
 @needs("avx2")

@@ -26,8 +26,9 @@ CACHE_VARIABLE = "SPECDECODE_CACHE"
 # Tunings of some x86 processors split a fused multiply-add of wide vectors in some copies of a loop
 # and not in others; a row would then depend on the loop that computes it.
 _FUSE_ALWAYS = ("--param=avoid-fma-max-bits=0",) if platform.machine() == "x86_64" else ()
+_FOR_PROCESSOR = "-march=native"
 FLAGS = (
-    *("-std=gnu11", "-O3", "-march=native", "-Wno-psabi", "-fopenmp", "-fPIC", "-shared"),
+    *("-std=gnu11", "-O3", _FOR_PROCESSOR, "-Wno-psabi", "-fopenmp", "-fPIC", "-shared"),
     *_FUSE_ALWAYS,
 )
 COMPILE_TIMEOUT_S = 300
@@ -91,8 +92,11 @@ def measurements_file(library: Path) -> Path:
 
 
 def _precompiled(files: tuple[Path, ...], flags: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the libraries of the image that run on this processor, the best one first."""
-    if os.environ.get("CC") or not PRECOMPILED.exists():
+    """Yield the libraries of the image that run on this processor, the best one first.
+
+    Libraries that are not compiled for the processor at hand are in no image.
+    """
+    if os.environ.get("CC") or _FOR_PROCESSOR not in flags or not PRECOMPILED.exists():
         return
     lines = (line for line in _cpuinfo().splitlines() if line.startswith("flags"))
     abilities = set(next(lines, "").split())
@@ -109,7 +113,7 @@ def _precompiled_file(files: tuple[Path, ...], flags: tuple[str, ...], level: st
 def _for_level(flags: tuple[str, ...], level: str) -> list[str]:
     base, *more = level.split("+")
     options = [f"-march={base}", *(f"-m{one}" for one in more)]
-    at = flags.index("-march=native")
+    at = flags.index(_FOR_PROCESSOR)
     return [*flags[:at], *options, *flags[at + 1 :]]
 
 
