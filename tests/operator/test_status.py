@@ -532,6 +532,29 @@ def test_a_model_that_is_loaded_outlives_the_report_of_a_lost_pod(world):
     assert found["ModelReady"] == found["Ready"] == ("False", "OutOfSpace")
 
 
+def test_an_evicted_pod_counts_until_a_younger_one_is_ready(world):
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."}
+    seen = world(deployment=replicas(0, replicas=1), pods=[evicted, {"conditions": []}])
+    assert conditions(status_of(aged(seen)))["Degraded"] == ("True", "Evicted")
+    seen = aged(world(deployment=replicas(1), pods=[evicted, SERVING]))
+    found = conditions(status_of(seen))
+    assert (found["Ready"], found["Degraded"][0]) == (("True", "Serving"), "False")
+    assert found["Reconciling"] == ("False", "AtRest")
+    moving = world(deployment=replicas(1, updatedReplicas=0), pods=[evicted, SERVING])
+    found = conditions(status_of(aged(moving)))
+    assert found["Ready"] == ("True", "Updating")
+    assert found["Stalled"][0] == "False"
+
+
+def aged(observed):
+    """The pods of a world, each created a minute after the one before."""
+    pods = [
+        {**each, "metadata": {**each["metadata"], "creationTimestamp": f"2026-11-21T11:0{at}:00Z"}}
+        for at, each in enumerate(observed.pods)
+    ]
+    return replace(observed, pods=tuple(pods))
+
+
 def test_a_definition_that_is_outdated_is_reported_and_a_current_one_is_not(world):
     observed = world()
     decided = plan(observed, SETTINGS)

@@ -32,6 +32,7 @@ def pod(
     message=NO_ROOM,
     role="stable",
     is_ending=False,
+    is_evicted=False,
     nominated="",
 ):
     """A pod that serves, or one without a node since `waited_s`."""
@@ -46,10 +47,9 @@ def pod(
         metadata["deletionTimestamp"] = NOW.isoformat()
     if waited_s is None:
         kinds = ("PodScheduled", "Ready")
-        return {
-            "metadata": metadata,
-            "status": {"conditions": [{"type": kind, "status": "True"} for kind in kinds]},
-        }
+        conditions = [{"type": kind, "status": "True"} for kind in kinds]
+        phase = "Failed" if is_evicted else "Running"
+        return {"metadata": metadata, "status": {"phase": phase, "conditions": conditions}}
     since = (NOW - timedelta(seconds=waited_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
     scheduled = {
         "type": "PodScheduled",
@@ -118,6 +118,7 @@ def waiting(seconds, **more):
         ([waiting(999)], False, None),
         ([("old", "old", {"waited_s": 999}), waiting(999)], False, None),
         ([("old", "old", {"is_ending": True}), waiting(999)], False, None),
+        ([("old", "old", {"is_evicted": True}), waiting(999)], False, None),
         ([("canary", "old", {"role": "canary"}), waiting(999)], False, None),
     ],
     ids=[
@@ -137,6 +138,7 @@ def waiting(seconds, **more):
         "nobody gives way",
         "the old one has no room either",
         "the old one is on its way",
+        "the old one was evicted",
         "a trial gives no way",
     ],
 )

@@ -74,7 +74,7 @@ def _reports(observed: Observed, uri: str) -> list[ModelReport]:
     return [
         report
         for pod in observed.pods
-        if pod["metadata"].get("deletionTimestamp") is None
+        if pods.is_active(pod)
         for report in pods.reports(pod, observed.progress)
         if report.uri == uri
     ]

@@ -57,14 +57,18 @@ def config_hash_of(pod: Manifest) -> str | None:
     return annotations.get(names.ANNOTATION_CONFIG_HASH)
 
 
-def is_ending(pod: Manifest) -> bool:
-    """Whether a pod is terminating."""
-    return pod["metadata"].get("deletionTimestamp") is not None
+def is_active(pod: Manifest) -> bool:
+    """Whether a pod counts as a replica: it is not terminating, and its phase is not final.
+
+    An evicted pod stays until somebody deletes it; its ReplicaSet has made another one.
+    """
+    phase = (pod.get("status") or {}).get("phase")
+    return not _is_terminating(pod) and phase not in ("Failed", "Succeeded")
 
 
 def is_ready(pod: Manifest) -> bool:
     """Whether a pod is ready and not terminating."""
-    return not is_ending(pod) and condition(pod, "Ready").get("status") == "True"
+    return is_active(pod) and condition(pod, "Ready").get("status") == "True"
 
 
 def is_stable(pod: Manifest) -> bool:
@@ -109,7 +113,7 @@ def restarts(pod: Manifest) -> int:
 
 def is_fetching(pod: Manifest) -> bool:
     """Whether a pod is downloading models."""
-    return not is_ending(pod) and "running" in _state(_fetch_container(pod))
+    return is_active(pod) and "running" in _state(_fetch_container(pod))
 
 
 def reports(pod: Manifest, progress: Mapping[str, Progress]) -> tuple[ModelReport, ...]:
@@ -139,11 +143,24 @@ def trouble(
     progress: Mapping[str, Progress],
     at: datetime,
 ) -> Trouble | None:
-    """The first problem of the newest configuration's pods, or else of the others."""
-    alive = [pod for pod in pods if not is_ending(pod)]
-    alive.sort(key=lambda pod: (config_hash_of(pod) != config_hash, pod["metadata"]["name"]))
-    found = (_trouble_of(pod, progress, at) for pod in alive)
+    """The first problem of the newest configuration's pods, or else of the others.
+
+    Why a pod failed counts until a younger pod is ready.
+    """
+    listed = [pod for pod in pods if not _is_terminating(pod)]
+    youngest = max((_created(pod) for pod in listed if is_ready(pod)), default="")
+    kept = [pod for pod in listed if is_active(pod) or _created(pod) >= youngest]
+    kept.sort(key=lambda pod: (config_hash_of(pod) != config_hash, pod["metadata"]["name"]))
+    found = (_trouble_of(pod, progress, at) for pod in kept)
     return next((each for each in found if each is not None), None)
+
+
+def _is_terminating(pod: Manifest) -> bool:
+    return pod["metadata"].get("deletionTimestamp") is not None
+
+
+def _created(pod: Manifest) -> str:
+    return str(pod["metadata"].get("creationTimestamp", ""))
 
 
 def _trouble_of(pod: Manifest, progress: Mapping[str, Progress], at: datetime) -> Trouble | None:
@@ -173,7 +190,7 @@ def _is_mounting(pod: Manifest) -> bool:
     Kubernetes before 1.29 has no such condition; image pulls come after mounting.
     """
     is_started = condition(pod, "PodReadyToStartContainers").get("status") != "False"
-    return not is_started and is_scheduled(pod) and not is_ending(pod)
+    return not is_started and is_scheduled(pod) and is_active(pod)
 
 
 def _changed_s(change: Mapping[str, Any], at: datetime) -> float:

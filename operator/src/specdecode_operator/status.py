@@ -235,10 +235,10 @@ def _learns(step: Step) -> bool:
 
 
 def _are_converged(seen: Observed, config_hash: str | None) -> bool:
-    living = [pod for pod in seen.pods if pods.is_stable(pod) and not pods.is_ending(pod)]
+    active = [pod for pod in seen.pods if pods.is_stable(pod) and pods.is_active(pod)]
     wanted = (seen.resource.get("spec") or {}).get("replicas", 1)
-    return len(living) == wanted and all(
-        pods.is_ready(pod) and pods.config_hash_of(pod) == config_hash for pod in living
+    return len(active) == wanted and all(
+        pods.is_ready(pod) and pods.config_hash_of(pod) == config_hash for pod in active
     )
 
 

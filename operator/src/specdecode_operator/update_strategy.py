@@ -139,7 +139,7 @@ def _version_of(pod: Manifest) -> _Version:
 
 def _waiting(found: Iterable[Manifest], version: _Version) -> Iterator[Manifest]:
     """Unschedulable new pods while an old pod is scheduled, which could give way."""
-    stable = [pod for pod in found if pods.is_stable(pod) and not pods.is_ending(pod)]
+    stable = [pod for pod in found if pods.is_stable(pod) and pods.is_active(pod)]
     new = [pod for pod in stable if _version_of(pod) == version]
     if any(pods.is_scheduled(pod) for pod in stable if pod not in new):
         yield from filter(pods.lacks_room, new)

@@ -120,6 +120,7 @@ class World:
         self.refuses_trials = False  # the API server refuses to write objects of trials
         self.cannot_start = set()  # config hashes
         self.start_s = 0.0  # until a new pod serves
+        self.evicted = []  # pods, which stay until somebody deletes them
         self.fewest_serving = None  # stable pods, since it was set to a number
         self.has_room = {names.ROLE_STABLE, names.ROLE_CANARY, names.ROLE_BASELINE}
         self.nominated = ""
@@ -139,7 +140,7 @@ class World:
 
     @property
     def observed(self):
-        pods = [engine.pod for engine in self.engines.values()]
+        pods = [*self.evicted, *(engine.pod for engine in self.engines.values())]
         pods.sort(key=lambda pod: pod["metadata"]["name"])
         trials = tuple(self.trials.values())
         revisions = tuple(self.revisions.values())
@@ -324,6 +325,11 @@ class World:
                 del self.engines[name]
         for name, deployment in alive.items():
             self._roll(name, deployment)
+
+    def evict(self, name):
+        """End a pod as a node does that is low on memory; its Deployment makes another one."""
+        pod = self.engines.pop(name).pod
+        self.evicted.append({**pod, "status": {"phase": "Failed", "reason": "Evicted"}})
 
     def _roll(self, name, deployment):
         """Replace pods of another template as soon as new ones serve, or in place; and scale."""

@@ -84,6 +84,14 @@ def test_the_better_of_two_drafts_is_promoted_by_restarting_the_same_pods(restar
     assert made.fewest_serving == replicas
 
 
+def test_an_evicted_pod_does_not_keep_a_block_from_beginning(restarting):
+    made = restarting(gain=0.2)
+    made.evict(next(iter(made.engines)))
+    assert end_of(made).verdict == "Promoted"
+    made.run(60)
+    assert conditions(made)["Degraded"]["status"] == "False"
+
+
 def test_a_candidate_is_not_taken_for_accepted_if_all_state_is_lost_in_its_block(restarting):
     """The pods run the spec's configuration then, but nobody has accepted it."""
     made = restarting(gain=-0.3)

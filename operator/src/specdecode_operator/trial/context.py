@@ -30,8 +30,10 @@ class TrialContext:
     startup_s: float = 1800.0
 
     def pods(self, role: str) -> tuple[Manifest, ...]:
-        """Pods of a role that are not ending, by name."""
-        return tuple(pod for pod in self.observed.pods if role_of(pod) == role and is_alive(pod))
+        """Active pods of a role, by name."""
+        return tuple(
+            pod for pod in self.observed.pods if role_of(pod) == role and pods.is_active(pod)
+        )
 
     def ready(self, role: str, config_hash: str) -> tuple[Manifest, ...]:
         """Pods of a role that serve a configuration."""
@@ -66,8 +68,3 @@ def uid_of(pod: Manifest) -> str:
 def name_of(pod: Manifest) -> str:
     """Name of a pod."""
     return str(pod["metadata"]["name"])
-
-
-def is_alive(pod: Manifest) -> bool:
-    """Whether nobody has asked a pod to end."""
-    return pod["metadata"].get("deletionTimestamp") is None

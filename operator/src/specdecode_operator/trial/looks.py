@@ -17,7 +17,7 @@ from specdecode_operator.kinds import Manifest
 from specdecode_operator.observed import Observed
 from specdecode_operator.resource import parse_stored
 from specdecode_operator.trial import block_pods, canary, crossover, restarts
-from specdecode_operator.trial.context import is_alive, role_of, uid_of
+from specdecode_operator.trial.context import role_of, uid_of
 from specdecode_operator.trial.early_alarms import (
     EARLY_LOOK_S,
     EARLY_REQUESTS,
@@ -61,7 +61,7 @@ def next_look(observed: Observed, record: Record, now_s: float, since_s: float) 
         ResourceError: the spec is invalid.
     """
     spec = parse_stored(observed.resource).spec
-    ready = tuple(pod for pod in observed.pods if pods.is_ready(pod) and is_alive(pod))
+    ready = tuple(pod for pod in observed.pods if pods.is_ready(pod))
     trial = record.trial
     if trial is None:
         learns = spec.rollout.mode != "Manual" and spec.speculation.algorithm != "NONE"
