@@ -124,6 +124,12 @@ async def test_an_engine_is_asked_once_and_its_answer_wakes_the_resource(engine,
     assert engine.puts == 1
 
 
+async def test_a_leader_that_stops_keeps_no_answer(asked):
+    await asked.answered()
+    asked.asking.stop()
+    assert asked.asking.answers(KEY) == {}
+
+
 async def test_an_engine_that_reads_is_followed_without_another_request(engine, asked):
     engine.is_slow = True
     assert await asked.answered() == (PERIOD_S, PodState.READING)

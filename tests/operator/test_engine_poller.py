@@ -243,12 +243,49 @@ async def test_a_pod_that_ends_while_it_is_polled_stays_forgotten():
     assert poller.degraded([serving("a")]) == ()
 
 
+async def lead_and_lose(poller, begin):
+    """Lead while `begin` runs, then lose the Lease."""
+    polling = asyncio.create_task(poller.forever(3600))
+    await asyncio.sleep(0)
+    await begin()
+    polling.cancel()
+    await asyncio.wait([polling])
+
+
 async def test_a_new_term_as_leader_begins_without_pods():
     async with engine([WORSE]) as (engines, requests):
         poller = EnginePoller(engines, lambda: 0.0)
-        poller.follow(KEY, [serving("a")])
-        polling = asyncio.create_task(poller.forever(3600))
-        await asyncio.sleep(0)
-        polling.cancel()
+
+        async def begin():
+            poller.follow(KEY, [serving("a")])
+
+        await lead_and_lose(poller, begin)
         await poller.poll_degradations()
     assert requests == []
+
+
+async def test_a_new_term_as_leader_begins_without_the_readings_of_the_last(client):
+    """Another leader has stored later ones: these would count as a restart of the engine."""
+    poller = EnginePoller(EngineClient(client, port=1), lambda: 0.0)
+
+    async def begin():
+        poller.look(KEY, "uid", Look(0.0, (pod(),)), lambda: 7.0)
+        await poller.complete(KEY)
+
+    await lead_and_lose(poller, begin)
+    assert poller.take(KEY) is None
+    assert poller.since_s(KEY) == math.inf
+
+
+async def test_a_look_ends_when_this_process_leads_no_more(client, silent_port):
+    port, connected = silent_port
+    woken: list[Key] = []
+    poller = EnginePoller(EngineClient(client, port=port), lambda: 0.0, woken.append)
+
+    async def begin():
+        poller.look(KEY, "uid", Look(0.0, (pod(),)), lambda: 7.0)
+        await connected.wait()
+
+    await lead_and_lose(poller, begin)
+    assert not poller.is_looking(KEY)
+    assert woken == []

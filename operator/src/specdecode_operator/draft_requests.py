@@ -124,6 +124,11 @@ class DraftRequests:
         if engines is not None and engines.task is not None:
             engines.task.cancel()
 
+    def stop(self) -> None:
+        """Drop everything about all resources."""
+        for key in [*self._by_key]:
+            self.forget(key)
+
     async def complete(self, key: Key) -> None:
         """Wait for the requests that are under way, if any."""
         engines = self._by_key.get(key)

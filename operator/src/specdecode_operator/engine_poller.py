@@ -117,13 +117,18 @@ class EnginePoller:
     async def forever(self, period_s: float = PERIOD_S) -> None:
         """Poll degradations until cancelled, while this process leads.
 
-        What was known of another time as the leader is dropped: every resource is reconciled again,
-        and those that were deleted meanwhile are not.
+        Everything ends with that time: another leader sends the tables then. What this one has read
+        would be older than what is stored by the time it leads again.
         """
-        self._serving = _Serving()
-        while True:
-            await asyncio.sleep(period_s)
-            await self.poll_degradations()
+        try:
+            while True:
+                await asyncio.sleep(period_s)
+                await self.poll_degradations()
+        finally:
+            for key in [*self._looks]:
+                self.stop_looks(key)
+            self._serving = _Serving()
+            self.drafts.stop()
 
     async def poll_degradations(self) -> None:
         """Poll the next engines, and queue the resource of each engine whose report changed."""
