@@ -101,6 +101,24 @@ def test_chunks_grow_to_the_largest_that_fits_the_room(delay_steps: float) -> No
     assert PrefillPace(MOST, delay_steps).added_s(100, 1) == 0.0
 
 
+@pytest.mark.parametrize(("room_s", "tokens"), [(6.0, 512), (9.0, 512), (10.0, 1000)])
+def test_a_most_that_is_no_power_of_two_is_computed_where_it_is_expected_to_fit(
+    room_s: float, tokens: int
+) -> None:
+    pace = PrefillPace(1000, 0.0)
+    pace.observe_step(1, STEP_S)
+    chunks = serve_within(pace, room_s, 20_000, lambda tokens: 0.01 * tokens)
+    assert chunks[:10] == [1 << exponent for exponent in range(10)]
+    assert set(chunks[10:-1]) == {tokens}
+
+
+def test_short_prompts_do_not_exceed_the_room_to_measure_a_longer_chunk() -> None:
+    pace = PrefillPace(MOST, DELAY)
+    pace.observe_step(1, STEP_S)
+    chunks = [one for _ in range(50) for one in serve_within(pace, 0.3, 12, blocks_s)]
+    assert max(chunks) == 8
+
+
 def test_chunks_exceed_the_room_seldom_and_prompts_wait_a_bounded_number_of_steps() -> None:
     pace = PrefillPace(512, DELAY)
     pace.observe_step(1, STEP_S)

@@ -2,7 +2,7 @@
 
 import math
 
-from specdecode_engine.schedule.chunk_curve import ChunkCurve
+from specdecode_engine.schedule.chunk_cost import ChunkCurve, ChunkLine
 
 MIN_TOKENS = 16
 """So many are computed in every step whose time has no limit, whatever they cost."""
@@ -11,9 +11,7 @@ LONG_INTERVAL = 200
 RETRY_INTERVAL = 1000
 """Steps until a size of chunks that did not fit is measured again: 0.1 %."""
 KEPT = 0.95
-"""Weight of what was measured before, when a chunk or a decode step is measured."""
-MIN_SPREAD = 0.05
-"""Standard deviation of the sizes of chunks, relative to their mean, that shows a slope."""
+"""Weight of what was measured before, when a decode step is measured."""
 
 
 class PrefillPace:
@@ -41,7 +39,7 @@ class PrefillPace:
         # Of decode steps alone, by bits of their batch size and by draft steps.
         self._step_s: dict[tuple[int, int], float] = {}
         self._num_steps = 0  # of the latest of them
-        self._chunks = {False: _ChunkCost(), True: _ChunkCost()}  # by whether a forward is shared
+        self._lines = {False: ChunkLine(), True: ChunkLine()}  # by whether a forward is shared
         self._curves: dict[int, ChunkCurve] = {}  # by bits of the decoding requests; 0: own forward
         self._steps = self._next_long = 0
         self._next_retry = RETRY_INTERVAL
@@ -67,7 +65,7 @@ class PrefillPace:
         step_s = self._decode_s(decoding, num_steps) if decoding else 0.0
         if step_s is not None:
             added_s = max(seconds - step_s, 0.0)
-            self._chunks[decoding > 0].observe(tokens, added_s)
+            self._lines[decoding > 0].observe(tokens, added_s)
             self._curves.setdefault(decoding.bit_length(), ChunkCurve()).observe(tokens, added_s)
 
     def tokens(self, decoding: int, room_s: float = math.inf, missing: int = 0) -> int:
@@ -81,14 +79,14 @@ class PrefillPace:
         if room_s == math.inf:
             return usual
         curve = self._curve(decoding)
-        fitting = min(curve.tokens_within(room_s), usual)
+        fitting = curve.tokens_within(room_s, usual)
         larger = 2 * fitting or 1
-        if fitting < min(missing, usual):
+        if larger <= min(missing, usual):
             if self._steps >= self._next_retry:
                 self._next_retry = self._steps + RETRY_INTERVAL
                 curve.forget(larger)
             if not curve.is_measured(larger):
-                return min(larger, usual)
+                return larger
         if fitting * LONG_INTERVAL < missing and self._steps >= self._next_long:
             self._next_long = self._steps + LONG_INTERVAL
             return self._most_tokens
@@ -99,23 +97,23 @@ class PrefillPace:
         seconds = self._curve(decoding).seconds(tokens)
         if seconds is not None:
             return seconds
-        return self._cost.seconds(tokens) if self._cost.is_known else 0.0
+        return self._line.seconds(tokens) if self._line.is_known else 0.0
 
     @property
-    def _cost(self) -> "_ChunkCost":
-        return self._chunks[True] if self._chunks[True].is_known else self._chunks[False]
+    def _line(self) -> ChunkLine:
+        return self._lines[True] if self._lines[True].is_known else self._lines[False]
 
     def _usual_tokens(self, decoding: int) -> int:
         step_s = None
         if decoding and self._delay_steps:
             step_s = self._decode_s(decoding, self._num_steps)
-        if step_s is None or not self._cost.is_known:
+        if step_s is None or not self._line.is_known:
             return self._most_tokens
-        tokens = self._cost.most_tokens(self._delay_steps * step_s, self._most_tokens)
+        tokens = self._line.most_tokens(self._delay_steps * step_s, self._most_tokens)
         return min(max(tokens, MIN_TOKENS), self._most_tokens)
 
     def _curve(self, decoding: int) -> ChunkCurve:
-        has_own_forward = not self._chunks[True].is_known and self._chunks[False].is_known
+        has_own_forward = not self._lines[True].is_known and self._lines[False].is_known
         key = 0 if has_own_forward else decoding.bit_length()
         return self._curves.setdefault(key, ChunkCurve())
 
@@ -128,45 +126,3 @@ class PrefillPace:
 
         nearest = min(self._step_s, key=distance, default=None)
         return None if nearest is None else self._step_s[nearest]
-
-
-class _ChunkCost:
-    """Fixed and proportional part of the seconds that a chunk adds to a step."""
-
-    def __init__(self) -> None:
-        self._weight = self._tokens = self._squares = 0.0
-        self._seconds = self._products = 0.0
-        self._slope: float | None = None
-
-    @property
-    def is_known(self) -> bool:
-        return self._weight > 0
-
-    def observe(self, tokens: int, seconds: float) -> None:
-        self._weight = KEPT * self._weight + 1
-        self._tokens = KEPT * self._tokens + tokens
-        self._squares = KEPT * self._squares + tokens * tokens
-        self._seconds = KEPT * self._seconds + seconds
-        self._products = KEPT * self._products + tokens * seconds
-        mean = self._tokens / self._weight
-        variance = self._squares / self._weight - mean * mean
-        if variance > (MIN_SPREAD * mean) ** 2:  # else the slope stays as it is
-            covariance = self._products / self._weight - mean * self._seconds / self._weight
-            self._slope = covariance / variance
-
-    def seconds(self, tokens: int) -> float:
-        fixed_s, slope = self._line()
-        return fixed_s + slope * tokens
-
-    def most_tokens(self, limit_s: float, at_most: int) -> int:
-        """Return the tokens of the largest chunk within the limit, or of one two thirds fixed."""
-        fixed_s, slope = self._line()
-        seconds_left = max(limit_s, 1.5 * fixed_s) - fixed_s
-        return at_most if seconds_left >= slope * at_most else int(seconds_left / slope)
-
-    def _line(self) -> tuple[float, float]:
-        """Return the fixed seconds of a chunk, and the seconds of a token; neither is negative."""
-        mean, seconds = self._tokens / self._weight, self._seconds / self._weight
-        proportional = seconds / mean
-        slope = proportional if self._slope is None else min(max(self._slope, 0.0), proportional)
-        return seconds - slope * mean, slope
