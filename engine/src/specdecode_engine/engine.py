@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping
 
 from specdecode_engine.adaptive.draft_evidence import NO_PROPOSALS, FirstPosition
-from specdecode_engine.adaptive.draft_health import MAX_PER_REQUEST, DraftHealth
 from specdecode_engine.adaptive.policy import Decision, StageDraft, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import FinishReason, Output, Request
@@ -126,20 +125,11 @@ class EngineCore:
             self.scheduler.drafting.health.pause()
 
     def finish_draft_exchange(self) -> None:
-        """Test a draft that was copied over the running one as a new one.
-
-        Running requests keep the rows that the old draft computed, which costs acceptance only;
-        they do not count in the test of the new one. No new request uses them.
-        """
-        if self.scheduler.drafting.health is not None:
-            self.scheduler.drafting.health = DraftHealth()
-        for sequence in self.scheduler.running:
-            sequence.first_proposals = MAX_PER_REQUEST
-        self.scheduler.drafting.policy.forget_draft()
+        """Forget what is known of the draft: another one was copied over it."""
+        self.scheduler.forget_draft()
         if self.context.sources is not None:
             self.context.sources.forget_draft()
         self.counters.forget_draft()
-        self.scheduler.forget_draft_kv()
         self._replan()
 
     def has_work(self) -> bool:
@@ -331,7 +321,8 @@ class EngineCore:
                 count, reason, stop_token_id = sequence.check_stop(token_ids)
                 kept = token_ids[:count]
             if request.grammar is not None:
-                fault = self._follow_grammar(sequence, kept)
+                assert sequence.req_index is not None
+                fault = self.context.sampler.grammars.follow(sequence.req_index, kept)
                 if fault is not None:
                     outputs.append(self._fail(sequence, grammar_fault=fault))
                     continue
@@ -373,11 +364,6 @@ class EngineCore:
             sequence.reusable = sequence.computed - self.scheduler.cache.lookahead
         elif drafter.is_complete(req_index):
             sequence.reusable = sequence.computed - count + drafter.bonus_rows
-
-    def _follow_grammar(self, sequence: Sequence, kept: tuple[int, ...]) -> str | None:
-        """Advance the sequence's grammar; return what went wrong with it."""
-        assert sequence.req_index is not None
-        return self.context.sampler.grammars.follow(sequence.req_index, kept)
 
     def _fail(
         self, sequence: Sequence, error: str | None = None, grammar_fault: str | None = None

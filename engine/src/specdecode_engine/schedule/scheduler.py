@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 
+from specdecode_engine.adaptive.draft_health import MAX_PER_REQUEST, DraftHealth
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
 from specdecode_engine.schedule.drafting import Drafting
@@ -180,6 +181,19 @@ class Scheduler:
         sequence.computed = 0
         self.waiting.appendleft(sequence)
         self.preempted_total += 1
+
+    def forget_draft(self) -> None:
+        """Test a draft that was copied over the running one as a new one.
+
+        Running requests keep the rows that the old draft computed, which costs acceptance only;
+        they do not count in the test of the new one. No new request uses them.
+        """
+        if self.drafting.health is not None:
+            self.drafting.health = DraftHealth()
+        for sequence in self.running:
+            sequence.first_proposals = MAX_PER_REQUEST
+        self.drafting.policy.forget_draft()
+        self.forget_draft_kv()
 
     def forget_draft_kv(self) -> None:
         """Let no new request use a cached prefix: its rows in the draft's KV cache are not right.
