@@ -14,7 +14,7 @@ from specdecode_engine.batch.request import (
 )
 from specdecode_engine.schedule.drafting import Drafting
 from specdecode_engine.schedule.pages import PageAllocator
-from specdecode_engine.schedule.prefill_budget import share_budget
+from specdecode_engine.schedule.prefill_pace import share_budget
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Limits, Scheduler
 

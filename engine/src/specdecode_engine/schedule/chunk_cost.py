@@ -38,10 +38,6 @@ class ChunkLine:
             covariance = self._products / self._weight - mean * self._seconds / self._weight
             self._slope = covariance / variance
 
-    def seconds(self, tokens: int) -> float:
-        fixed_s, slope = self._parts()
-        return fixed_s + slope * tokens
-
     def most_tokens(self, limit_s: float, at_most: int) -> int:
         """Return the tokens of the largest chunk within the limit, or of one two thirds fixed."""
         fixed_s, slope = self._parts()
@@ -91,11 +87,11 @@ class ChunkCurve:
         self._seconds.pop(tokens, None)
         self._counts.pop(tokens, None)
 
-    def seconds(self, tokens: int) -> float | None:
-        """Return what a chunk adds by the nearest sizes measured; None before any was."""
+    def seconds(self, tokens: int) -> float:
+        """Return what a chunk adds by the nearest sizes measured; 0 before any was."""
         larger = min((size for size in self._seconds if size >= tokens), default=0)
         smaller = max((size for size in self._seconds if size <= tokens), default=0)
         known = [self._seconds[larger]] if larger else []
         if smaller:
             known.append(self._seconds[smaller] * tokens / smaller)
-        return min(known, default=None)
+        return min(known, default=0.0)

@@ -1,6 +1,7 @@
-"""How many prompt tokens a step computes while requests decode, by what prompts have cost."""
+"""How many prompt tokens a step computes while requests decode, and how prompts share them."""
 
 import math
+from collections.abc import Sequence
 
 from specdecode_engine.schedule.chunk_cost import ChunkCurve, ChunkLine
 
@@ -94,22 +95,16 @@ class PrefillPace:
 
     def added_s(self, tokens: int, decoding: int) -> float:
         """Return the seconds that a chunk adds to a decode step; 0 before one was measured."""
-        seconds = self._curve(decoding).seconds(tokens)
-        if seconds is not None:
-            return seconds
-        return self._line.seconds(tokens) if self._line.is_known else 0.0
-
-    @property
-    def _line(self) -> ChunkLine:
-        return self._lines[True] if self._lines[True].is_known else self._lines[False]
+        return self._curve(decoding).seconds(tokens)
 
     def _usual_tokens(self, decoding: int) -> int:
         step_s = None
         if decoding and self._delay_steps:
             step_s = self._decode_s(decoding, self._num_steps)
-        if step_s is None or not self._line.is_known:
+        line = self._lines[self._lines[True].is_known]
+        if step_s is None or not line.is_known:
             return self._most_tokens
-        tokens = self._line.most_tokens(self._delay_steps * step_s, self._most_tokens)
+        tokens = line.most_tokens(self._delay_steps * step_s, self._most_tokens)
         return min(max(tokens, MIN_TOKENS), self._most_tokens)
 
     def _curve(self, decoding: int) -> ChunkCurve:
@@ -126,3 +121,26 @@ class PrefillPace:
 
         nearest = min(self._step_s, key=distance, default=None)
         return None if nearest is None else self._step_s[nearest]
+
+
+def share_budget(missing: Sequence[int], budget: int) -> list[int]:
+    """Return how many tokens of each prompt a step computes.
+
+    The oldest prompt gets at least half of the budget and is never overtaken for long; the rest
+    goes to the others, the shortest first. A short prompt therefore does not wait until long ones
+    that came before it are computed.
+
+    Args:
+        missing: tokens that each prompt still needs, at least 1, oldest prompt first.
+        budget: prompt tokens of the step.
+    """
+    shares = [0] * len(missing)
+    if not missing:
+        return shares
+    shares[0] = min(missing[0], -(-budget // 2))
+    left = budget - shares[0]
+    for index in (*sorted(range(1, len(missing)), key=missing.__getitem__), 0):
+        more = min(missing[index] - shares[index], left)
+        shares[index] += more
+        left -= more
+    return shares

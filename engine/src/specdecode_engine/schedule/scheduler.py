@@ -10,8 +10,7 @@ from specdecode_engine.batch.request import FinishReason, QueueFull, Request, Re
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
 from specdecode_engine.schedule.drafting import Drafting
 from specdecode_engine.schedule.pages import PageAllocator, WindowLimits, WindowPages
-from specdecode_engine.schedule.prefill_budget import share_budget
-from specdecode_engine.schedule.prefill_pace import PrefillPace
+from specdecode_engine.schedule.prefill_pace import PrefillPace, share_budget
 from specdecode_engine.schedule.prefix_cache import Node, PrefixCache
 
 
