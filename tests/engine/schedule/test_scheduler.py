@@ -97,6 +97,27 @@ def test_memory_for_one_retracts_the_youngest_and_keeps_its_tokens() -> None:
     assert scheduler.waiting[0] is young
 
 
+def test_a_request_that_waits_for_memory_is_matched_again_only_when_some_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    matched = list[int]()
+    match = PrefixCache.match
+
+    def counted(cache, tokens, *more):
+        matched.append(len(tokens))
+        return match(cache, tokens, *more)
+
+    monkeypatch.setattr(PrefixCache, "match", counted)
+    scheduler = make_scheduler(pages=9, page_size=4)
+    scheduler.add(make_request("runs", 4, 16))
+    waits = scheduler.add(make_request("waits", 24, 4))
+    while scheduler.waiting:
+        assert matched.count(24) <= 1
+        run_step(scheduler, 1)
+    assert matched.count(24) == 2
+    assert waits.req_index is not None
+
+
 def test_a_request_that_can_never_fit_is_refused_with_the_numbers() -> None:
     scheduler = make_scheduler(pages=9, page_size=4)
     with pytest.raises(RequestTooLong, match=r"20 prompt tokens and max_tokens 9 make 29.*28"):

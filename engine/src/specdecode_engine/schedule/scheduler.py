@@ -81,6 +81,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.preempted_total = 0
         self._draft_kv_generation = 0
+        self._blocked: Sequence | None = None  # the first to wait, until memory is given back
         self._reduced_to: int | None = None  # most running sequences after a step without memory
         self._free_req_indices = list(range(limits.max_running, 0, -1))
 
@@ -232,6 +233,7 @@ class Scheduler:
             self.windows.replace(surplus[: len(cached)], cached)
         self._give_back(surplus + rest)
         self._free_req_indices.append(sequence.req_index)
+        self._blocked = None
         sequence.pages = []
         sequence.req_index = None
 
@@ -290,6 +292,8 @@ class Scheduler:
         """Admit waiting sequences in order while slots and pages last."""
         while self.waiting and self._free_req_indices and len(self.running) != self._reduced_to:
             sequence = self.waiting[0]
+            if sequence is self._blocked:  # to match a long prompt takes over a millisecond
+                return
             rows = len(sequence.tokens) + self.limits.max_draft_tokens
             needed = self.pages.pages_for(rows)
             most = self.pages.pages_for(sequence.total_limit + self.limits.reserve_tokens)
@@ -298,6 +302,7 @@ class Scheduler:
             is_probe = self.drafting.is_probe(sequence)
             shared, idle, last = self._match(sequence, is_probe)
             if needed - len(shared) > self.available_pages - idle:
+                self._blocked = sequence
                 return
             self.waiting.popleft()
             sequence.req_index = self._free_req_indices.pop()
