@@ -16,8 +16,7 @@ from specdecode_engine.stats.counters import Counters
 from specdecode_engine.stats.per_table import PerTableStats
 from specdecode_engine.stats.snapshot import CoreSnapshot, take_snapshot
 from specdecode_engine.steps.draft_sources import learn_sources
-from specdecode_engine.steps.feedback import make_feedback
-from specdecode_engine.steps.first_position import count_first_position
+from specdecode_engine.steps.feedback import count_first_position, make_feedback
 from specdecode_engine.steps.in_flight import InFlightStep, StepResult
 from specdecode_engine.steps.launch import Launcher
 from specdecode_engine.steps.model_context import ModelContext
