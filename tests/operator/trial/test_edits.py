@@ -61,6 +61,16 @@ def test_one_replica_takes_turns(world, speculate):
     assert {made.num_steps(engine) for engine in made.engines.values()} == {5}
 
 
+def test_an_edit_is_tried_while_the_only_pod_is_replaced_after_an_eviction(world, speculate):
+    made = world(replicas=1)
+    made.start_s = 60.0
+    made.evict(next(iter(made.engines)))
+    made.reconcile()
+    made.edit(speculation=speculate(3))
+    made.reconcile()
+    assert made.record.trial is not None
+
+
 def test_a_slow_pod_does_not_decide(world, speculate):
     made = world()
     next(iter(made.engines.values())).slowness = 1.3

@@ -150,6 +150,7 @@ def _serves_nobody(now: InForce, situation: Situation) -> bool:
     if situation.resource.spec.replicas == 0:
         return True
     old = now.built.config_hash
-    mine = [pod for pod in situation.observed.pods if pods.config_hash_of(pod) == old]
+    active = filter(pods.is_active, situation.observed.pods)
+    mine = [pod for pod in active if pods.config_hash_of(pod) == old]
     trouble = pods.trouble(mine, old, {}, situation.observed.at)
     return not any(map(pods.is_ready, mine)) and trouble is not None and trouble.is_error
