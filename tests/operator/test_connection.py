@@ -1,20 +1,43 @@
 """How the operator connects: without what costs more than a request, and Kopf without copies."""
 
 import kopf
+import pytest
 import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
-from specdecode_operator.kube_api import load_configuration
+from specdecode_operator.kube_api import KubeApiError, load_configuration, open_api
+from specdecode_operator.metrics import Metrics
 from specdecode_operator.watching import kopf_settings
 
 
-async def test_no_request_looks_for_proxies_or_a_netrc(tmp_path):
-    file = tmp_path / "kubeconfig"
-    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+def write_kubeconfig(path, server):
+    cluster = {"name": "c", "cluster": {"server": server}}
     context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
     users = [{"name": "u", "user": {"token": "t"}}]
     config = {"clusters": [cluster], "contexts": [context], "users": users, "current-context": "x"}
-    file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **config}))
-    configuration = await load_configuration(str(file))
+    path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **config}))
+    return str(path)
+
+
+@pytest.mark.parametrize("body", [b"<html>maintenance</html>", b'{"items": [', b"\xff"])
+async def test_a_load_balancer_that_answers_in_place_of_the_api_server_is_an_outage(tmp_path, body):
+    async def answer(_request):
+        return web.Response(body=body)
+
+    application = web.Application()
+    application.router.add_get("/api/v1/pods", answer)
+    async with TestServer(application) as server:
+        file = write_kubeconfig(tmp_path / "kubeconfig", str(server.make_url("")))
+        async with open_api(file, Metrics("test"), 5.0) as api:
+            with pytest.raises(KubeApiError, match="GET /api/v1/pods") as refused:
+                await api.request("GET", "/api/v1/pods")
+    assert refused.value.is_transient
+
+
+async def test_no_request_looks_for_proxies_or_a_netrc(tmp_path):
+    file = write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
+    configuration = await load_configuration(file)
     assert configuration.host == "http://127.0.0.1:1"
     assert configuration.client_session_kwargs == {"trust_env": False}
 

@@ -104,7 +104,10 @@ class KubeApi:
             KubeApiError: the API server refused the request, or could not be reached.
         """
         text = await self._text(method, path, query, body, content_type, usual)
-        return await _parsed(parse, text)
+        try:
+            return await _parsed(parse, text)
+        except ValueError as error:
+            raise KubeApiError(0, f"{method} {path}: the response is not JSON: {error}") from error
 
     async def _text(
         self,
@@ -146,7 +149,7 @@ class KubeApi:
             response = await self._client.call_api(
                 verb, url, headers, body, _request_timeout=self._timeout_seconds
             )
-            text = (await response.read()).decode()  # type: ignore[no-untyped-call]
+            text = (await response.read()).decode(errors="replace")  # type: ignore[no-untyped-call]
             return response.status, text
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._metrics.api_errors.labels(code="unreachable").inc()
