@@ -24,8 +24,8 @@ from specdecode_engine.graphs.plan import GraphSpace, batch_sizes
 LLAMA_8B = BufferSpec(
     {
         ForwardKind.VERIFY: ForwardWidths(logits=128_256, hidden_out=3 * 4096),
-        ForwardKind.CATCH_UP: ForwardWidths(32_000, hidden_in=3 * 4096, hidden_out=4096),
-        ForwardKind.DRAFT_STEP: ForwardWidths(32_000, hidden_in=4096, hidden_out=4096),
+        ForwardKind.CATCH_UP: ForwardWidths(32_000, hidden_out=4096),
+        ForwardKind.DRAFT_STEP: ForwardWidths(32_000, hidden_out=4096),
     },
     pages=512,
     page_size=16,

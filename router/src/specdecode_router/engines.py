@@ -142,10 +142,6 @@ class EnginePool:
         states = (each.state for each in self.engines.values())
         return max((state.max_body_bytes for state in states if state), default=0) or None
 
-    @property
-    def has_ready(self) -> bool:
-        return any(engine.reason is None for engine in self.engines.values())
-
     def notify(self) -> None:
         """Wake what waits for an engine."""
         changed, self._changed = self._changed, asyncio.Event()

@@ -67,7 +67,7 @@ def test_widths_are_those_of_target_and_draft(checkpoints: Any) -> None:
     assert head.widths[ForwardKind.VERIFY] == ForwardWidths(
         head.target.vocab_size, hidden_out=width
     )
-    assert head.widths[ForwardKind.CATCH_UP].hidden_in == width > 0
+    assert head.widths[ForwardKind.CATCH_UP].hidden_out > 0
     draft = resolve(make_boot(checkpoints.target, checkpoints.draft, "STANDALONE"))
     assert draft.aux_spec.is_empty
     assert set(draft.widths.values()) == {ForwardWidths(draft.target.vocab_size)}

@@ -57,7 +57,7 @@ def test_forwards_are_of_kinds_with_known_widths(
     sizes = StepSizes.over({n: DraftShape.of(n, 3) for n in (1, 2, 5)}, is_overlapped=True)
     kinds = {one.kind for shape in sizes.shapes.values()
              for one in method.forwards(sizes, shape, 2)}  # fmt: skip
-    assert kinds == set(method.widths(draft, 64))
+    assert kinds == set(method.widths(draft))
     assert ForwardKind.VERIFY not in kinds
     usual = SpeculationBoot(algorithm=algorithm, draft_path=str(folder), policy=Policy.GOODPUT)
     speculation, table = resolve_speculation(usual, draft)

@@ -63,15 +63,6 @@ SecretKey = Annotated[
     matches("[-._a-zA-Z0-9]+", "a key of a Secret has letters, digits and ._-"),
 ]
 
-VariableName = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=253),
-    matches(
-        "[A-Za-z_][A-Za-z0-9_]*",
-        "a variable has letters, digits and '_', and no digit first",
-    ),
-]
-
 MAX_FREE_FIELDS: Final = 64
 
 FreeObject = Annotated[

@@ -100,10 +100,9 @@ class ForwardShape:
 
 @dataclass(frozen=True, slots=True)
 class ForwardWidths:
-    """Columns of what a forward reads and returns, per row."""
+    """Columns of what a forward returns, per row."""
 
     logits: int  # vocabulary of the model that it runs
-    hidden_in: int = 0  # aux hidden states or hidden state read besides the token
     hidden_out: int = 0  # aux hidden states or hidden state returned besides the logits
     has_ids: bool = False  # whether the tokens that logits belong to differ by row
 

@@ -163,7 +163,7 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
     aux_width = aux_spec.width(target.decoder.hidden_size)
     widths = {ForwardKind.VERIFY: ForwardWidths(target.vocab_size, hidden_out=aux_width)}
     if draft is not None:
-        widths |= method.widths(draft, aux_width)
+        widths |= method.widths(draft)
     return EngineConfig(
         boot=boot,
         target=target,

@@ -124,7 +124,7 @@ def plan_stages(
     """Choose what to measure, most informative first: smallest, largest, then between.
 
     Args:
-        depths_of: draft steps that are reachable at a batch size, ascending.
+        candidates_of: draft steps that are reachable at a batch size, ascending.
     """
     steps = (WARM_UP_STEPS + TIMED_STEPS) * limits.max_draft_tokens
     room = (limits.pages - 1) * limits.page_size

@@ -24,7 +24,6 @@ KEYS = ("quantization_config", "compression_config")  # the second is of older c
 UNQUANTIZED = "use such a checkpoint, or one with unquantized weights"
 BITS_OF_WORDS = (2, 4, 8)
 DENSE = "dense"
-MIXED = "mixed-precision"
 
 
 @dataclass(frozen=True, slots=True)

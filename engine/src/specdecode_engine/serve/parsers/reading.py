@@ -78,14 +78,6 @@ class StreamingParser(ABC):
         if text:
             self._deltas.append(ToolCallDelta(self._num_calls - 1, None, text))
 
-    def read_rest(self) -> Steps[None]:
-        """Read the rest of the text as content."""
-        while True:
-            self.write_content(self.buffer.take_rest())
-            if self.buffer.is_ended:
-                return
-            yield
-
     def read_until(self, markers: Markers, emit: Emit) -> Steps[str]:
         """Pass on text up to a marker; return the marker, which is taken, or "" at the end."""
         while True:

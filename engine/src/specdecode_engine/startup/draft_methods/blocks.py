@@ -58,9 +58,8 @@ class InBlocks(DraftMethod):
     ) -> Iterator[ForwardShape]:
         yield ForwardShape(ForwardKind.BLOCK, batch_size, sizes.max_steps)
 
-    def widths(self, draft: DraftConfig, aux_width: int) -> Mapping[ForwardKind, ForwardWidths]:
-        widths = ForwardWidths(draft.draft_vocab_size, aux_width, draft.recurrent_width)
-        return {ForwardKind.BLOCK: widths}
+    def widths(self, draft: DraftConfig) -> Mapping[ForwardKind, ForwardWidths]:
+        return {ForwardKind.BLOCK: ForwardWidths(draft.draft_vocab_size, draft.recurrent_width)}
 
     def scratch_bytes(self, plan: DraftPlan, running: int) -> int:
         # Logits of a block, and scores of its tokens or of those after a level of a tree.

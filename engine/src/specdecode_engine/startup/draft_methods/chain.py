@@ -51,9 +51,8 @@ class InChain(DraftMethod):
         for module in range(shape.num_steps):
             yield ForwardShape(ForwardKind.MODULE, batch_size, _window(sizes), module)
 
-    def widths(self, draft: DraftConfig, aux_width: int) -> Mapping[ForwardKind, ForwardWidths]:
-        vocab, recurrent = draft.draft_vocab_size, draft.recurrent_width
-        return {ForwardKind.MODULE: ForwardWidths(vocab, aux_width, recurrent)}
+    def widths(self, draft: DraftConfig) -> Mapping[ForwardKind, ForwardWidths]:
+        return {ForwardKind.MODULE: ForwardWidths(draft.draft_vocab_size, draft.recurrent_width)}
 
     def op_calls(self, needs: KernelNeeds, draft: DraftConfig, ops_in: OpsIn) -> Iterator[OpCall]:
         yield from draft_calls(needs, draft, ops_in, _attention_rows(needs))

@@ -55,13 +55,10 @@ class OverTargetKv(DraftMethod):
     ) -> Iterator[ForwardShape]:
         return token_forwards(shape, batch_size, window=1)
 
-    def widths(self, draft: DraftConfig, aux_width: int) -> Mapping[ForwardKind, ForwardWidths]:
-        columns, left = draft.draft_vocab_size, draft.recurrent_width
+    def widths(self, draft: DraftConfig) -> Mapping[ForwardKind, ForwardWidths]:
         has_ids = _frozen_config(draft).shortlist is not None
-        return {
-            ForwardKind.CATCH_UP: ForwardWidths(columns, aux_width, left, has_ids),
-            ForwardKind.DRAFT_STEP: ForwardWidths(columns, left, left, has_ids),
-        }
+        widths = ForwardWidths(draft.draft_vocab_size, draft.recurrent_width, has_ids)
+        return {ForwardKind.CATCH_UP: widths, ForwardKind.DRAFT_STEP: widths}
 
     def scratch_bytes(self, plan: DraftPlan, running: int) -> int:
         # Logits, their log-probabilities, and the tokens and weights of a shortlist.

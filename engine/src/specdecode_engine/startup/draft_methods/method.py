@@ -111,8 +111,8 @@ class DraftMethod:
         """List the forwards of a draft model in a step with draft steps."""
         return ()
 
-    def widths(self, draft: DraftConfig, aux_width: int) -> Mapping[ForwardKind, ForwardWidths]:
-        """Return the columns that each of these forwards reads and returns."""
+    def widths(self, draft: DraftConfig) -> Mapping[ForwardKind, ForwardWidths]:
+        """Return the columns that each of these forwards returns."""
         return {}
 
     def scratch_bytes(self, plan: DraftPlan, running: int) -> int:

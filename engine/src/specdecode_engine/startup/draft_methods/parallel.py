@@ -49,8 +49,8 @@ class AtOnce(DraftMethod):
     ) -> Iterator[ForwardShape]:
         yield ForwardShape(ForwardKind.BLOCK, batch_size, sizes.max_steps)
 
-    def widths(self, draft: DraftConfig, aux_width: int) -> Mapping[ForwardKind, ForwardWidths]:
-        return {ForwardKind.BLOCK: ForwardWidths(draft.draft_vocab_size, aux_width)}
+    def widths(self, draft: DraftConfig) -> Mapping[ForwardKind, ForwardWidths]:
+        return {ForwardKind.BLOCK: ForwardWidths(draft.draft_vocab_size)}
 
     def scratch_bytes(self, plan: DraftPlan, running: int) -> int:
         # Logits of all tokens, and their scores.

@@ -53,12 +53,9 @@ class TokenByToken(DraftMethod):
     ) -> Iterator[ForwardShape]:
         return token_forwards(shape, batch_size, sizes.max_path_length)
 
-    def widths(self, draft: DraftConfig, aux_width: int) -> Mapping[ForwardKind, ForwardWidths]:
-        vocab, recurrent = draft.draft_vocab_size, draft.recurrent_width
-        return {
-            ForwardKind.CATCH_UP: ForwardWidths(vocab, aux_width, recurrent),
-            ForwardKind.DRAFT_STEP: ForwardWidths(vocab, recurrent, recurrent),
-        }
+    def widths(self, draft: DraftConfig) -> Mapping[ForwardKind, ForwardWidths]:
+        widths = ForwardWidths(draft.draft_vocab_size, draft.recurrent_width)
+        return {ForwardKind.CATCH_UP: widths, ForwardKind.DRAFT_STEP: widths}
 
     def scratch_bytes(self, plan: DraftPlan, running: int) -> int:
         return running * kv_bytes(plan.config.layer_map, plan.sizes.scratch_rows, plan.dtype)
