@@ -26,8 +26,8 @@ from specdecode_api.model_uri import (
 from specdecode_operator import pods
 from specdecode_operator.children import Built, Carrier
 from specdecode_operator.children.config_map import config_map_name
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, ChildId, Manifest
-from specdecode_operator.observed import DraftAnswer, Observed, is_controlled_by
+from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, Manifest
+from specdecode_operator.observed import DraftAnswer, Observed
 from specdecode_operator.resource import Resource
 from specdecode_operator.rollout import Rollout, rollout, template_annotations
 
@@ -105,7 +105,7 @@ class DraftExchange:
 
 def decide(observed: Observed, resource: Resource, built: Built) -> DraftExchange | None:
     """Decide for stable pods that should run `built`; None where no draft is exchanged."""
-    live = stable_deployment(observed)
+    live = observed.owned(DEPLOYMENT)
     path = built.boot.speculation.draft_path
     if live is None or path is None:
         return None
@@ -139,13 +139,6 @@ def presented(observed: Observed) -> Observed:
     return replace(observed, pods=found)
 
 
-def stable_deployment(observed: Observed) -> Manifest | None:
-    """The Deployment of the stable pods, if the resource owns it."""
-    name = observed.resource["metadata"]["name"]
-    live = observed.children.get(ChildId(DEPLOYMENT.kind, name))
-    return live if live is not None and is_controlled_by(live, observed.uid) else None
-
-
 def _change(
     observed: Observed, resource: Resource, live: Manifest, wanted: WantedDraft, now: Carrier
 ) -> DraftExchange | None:
@@ -170,7 +163,7 @@ def _change(
 def _draft_of_boot_file(observed: Observed, made_for: str) -> str:
     """Folder of the draft with which pods start now; empty if their boot file is lost."""
     name = config_map_name(observed.resource["metadata"]["name"], made_for)
-    live = observed.children.get(ChildId(CONFIG_MAP.kind, name)) or {}
+    live = observed.owned(CONFIG_MAP, name) or {}
     try:
         boot = json.loads((live.get("data") or {}).get(names.BOOT_FILE_NAME, "{}"))
         return str(boot.get("speculation", {}).get("draft_path") or "")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from specdecode_api import names
 from specdecode_api.report import Degradation, DraftInUse, Progress
-from specdecode_operator.kinds import ChildId, Manifest, child_id
+from specdecode_operator.kinds import ChildId, Manifest, ResourceKind, child_id
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -66,6 +66,11 @@ class Observed:
     def uid(self) -> str:
         """Uid of the resource; a recreated resource has another one."""
         return str(self.resource["metadata"]["uid"])
+
+    def owned(self, kind: ResourceKind, name: str = "") -> Manifest | None:
+        """The owned object of a kind, by default that with the resource's name."""
+        found = self.children.get(ChildId(kind.kind, name or self.resource["metadata"]["name"]))
+        return found if found is not None and is_controlled_by(found, self.uid) else None
 
     def with_children(self, written: Iterable[Manifest], removed: Iterable[ChildId]) -> "Observed":
         """A copy with the owned objects that were written and without the removed ones."""

@@ -8,7 +8,7 @@ from specdecode_api import names
 from specdecode_api.v1alpha1 import ModelStatus
 from specdecode_operator import children, downloads, matching, trial
 from specdecode_operator.draft_exchange import DraftExchange
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, ChildId, Manifest
+from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, Manifest
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
@@ -286,8 +286,7 @@ def _needed_hashes(observed: Observed, desired_hash: str) -> set[str | None] | N
     Until the Deployment runs only the desired template, its older pods may be replaced by equal
     ones at any time, for example on another node.
     """
-    name = observed.resource["metadata"]["name"]
-    live = observed.children.get(ChildId(DEPLOYMENT.kind, name))
+    live = observed.owned(DEPLOYMENT)
     if live is None or _hash_of(live["spec"]["template"]) != desired_hash:
         return None
     if rollout(live) is not Rollout.COMPLETE:

@@ -17,7 +17,7 @@ from specdecode_operator.concurrent_changes import changed_concurrently
 from specdecode_operator.denials import Denials
 from specdecode_operator.draft_exchange import asked_pods, presented
 from specdecode_operator.engine_poller import SLACK_S, EnginePoller
-from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest, child_id
+from specdecode_operator.kinds import DEPLOYMENT, Manifest, child_id
 from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.metrics import Metrics, OverdueTrial
 from specdecode_operator.object_writer import ObjectWriter
@@ -214,8 +214,8 @@ class Reconciler:
 
     def _note_rollout(self, key: Key, observed: Observed) -> None:
         """Count a resource among those that roll to the default image until it is complete."""
-        live = observed.children.get(ChildId(DEPLOYMENT.kind, key.name))
-        if live is None or running_image(observed, key.name) != self.settings.engine_image:
+        live = observed.owned(DEPLOYMENT)
+        if live is None or running_image(observed) != self.settings.engine_image:
             self.image_rollouts.forget(key)
             return
         new = hash_of_template(live)

@@ -10,15 +10,15 @@ from specdecode_operator import pods
 from specdecode_operator.children import router_name
 from specdecode_operator.children.labels import router_selector
 from specdecode_operator.children.router_token import VOLUME
-from specdecode_operator.kinds import DEPLOYMENT, SERVICE, ChildId, Manifest
-from specdecode_operator.observed import Observed, is_controlled_by
+from specdecode_operator.kinds import DEPLOYMENT, SERVICE, Manifest
+from specdecode_operator.observed import Observed
 
 
 def ready_routers(observed: Observed) -> int:
     """Router pods that are ready, as their Deployment counts them."""
     name = observed.resource["metadata"]["name"]
-    live = observed.children.get(ChildId(DEPLOYMENT.kind, router_name(name)))
-    if live is None or not is_controlled_by(live, observed.uid):
+    live = observed.owned(DEPLOYMENT, router_name(name))
+    if live is None:
         return 0
     return int((live.get("status") or {}).get("availableReplicas") or 0)
 
@@ -26,8 +26,8 @@ def ready_routers(observed: Observed) -> int:
 def leads_to_routers(observed: Observed) -> bool:
     """Whether the Service leads to routers now."""
     name = observed.resource["metadata"]["name"]
-    live = observed.children.get(ChildId(SERVICE.kind, name))
-    if live is None or not is_controlled_by(live, observed.uid):
+    live = observed.owned(SERVICE)
+    if live is None:
         return False
     selector = (live.get("spec") or {}).get("selector") or {}
     component = router_selector(name)[names.LABEL_COMPONENT]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from specdecode_api import names
 from specdecode_operator import children, downloads, draft_exchange
 from specdecode_operator.draft_exchange import DraftExchange
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, ChildId, Manifest
-from specdecode_operator.observed import Observed, is_controlled_by
+from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, Manifest
+from specdecode_operator.observed import Observed
 from specdecode_operator.resource import Resource
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial import Record, Step
@@ -116,7 +116,7 @@ def default_image(
     is Pinned: it keeps the image of its Deployment. So does one whose policy is Roll while too many
     others are replaced. A guarded resource tries the new image.
     """
-    running = running_image(observed, wanted.name)
+    running = running_image(observed)
     is_guarded = wanted.spec.rollout.edit_policy == "Guarded"
     if running in (None, settings.engine_image) or is_guarded:
         return settings.engine_image
@@ -126,10 +126,10 @@ def default_image(
     return str(running)
 
 
-def running_image(observed: Observed, name: str) -> str | None:
+def running_image(observed: Observed) -> str | None:
     """Engine image of a resource's Deployment; None without one."""
-    live = observed.children.get(ChildId(DEPLOYMENT.kind, name))
-    if live is None or not is_controlled_by(live, observed.uid):
+    live = observed.owned(DEPLOYMENT)
+    if live is None:
         return None
     containers = live["spec"]["template"]["spec"]["containers"]
     images = (each["image"] for each in containers if each["name"] == names.ENGINE_CONTAINER)

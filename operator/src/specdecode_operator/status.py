@@ -20,8 +20,8 @@ from specdecode_operator.children.labels import pod_selector, selector_text
 from specdecode_operator.children.service import url
 from specdecode_operator.conditions import Check, Facts
 from specdecode_operator.create_errors import classify_create_error
-from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
-from specdecode_operator.observed import Observed, is_controlled_by
+from specdecode_operator.kinds import DEPLOYMENT, Manifest
+from specdecode_operator.observed import Observed
 from specdecode_operator.outcome import Outcome
 from specdecode_operator.plan import Plan
 from specdecode_operator.rollout import condition, most_unavailable, rollout
@@ -47,7 +47,7 @@ def status(
     seen = observed.with_children(outcome.written, outcome.removed)
     metadata = observed.resource["metadata"]
     previous = observed.resource.get("status") or {}
-    deployment = _deployment(seen)
+    deployment = seen.owned(DEPLOYMENT)
     counts = (deployment or {}).get("status") or {}
     config_hash = plan.config_hash or previous.get("configHash")
     recommendation = _recommendation(plan.step, metadata, previous, now)
@@ -121,11 +121,6 @@ def _models(plan: Plan, previous: Manifest) -> list[ModelStatus] | None:
     if plan.refused:
         return previous.get("models")
     return list(plan.models) or None
-
-
-def _deployment(seen: Observed) -> Manifest | None:
-    found = seen.children.get(ChildId(DEPLOYMENT.kind, seen.resource["metadata"]["name"]))
-    return found if found is not None and is_controlled_by(found, seen.uid) else None
 
 
 def _routable(seen: Observed) -> int:

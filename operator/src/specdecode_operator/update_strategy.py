@@ -16,8 +16,8 @@ from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import Spec
 from specdecode_operator import pods
 from specdecode_operator.coming_nodes import PROVISION_S, announcement
-from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
-from specdecode_operator.observed import EPOCH, Observed, is_controlled_by
+from specdecode_operator.kinds import DEPLOYMENT, Manifest
+from specdecode_operator.observed import EPOCH, Observed
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import condition
 from specdecode_operator.times import seconds_since
@@ -118,9 +118,8 @@ def was_in_place(observed: Observed) -> bool:
 
 def _in_place(observed: Observed) -> str | None:
     """The configuration whose rollout is in place."""
-    name = observed.resource["metadata"]["name"]
-    live = observed.children.get(ChildId(DEPLOYMENT.kind, name))
-    if live is None or not is_controlled_by(live, observed.uid):
+    live = observed.owned(DEPLOYMENT)
+    if live is None:
         return None
     return (live["metadata"].get("annotations") or {}).get(names.ANNOTATION_IN_PLACE)
 

@@ -16,7 +16,7 @@ from specdecode_operator.judge.judge import judge_pods
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.judge.recording import close_window
 from specdecode_operator.judge.trial_evidence import MAX_WINDOWS, PodEvidence
-from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
+from specdecode_operator.kinds import DEPLOYMENT, Manifest
 from specdecode_operator.rollout import Rollout, hash_of_template, rollout
 from specdecode_operator.trial.context import TrialContext, uid_of
 from specdecode_operator.trial.counting import counted, cut
@@ -43,8 +43,7 @@ def is_settled(trial: Trial, context: TrialContext) -> bool:
     """Whether the pods of the resource run what was promoted; a candidate's pods just go."""
     if trial.phase is Phase.ROLLING_BACK:
         return True
-    name = context.observed.resource["metadata"]["name"]
-    live = context.observed.children.get(ChildId(DEPLOYMENT.kind, name))
+    live = context.observed.owned(DEPLOYMENT)
     if live is None:
         return False
     is_new = hash_of_template(live) == trial.target.arm.config_hash

@@ -12,9 +12,9 @@ from typing import Any
 
 from specdecode_api import names
 from specdecode_operator import children
-from specdecode_operator.kinds import DEPLOYMENT, ChildId
+from specdecode_operator.kinds import DEPLOYMENT
 from specdecode_operator.merge_patch import difference
-from specdecode_operator.observed import Observed, is_controlled_by
+from specdecode_operator.observed import Observed
 from specdecode_operator.resource import Resource
 from specdecode_operator.rollout import hash_of_template, template_annotations
 from specdecode_operator.trial.configuration import accepted_part
@@ -49,8 +49,8 @@ def recover(
     """
     if not (observed.resource.get("status") or {}).get("exploration") and not stored.spent:
         stored = recovered(stored, resource.spec, observed.at.timestamp())
-    live = observed.children.get(ChildId(DEPLOYMENT.kind, resource.name))
-    if live is None or not is_controlled_by(live, observed.uid):
+    live = observed.owned(DEPLOYMENT)
+    if live is None:
         return Recovery(stored)
     named = (live["metadata"].get("annotations") or {}).get(names.ANNOTATION_REVISION, "")
     is_guarded = resource.spec.rollout.edit_policy == "Guarded"

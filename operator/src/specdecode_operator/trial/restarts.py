@@ -16,7 +16,7 @@ from specdecode_operator.judge.evidence import ArmEvidence, Role, pool
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.recording import close_pair
 from specdecode_operator.judge.trial_evidence import TurnEvidence
-from specdecode_operator.kinds import DEPLOYMENT, ChildId, Manifest
+from specdecode_operator.kinds import DEPLOYMENT, Manifest
 from specdecode_operator.resource import Resource, parse_stored
 from specdecode_operator.rollout import (
     Rollout,
@@ -123,8 +123,7 @@ def is_tried(trial: Trial | None, pod: Manifest) -> bool:
 
 def is_settled(trial: Trial, context: TrialContext) -> bool:
     """Whether the pods of an ending trial run the configuration in force, or had their time."""
-    name = context.observed.resource["metadata"]["name"]
-    live = context.observed.children.get(ChildId(DEPLOYMENT.kind, name))
+    live = context.observed.owned(DEPLOYMENT)
     if live is None:
         return False
     arm = trial.target.arm if trial.phase is Phase.PROMOTING else trial.old
