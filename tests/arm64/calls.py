@@ -98,6 +98,17 @@ def verify_chain(
     return Touched([counts, *(_INDICES.rows(at, rows, each, count) for at, each in given)])
 
 
+def append_tokens(
+    _: Entries, sequences: int, width: int, lengths: int, req_indices: int, starts: int,
+    offsets: int, tokens: int, stride: int, accepted: int, batch: int, count: int,
+) -> Touched:  # fmt: skip
+    requests = max(_integers(req_indices, batch), default=-1) + 1
+    given = [_INDICES.span(each, batch) for each in (req_indices, starts, accepted)]
+    given += [_INDICES.span(offsets, count), _INDICES.rows(tokens, batch, stride, count)]
+    written = ((sequences, requests * width), (lengths, requests))
+    return Touched([*given, *(_INDICES.span(at, n, is_written=True) for at, n in written)])
+
+
 def lay_out_rows(
     _: Entries, pages: int, stride: int, _page_size: int, req_indices: int, lengths: int,
     _start: int, offsets: int | None, lowest: int | None, rows: int, batch: int, count: int,
@@ -205,6 +216,7 @@ CALLS: dict[str, Spans] = {
     "pack_integers": pack_integers,
     "verify_chain": verify_chain,
     "lay_out_rows": lay_out_rows,
+    "append_tokens": append_tokens,
 }
 """By the kernel's name; the order gives the numbers by which driver.c knows them."""
 

@@ -29,6 +29,8 @@ void store_kv(entry *, entry *, const int64_t *, const entry *, long, const entr
 void verify_chain(const int64_t *, long, const int64_t *, long, int64_t *, long, long);
 void lay_out_rows(const int64_t *, long, long, const int64_t *, const int64_t *, long, const int64_t *,
                   const int64_t *, int64_t *, long, long, int64_t *, long);
+void append_tokens(int64_t *, long, int64_t *, const int64_t *, const int64_t *, const int64_t *,
+                   const int64_t *, long, const int64_t *, long, long);
 void pack(const void *, const entry *);
 void pack_integers(const void *, const void *, const float *, const int8_t *);
 void linear(const void *, const entry *, const entry *, long, entry *, long);
@@ -118,6 +120,9 @@ static void call(int64_t function, const union argument *a) {
     case 13: verify_chain(P(0), N(1), P(2), N(3), P(4), N(5), N(6)); break;
     case 14:
         lay_out_rows(P(0), N(1), N(2), P(3), P(4), N(5), P(6), P(7), P(8), N(9), N(10), P(11), N(12));
+        break;
+    case 15:
+        append_tokens(P(0), N(1), P(2), P(3), P(4), P(5), P(6), N(7), P(8), N(9), N(10));
         break;
     default: fail("an unknown function");
     }

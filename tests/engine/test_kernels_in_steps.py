@@ -31,7 +31,7 @@ ALWAYS = {
 }
 IN_C = {
     *("linear", "rms_norm", "add_rms_norm", "apply_rope", "silu_and_mul", "store_kv", "attend"),
-    "lay_out_rows",
+    *("append_tokens", "lay_out_rows"),
 }
 CHAIN = {"verify_chain"}
 TREE = {"select_tree_nodes", "build_tree_mask", "verify_tree", "gather_accepted", "compact_kv"}

@@ -131,9 +131,9 @@ def test_c4_results_are_as_wide_as_the_longest_path_not_as_the_tree(checkpoints,
     widths = []
     append = core.context.table.append
 
-    def spy(batch, tokens, emitted) -> None:
+    def spy(batch, tokens, accepted) -> None:
         widths.append(tokens.shape[1])
-        append(batch, tokens, emitted)
+        append(batch, tokens, accepted)
 
     core.context.table.append = spy  # type: ignore[method-assign]
     requests, answers = truth

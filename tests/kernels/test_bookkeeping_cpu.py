@@ -82,3 +82,31 @@ def test_lay_out_rows(seed: int, counts: Counter[str]) -> None:
         assert list(zip(*(own.tolist() for own in found[:4]), strict=True)) == wanted
         assert torch.equal(found.page_table, pages[req_indices, :columns])
     assert counts == {"lay_out_rows": DRAWS}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_append_tokens(seed: int, counts: Counter[str]) -> None:
+    """To requests in any order; all tokens are written, and some of them counted."""
+    rng = random.Random(seed)
+    for _ in range(DRAWS):
+        requests, width, first = rng.randint(1, 7), rng.randint(6, 12), rng.randrange(2)
+        batch, count = rng.randint(0, requests), rng.randint(0, 4)
+        req_indices = rng.sample(range(requests), batch)
+        known = [rng.randint(0, width - count - first) for _ in range(requests)]
+        accepted = [rng.randint(0, max(count - 1, 0)) for _ in range(batch)]
+        sequences = torch.randint(50, (requests, width))
+        tokens = torch.randint(50, (batch, count))
+        wanted, wanted_lengths = sequences.tolist(), list(known)
+        for request, own, more in zip(req_indices, tokens.tolist(), accepted, strict=True):
+            start = known[request] + first
+            wanted[request][start : start + count] = own
+            wanted_lengths[request] += more + 1
+        indices = torch.tensor(req_indices, dtype=torch.int64)
+        for ops in (OPS, TORCH):
+            rows, lengths = sequences.clone(), torch.tensor(known)
+            places = indices, lengths[indices], torch.arange(first, first + count)
+            new = laid_out(rng, tokens), torch.tensor(accepted, dtype=torch.int64)
+            ops.append_tokens(rows, lengths, *places, *new)
+            assert rows.tolist() == wanted
+            assert lengths.tolist() == wanted_lengths
+    assert counts == {"append_tokens": DRAWS}

@@ -29,6 +29,7 @@ IN_C = {
     "store_kv",
     "attend",
     "verify_chain",
+    "append_tokens",
     "lay_out_rows",
 }
 

@@ -44,6 +44,7 @@ from specdecode_kernels.torch.kv_cache import compact_kv, lay_out_rows, load_kv,
 from specdecode_kernels.torch.linear import linear
 from specdecode_kernels.torch.sampling import apply_penalties, perturb_logits, sample
 from specdecode_kernels.torch.trees import (
+    append_tokens,
     build_tree_mask,
     gather_accepted,
     select_tree_nodes,
@@ -240,6 +241,16 @@ class Backend:
     path's last node; how many drafted tokens are among them [B] i64; the bonus token [B] i64.
     """
 
+    append_tokens: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], None]
+    """(sequences, lengths, req_indices, starts, offsets, tokens, accepted): write the tokens of a
+    step to their sequences, and count those that are accepted and the bonus token, in place.
+
+    Token j of request b goes to position starts[b] + offsets[j]; lengths[r] grows by accepted[b] +
+    1. A request is in the batch once. Sequences [requests, width] i64; lengths [requests] i64;
+    tokens [B, W] i64; offsets [W] i64; req_indices, starts and accepted [B] i64; all contiguous but
+    tokens.
+    """
+
     apply_penalties: Callable[[Tensor, PenaltyParamsBatch, DraftedNodes | None], Tensor]
     """Apply penalties and bias to logits [B, N, V] float; a new tensor of the same shape.
 
@@ -294,6 +305,7 @@ TORCH = Backend(
     build_tree_mask=build_tree_mask,
     verify_chain=verify_chain,
     verify_tree=verify_tree,
+    append_tokens=append_tokens,
     apply_penalties=apply_penalties,
     sample=sample,
     perturb_logits=perturb_logits,

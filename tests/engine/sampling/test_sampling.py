@@ -138,7 +138,8 @@ def test_penalties_at_a_node_count_the_path_to_it() -> None:
         plain = Sampler(12, StagingBuffer(CPU))
         plain.open(1, params, [1, 2], [4])
         batch = plain.stage([1])
-        plain.commit(batch, torch.tensor([path]), torch.tensor([count]))
+        if count:
+            plain.commit(batch, torch.tensor([path]), torch.tensor([count - 1]))
         expected = plain.sample(logits[:, count : count + 1], batch, torch.tensor([[3 + count]]))
         assert nodes[0, count] == expected[0, 0]
 

@@ -163,17 +163,16 @@ class RequestTable:
         """Return the tokens at `positions` of `req_indices`, elementwise."""
         return self._tokens[req_indices, positions]
 
-    def append(self, batch: DecodeBatch, tokens: Tensor, emitted: Tensor) -> None:
+    def append(self, batch: DecodeBatch, tokens: Tensor, accepted: Tensor) -> None:
         """Commit a step.
 
         Args:
-            tokens: [B, n] i64, written after the bonus; those past `emitted` are ignored and
-                overwritten by the next step.
-            emitted: [B] i64, tokens that count; as many more rows of KV are now present.
+            tokens: [B, n] i64, written after the bonus; those past the first accepted + 1 are
+                ignored and overwritten by the next step.
+            accepted: [B] i64; accepted + 1 more rows of KV are now present.
         """
-        positions = self.next_positions(batch, tokens.shape[1])
-        self._tokens[batch.req_indices[:, None], positions] = tokens
-        self._lengths.index_add_(0, batch.req_indices, emitted)
+        places = batch.req_indices, batch.lengths, self._offsets[1 : tokens.shape[1] + 1]
+        self._ops.append_tokens(self._tokens, self._lengths, *places, tokens, accepted)
 
     def set_computed(self, req_index: int, computed: int) -> None:
         """Record that the first `computed` tokens have KV, after an extend step."""

@@ -122,10 +122,14 @@ class Sampler:
             is_filtered=not self._filtered.isdisjoint(req_indices),
         )
 
-    def commit(self, batch: SamplingBatch, tokens: Tensor, emitted: Tensor) -> None:
-        """Count tokens [batch, n] i64 appended to outputs, the first `emitted` [batch] of each."""
+    def commit(self, batch: SamplingBatch, tokens: Tensor, accepted: Tensor) -> None:
+        """Count tokens [batch, n] i64 appended to outputs, the first accepted + 1 of each.
+
+        Args:
+            accepted: [batch] i64.
+        """
         if batch.penalties is not None:
-            self._penalties.commit(batch.req_indices, tokens, emitted)
+            self._penalties.commit(batch.req_indices, tokens, accepted + 1)
 
     def close(self, req_index: int) -> None:
         """Free what a request's penalties, rules and grammar use."""

@@ -165,11 +165,10 @@ def decode(
         # The token after a shorter path is the target's own too: the text stays the same.
         accepted = torch.minimum(accepted, staged.limits)
     tokens = gather_accepted(context.ops, tokens, path)
-    emitted = accepted + 1
-    _commit(context, batch, tokens, emitted, path)
+    _commit(context, batch, tokens, accepted, path)
     hidden = None if outputs.hidden is None else _by_node(outputs.hidden, batch.size, selected)
     _feed_draft(context, batch, staged, path, hidden, tokens.shape[1])
-    context.sampler.commit(sampling, tokens, emitted)
+    context.sampler.commit(sampling, tokens, accepted)
     logprobs = None
     if staged.logprobs is not None:
         logprobs = staged.logprobs.select(gather_accepted(context.ops, logits, path), tokens)
@@ -239,7 +238,7 @@ def _commit(
     context: ModelContext,
     batch: DecodeBatch,
     tokens: Tensor,
-    emitted: Tensor,
+    accepted: Tensor,
     path: Tensor | None,
 ) -> None:
     """Keep what belongs to the accepted path, whose tokens are `tokens` [B, path_length] i64."""
@@ -249,7 +248,7 @@ def _commit(
         context.pool.compact(*moves)
         if context.routed is not None:
             context.routed.compact(*moves)
-    context.table.append(batch, tokens, emitted)
+    context.table.append(batch, tokens, accepted)
 
 
 def _feed_draft(

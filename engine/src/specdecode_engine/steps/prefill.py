@@ -229,7 +229,7 @@ def _sample_first_tokens(
     tokens = context.sampler.sample(logits, ending.sampling, positions[:, None])
     context.table.put_tokens(last.req_indices, positions, tokens[:, 0])
     none_accepted = torch.zeros_like(positions)
-    context.sampler.commit(ending.sampling, tokens, none_accepted + 1)
+    context.sampler.commit(ending.sampling, tokens, none_accepted)
     logprobs = None if ending.logprobs is None else ending.logprobs.select(logits, tokens)
     routed = routed_prompts(context, ending.sequences)
     step.send_tokens(ending.sequences, tokens, none_accepted, 0, logprobs, routed)

@@ -13,6 +13,18 @@ void verify_chain(const int64_t *choices, long stride, const int64_t *drafted, l
     }
 }
 
+/* Writes the tokens [batch, count] of each request to its row of `sequences`, at start + offset, and adds
+the accepted ones and the bonus token to its length. Rows are `width` and `stride` entries apart. */
+void append_tokens(int64_t *sequences, long width, int64_t *lengths, const int64_t *req_indices,
+                   const int64_t *starts, const int64_t *offsets, const int64_t *tokens, long stride,
+                   const int64_t *accepted, long batch, long count) {
+    for (long at = 0; at < batch; at++, tokens += stride) {
+        int64_t *row = sequences + req_indices[at] * width + starts[at];
+        for (long place = 0; place < count; place++) row[offsets[place]] = tokens[place];
+        lengths[req_indices[at]] += accepted[at] + 1;
+    }
+}
+
 /* Lays out `count` rows of each request at length + start + offset, or at `lowest` of the request where
 that is greater; offsets and lowest may be NULL. Rows [4, batch * count] are their requests, positions,
 rows of the cache and lengths that they see; the page table [batch, columns] begins as pages do. */

@@ -23,6 +23,33 @@ def verify_chain(library: Library, choices: Tensor, drafted: Tensor) -> Tensor:
     return accepted
 
 
+def append_tokens(
+    library: Library,
+    sequences: Tensor,
+    lengths: Tensor,
+    req_indices: Tensor,
+    starts: Tensor,
+    offsets: Tensor,
+    tokens: Tensor,
+    accepted: Tensor,
+) -> None:
+    tokens = tokens if tokens.stride(1) == 1 else tokens.contiguous()
+    batch, count = tokens.shape
+    library.append_tokens(
+        sequences.data_ptr(),
+        sequences.stride(0),
+        lengths.data_ptr(),
+        req_indices.data_ptr(),
+        starts.data_ptr(),
+        offsets.data_ptr(),
+        tokens.data_ptr(),
+        tokens.stride(0),
+        accepted.data_ptr(),
+        batch,
+        count,
+    )
+
+
 def lay_out_rows(library: Library, spec: RowSpec) -> RowIndices:
     offsets, lowest = spec.offsets, spec.lowest
     batch, count = spec.req_indices.shape[0], 1 if offsets is None else offsets.shape[0]

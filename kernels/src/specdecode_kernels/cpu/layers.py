@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels.backend import Backend
-from specdecode_kernels.cpu.bookkeeping import lay_out_rows, verify_chain
+from specdecode_kernels.cpu.bookkeeping import append_tokens, lay_out_rows, verify_chain
 from specdecode_kernels.cpu.experts import experts
 from specdecode_kernels.cpu.library import Library, load_library
 from specdecode_kernels.cpu.packing import pack_weight
@@ -41,6 +41,7 @@ def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
         gelu_tanh_and_mul=partial(gelu_tanh_and_mul, library),
         softcap=partial(softcap, library),
         verify_chain=partial(verify_chain, library),
+        append_tokens=partial(append_tokens, library),
         lay_out_rows=partial(lay_out_rows, library),
     )
 

@@ -58,6 +58,9 @@ _SMALL: dict[str, list[type]] = {
     "softcap": [_ADDRESS, _NUMBER, _ADDRESS, _COUNT],
     "store_kv": [*[_ADDRESS] * 3, *[_ADDRESS, _COUNT] * 2, *[_COUNT] * 3],
     "verify_chain": [*[_ADDRESS, _COUNT] * 2, _ADDRESS, _COUNT, _COUNT],
+    "append_tokens": [
+        *(_ADDRESS, _COUNT, *[_ADDRESS] * 4, *(_ADDRESS, _COUNT, _ADDRESS, _COUNT, _COUNT)),
+    ],
     "lay_out_rows": [
         *(_ADDRESS, _COUNT, _COUNT, _ADDRESS, _ADDRESS, _COUNT),
         *(_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT, _ADDRESS, _COUNT),
@@ -94,6 +97,7 @@ class Library:
     softcap: Callable[..., None]
     store_kv: Callable[..., None]
     verify_chain: Callable[..., None]
+    append_tokens: Callable[..., None]
     lay_out_rows: Callable[..., None]
     pack: Callable[..., None]
     pack_integers: Callable[..., None]

@@ -1,4 +1,4 @@
-"""Draft trees and chains: the nodes that stay, how far the target agrees, the accepted path."""
+"""Draft trees and chains: the nodes that stay, how far the target agrees, what is accepted."""
 
 import torch
 from torch import Tensor
@@ -52,3 +52,16 @@ def verify_tree(
 def gather_accepted(values: Tensor, path: Tensor) -> Tensor:
     index = path.view(*path.shape, *(1,) * (values.dim() - 2))
     return values.gather(1, index.expand(-1, -1, *values.shape[2:]))
+
+
+def append_tokens(
+    sequences: Tensor,
+    lengths: Tensor,
+    req_indices: Tensor,
+    starts: Tensor,
+    offsets: Tensor,
+    tokens: Tensor,
+    accepted: Tensor,
+) -> None:
+    sequences[req_indices[:, None], starts[:, None] + offsets] = tokens
+    lengths.index_add_(0, req_indices, accepted + 1)
