@@ -1,7 +1,6 @@
 """The shadow CUDA device catches errors that otherwise occur only on a GPU."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 import torch
@@ -315,7 +314,7 @@ def break_verify(monkeypatch: pytest.MonkeyPatch, fault: Callable[[Tensor], Tens
 
     def broken(self: TargetForward, inputs: ForwardInputs) -> ForwardOutputs:
         outputs = call(self, inputs)
-        return replace(outputs, logits=fault(outputs.logits))
+        return outputs._replace(logits=fault(outputs.logits))
 
     monkeypatch.setattr(TargetForward, "__call__", broken)
 

@@ -96,7 +96,7 @@ def _in_forward(change: Callable[[Tensor], Tensor]) -> Plant:
     def make(call: Any) -> Any:
         def broken(self: TargetForward, inputs: ForwardInputs) -> ForwardOutputs:
             outputs: ForwardOutputs = call(self, inputs)
-            return replace(outputs, logits=change(outputs.logits))
+            return outputs._replace(logits=change(outputs.logits))
 
         return broken
 
@@ -171,7 +171,7 @@ def _stale_lengths() -> AbstractContextManager[object]:
             if self.batch is not None:
                 return batch
             lengths = kept.setdefault(batch.size, batch.lengths)
-            return replace(batch, lengths=lengths)
+            return batch._replace(lengths=lengths)
 
         return broken
 

@@ -4,7 +4,7 @@ Positions, page tables, slots and committed tokens follow from the request table
 place: a CUDA graph computes them itself. Letters: B batch, n rows per request.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -12,8 +12,7 @@ from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
 from specdecode_engine.batch.verify_rows import VerifyRows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodeInputs:
+class DecodeInputs(NamedTuple):
     """All that changes between two runs of one forward, besides what the device keeps itself.
 
     What is None depends on the forward alone, never on the run.

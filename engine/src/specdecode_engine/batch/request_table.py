@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +20,7 @@ Span = tuple[int, int, int]
 """A request index, and positions [start, end) of its sequence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """Rows of one forward: their requests and positions, and where their KV is written."""
 
     req_indices: Tensor  # [T] i64
@@ -38,8 +38,7 @@ class StagedSpans:
     cu_seqlens: Tensor  # [spans + 1] i64, where the rows of each span begin, and their end
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeBatch:
+class DecodeBatch(NamedTuple):
     """The sequences of one decode step.
 
     `lengths` counts the tokens whose target KV is present; the bonus token is at that position.

@@ -5,7 +5,7 @@ page 0, so that nothing of a request is written. Letters: B batch, n rows per re
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ class GraphBuffers:
         inputs = self.inputs.view(shape, longest)
         if shape.kind not in (ForwardKind.DRAFT_STEP, ForwardKind.MODULE):
             return inputs
-        return replace(inputs, hidden=self.outputs.recurrent(shape))
+        return inputs._replace(hidden=self.outputs.recurrent(shape))
 
     @property
     def num_bytes(self) -> int:

@@ -28,8 +28,7 @@ from specdecode_kernels import AttentionMetadata
 DraftNetwork = LanguageModel | DraftHead[Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ForwardInputs:
+class ForwardInputs(NamedTuple):
     """All that changes between two runs of one pass: n rows for each of B sequences.
 
     What is None depends on the pass alone, never on the run.
@@ -53,8 +52,7 @@ class ForwardInputs:
         return self.layout.qo_lens[0]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ForwardOutputs:
+class ForwardOutputs(NamedTuple):
     """What a pass leaves, good until the next pass of its kind; m is n, or 1 after catching up."""
 
     logits: Tensor  # [B * m, columns] f32 or f64

@@ -1,7 +1,8 @@
 """Logits to tokens by the position-keyed rule, for drafted and plain rows alike."""
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +22,7 @@ _Numbers = tuple[float, float, float, int, int]
 _GREEDY: _Numbers = (0.0, 1.0, 0.0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SamplingBatch:
+class SamplingBatch(NamedTuple):
     """How the requests of a batch sample in one step; None is what no request of it needs."""
 
     req_indices: tuple[int, ...]

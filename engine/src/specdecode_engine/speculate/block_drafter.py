@@ -8,7 +8,7 @@ block is as wide as the draft was trained for (docs/decisions/0031-how-wide-bloc
 """
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ class BlockForward:
         outputs = ForwardOutputs(head.logits(hidden), read)
         if head.markov is None or not (self.is_chain and inputs.is_greedy):
             return outputs
-        return replace(outputs, best=self._greedy_chain(head.markov, batch, outputs, inputs.rows))
+        return outputs._replace(best=self._greedy_chain(head.markov, batch, outputs, inputs.rows))
 
     def _greedy_chain(
         self, markov: MarkovHead, batch: DecodeBatch, outputs: ForwardOutputs, rows: int

@@ -11,7 +11,6 @@ The modules that a step does not use lack its rows; each module has a progress o
 """
 
 from collections.abc import Sequence as Items
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -187,7 +186,7 @@ class ChainDrafter:
             if module + 1 < steps:
                 # The next module reads it where a committed token will be.
                 self._table.put_tokens(batch.req_indices, positions[:, module], drafted[-1])
-                inputs = replace(inputs, first=module + 1, hidden=outputs.hidden)
+                inputs = inputs._replace(first=module + 1, hidden=outputs.hidden)
         return Draft(shape, torch.stack(drafted, dim=1))
 
     def keep_up(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> bool:

@@ -12,7 +12,7 @@ always contains the ancestors of its members. Letters: B batch, k topk, S steps,
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -40,7 +40,7 @@ class RecurrentStep:
         self._recurrent = recurrent  # [B, width] of the roots, then [B * k, width]
 
     def __call__(self, inputs: DecodeInputs) -> ForwardOutputs:
-        inputs = replace(inputs, hidden=self._recurrent)
+        inputs = inputs._replace(hidden=self._recurrent)
         outputs = self._graphs.run(ForwardKind.DRAFT_STEP, inputs)
         self._recurrent = outputs.hidden
         return outputs
@@ -150,7 +150,7 @@ class DraftTreeBuilder:
 
         def advance(frontier: TreeLevel) -> BestTokens:
             inputs = _inputs(batch, frontier.tokens, frontier.step)
-            outputs = draft_step(replace(inputs, parents=frontier.parents))
+            outputs = draft_step(inputs._replace(parents=frontier.parents))
             return best(outputs, frontier.step + 1)
 
         roots = BestTokens(*[column[:, 0] for column in best(first, 0)])

@@ -5,7 +5,7 @@ Only the rows of the accepted path are kept, in order, by `gather_accepted` and 
 width is that of the longest path, not of the tree.
 """
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,8 +28,7 @@ from specdecode_engine.steps.routed_experts import RoutedRequest
 from specdecode_kernels import Backend
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StagedDecode:
+class StagedDecode(NamedTuple):
     """The sequences of a decode step, with what the device has to know of them."""
 
     sequences: tuple[Sequence, ...]
@@ -197,7 +196,7 @@ def _inputs(batch: DecodeBatch, draft: Draft | None, selected: VerifyRows | None
     inputs = DecodeInputs(
         batch.req_indices, batch.longest, rows, draft.tokens, batch=batch, verify=selected
     )
-    return inputs if tree is None else replace(inputs, depths=tree.depths, mask=tree.ancestry)
+    return inputs if tree is None else inputs._replace(depths=tree.depths, mask=tree.ancestry)
 
 
 def _sampled_positions(
