@@ -63,7 +63,8 @@ class InFlightStep:
     draft_is_current: bool = False  # whether the draft model has computed the rows of its tokens
     leaves_out_draft: bool = False  # whether all sequences verify NGRAM's tokens instead of its own
     _most: tuple[int, ...] = ()  # tokens that each sequence can get
-    _result: Tensor | None = None  # [B, path_length + 1] i64, on the host: tokens, number accepted
+    _tokens: Tensor | None = None  # [B, path_length] i64, on the host
+    _accepted: Tensor | None = None  # [B] i64, on the host
     _logprobs: LogprobRows | None = None
     _routed: RoutedRows | None = None
     _scored: tuple[ScoredPrompt, ...] = ()
@@ -98,7 +99,7 @@ class InFlightStep:
             sequence.in_flight_tokens += most
             sequence.in_flight_steps += 1
         self.sequences, self.drafted, self.proposed = sequences, drafted, proposed
-        self._result = _start_copy(torch.cat([tokens, accepted[:, None]], dim=1))
+        self._tokens, self._accepted = _start_copy(tokens), _start_copy(accepted)
         self._logprobs = logprobs.map(_start_copy) if logprobs else None
         self._routed = routed.map(_start_copy) if routed else None
         self._record_arrival(tokens)
@@ -116,14 +117,13 @@ class InFlightStep:
 
     def received(self) -> dict[int, tuple[int, ...]]:
         """Wait for the tokens and return them by request index; they stay to be collected."""
-        if self._result is None:
+        if self._tokens is None:
             return {}
         if self._arrival is not None:
             self._arrival.synchronize()
-        rows = zip(self.sequences, self._result.tolist(), strict=True)
         return {
-            sequence.req_index: tuple(row[: row[-1] + 1])
-            for sequence, row in rows
+            sequence.req_index: token_ids
+            for sequence, token_ids in zip(self.sequences, self._token_ids(), strict=True)
             if sequence.req_index is not None
         }
 
@@ -136,7 +136,7 @@ class InFlightStep:
             self._arrival.synchronize()
         for prompt in self._scored:
             prompt.collect()
-        if self._result is None:
+        if self._tokens is None:
             return StepResult()
         nothing = [None] * len(self.sequences)
         for sequence, most in zip(self.sequences, self._most, strict=True):
@@ -144,7 +144,7 @@ class InFlightStep:
             sequence.in_flight_steps -= 1
         result = StepResult(
             self.sequences,
-            [tuple(row[: row[-1] + 1]) for row in self._result.tolist()],
+            self._token_ids(),
             self.num_verify_rows or (1,) * len(self.sequences),
             *self._drafts(),
             self._logprobs.records() if self._logprobs else nothing,
@@ -154,6 +154,13 @@ class InFlightStep:
         if all(is_running):
             return result
         return StepResult._make(tuple(compress(column, is_running)) for column in result)
+
+    def _token_ids(self) -> list[tuple[int, ...]]:
+        """Read the accepted tokens and the bonus token of each sequence."""
+        assert self._tokens is not None
+        assert self._accepted is not None
+        columns = self._tokens.tolist(), self._accepted.tolist()
+        return [tuple(row[: count + 1]) for row, count in zip(*columns, strict=True)]
 
     def _drafts(self) -> tuple[Items[int], Items[int], Items[bool]]:
         """Return the fields of `Drafted`, each of all sequences."""
