@@ -80,6 +80,7 @@ class Tally:
             "graphs",
             "quantization",
             "has_fallback",
+            "verify_tokens",
         ):
             self.seen[f"{name}={getattr(case, name)}"] += 1
         for name, value in asdict(case.tuning).items():

@@ -60,6 +60,7 @@ class Case:
     quantization: str  # of weights
     has_fallback: bool  # whether NGRAM drafts next to a draft model
     draws_sources: bool  # which of the two a request verifies, at random in every step
+    verify_tokens: int | None = None  # of a request on average, in every range of the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,15 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
     )
     if case.algorithm == "NGRAM":
         return replace(case, has_fallback=False)
+    case = replace(case, verify_tokens=_draw_verify_tokens(rng, case))
     return case if case.algorithm != "MTP_CHAIN" else as_chain(with_most_steps(case, MODULES))
+
+
+def _draw_verify_tokens(rng: random.Random, case: Case) -> int | None:
+    """Draw how much is verified where a draft model alone drafts chains."""
+    drawn = rng.choice((None, 1, 1, 2, 3))
+    is_chain = case.topk == 1 and not case.has_fallback and case.policy != "ema"
+    return drawn if is_chain and case.table else None
 
 
 def as_chain(case: Case) -> Case:

@@ -81,7 +81,10 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
         "num_draft_tokens": case.num_draft_tokens,
         "policy": case.policy,
         "profile_seconds": case.profile_seconds,
-        "table": {str(bound): RESTLESS | {"candidate_steps": steps} for bound, steps in case.table},
+        "table": {
+            str(bound): {**RESTLESS, "candidate_steps": steps, "verify_tokens": case.verify_tokens}
+            for bound, steps in case.table
+        },
         "fallback": "NGRAM" if case.has_fallback else None,
         **({"ngram": dict(case.ngram)} if has_ngram else {}),
         **models.speculation,
@@ -100,7 +103,8 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
     }
     core = _build(models, speculation, memory, scheduling, case.pool_tokens, graphs)
     if case.switches_num_steps:
-        core.scheduler.drafting.policy = RandomNumSteps(tuple(core.shapes), case.number)
+        depths = tuple(core.shapes)
+        core.scheduler.drafting.policy = RandomNumSteps(depths, case.number, case.verify_tokens)
     if case.draws_verify_rows:
         core.choose_rows = RandomVerifyRows(case.number)
     if case.has_fallback and case.draws_sources:
@@ -144,13 +148,17 @@ def _build(
 class RandomNumSteps(StaticPolicy):
     """Chooses a random depth at every step."""
 
-    def __init__(self, depths: tuple[int, ...], seed: int) -> None:
-        super().__init__(depths[0], RangeTable([BatchRange(1, depths)]))
+    def __init__(
+        self, depths: tuple[int, ...], seed: int, verify_tokens: int | None = None
+    ) -> None:
+        entry = BatchRange(1, depths, verify_tokens=verify_tokens)
+        super().__init__(depths[0], RangeTable([entry]))
         self._rng = random.Random(seed)
 
     def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
         """Draw one."""
-        return Decision(self._rng.choice(self.table.candidates()), 1, 0, Reason.STATIC)
+        num_steps, entry = self._rng.choice(self.table.candidates()), self.table.ranges[0]
+        return Decision(num_steps, 1, 0, Reason.STATIC, entry.verify_tokens)
 
 
 class RandomSources(DraftSources):

@@ -48,6 +48,7 @@ EVERYTHING = {
         "table": {
             "1": {
                 "candidate_steps": [1, 3, 5],
+                "verify_tokens": None,
                 "up_hysteresis": 0.5,
                 "down_hysteresis": 0.0,
                 "ceiling_coeff": 1.5,
@@ -60,6 +61,7 @@ EVERYTHING = {
         "tuned": {
             "1": {
                 "candidate_steps": [3],
+                "verify_tokens": None,
                 "up_hysteresis": 0.0,
                 "down_hysteresis": -0.25,
                 "ceiling_coeff": 0.0,
@@ -308,6 +310,33 @@ BAD = {
     "draft steps twice": (
         {"speculation": {"table": {"1": {"candidate_steps": [1, 3, 1]}}}},
         "speculation.table.1.candidate_steps: every value may occur once: remove the repeated [1]",
+    ),
+    "verified tokens of trees": (
+        {
+            "speculation": {
+                "algorithm": "EAGLE3",
+                "draft_path": "/d",
+                "topk": 4,
+                "policy": "goodput",
+                "table": {"8": {"candidate_steps": [3], "verify_tokens": 2}},
+            }
+        },
+        "speculation: verify_tokens 2 of entry 8 is for chains of a draft model under policy "
+        "goodput or static; algorithm is EAGLE3, topk 4, fallback none, policy goodput: remove "
+        "verify_tokens, or change these",
+    ),
+    "verified tokens of ngram": (
+        {
+            "speculation": {
+                "algorithm": "NGRAM",
+                "tuned": {"1": {"candidate_steps": [3], "verify_tokens": 1}},
+            }
+        },
+        "verify_tokens 1 of entry 1 is for chains of a draft model",
+    ),
+    "no verified tokens": (
+        {"speculation": {"table": {"1": {"candidate_steps": [1], "verify_tokens": 0}}}},
+        "speculation.table.1.verify_tokens: input should be greater than or equal to 1; got 0",
     ),
     "a boolean is not a number of steps": (
         {"speculation": {"table": {"1": {"candidate_steps": [True]}}}},

@@ -56,7 +56,8 @@ def test_only_known_fields_change_without_a_restart():
     }
     assert hot == {
         *("upHysteresis", "downHysteresis", "ceilingCoeff", "emaAlpha"),
-        *("updateInterval", "warmupBatches", "replicas", "engine.upgradePolicy"),
+        *("updateInterval", "warmupBatches", "verifyTokens"),
+        *("replicas", "engine.upgradePolicy"),
         *("speculation.adaptive.objective", "speculation.adaptive.maxInterTokenMs"),
         "speculation.draft.uri",  # where running engines can exchange the draft
         *("router.replicas", "router.retries"),

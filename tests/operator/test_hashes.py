@@ -73,6 +73,7 @@ OTHERS = {
     (*_ENTRY, "downHysteresis"): -0.5,
     (*_ENTRY, "ceilingCoeff"): 1.5,
     (*_ENTRY, "emaAlpha"): 0.3,
+    (*_ENTRY, "verifyTokens"): 2,
     (*_ENTRY, "updateInterval"): 7,
     (*_ENTRY, "warmupBatches"): 1,
     ("engine", "scheduler", "maxRunningRequests"): 8,
@@ -176,6 +177,8 @@ def test_pods_are_replaced_exactly_for_fields_that_need_it(path, example):
     manifest = example()
     base = WITHOUT_MODEL if "ngram" in path else BASE
     base = base | {"router": {}} if path[0] == "router" and len(path) > 1 else base
+    if path[-1] == "verifyTokens":  # for chains, and not under policy Ema
+        base = edited(edited(base, ("speculation", "topk"), 1), (*_ADAPTIVE, "policy"), "Goodput")
     changed = edited(base, path, OTHERS[path])
     if path[-1] in ("objective", "maxInterTokenMs"):  # neither is valid alone
         base = edited(base, _ADAPTIVE, {"policy": "Goodput"})

@@ -35,7 +35,9 @@ class AttentionMetadata:
 
     page_table: Tensor  # [batch, pages] i64, padding entries 0
     page_size: int
-    qo_lens: tuple[int, ...]  # query rows of each request
+    # query rows of each request; where only the device knows them, numbers with the same sum that
+    # none of them exceeds
+    qo_lens: tuple[int, ...]
     kv_lens: Tensor  # [rows] i64; causal extension: position + 1
     max_kv_len: int
     # [batch + 1] i64, where each request's rows begin; asked for on the device where requests
@@ -43,6 +45,7 @@ class AttentionMetadata:
     cu_seqlens_q: Tensor | None = None
     # where each row sees one row more than the one before it: what the host knows of the lengths
     causal_bounds: CausalBounds | None = None
+    qo_lens_on_device: bool = False  # in `cu_seqlens_q`
 
     @property
     def uniform_qo_len(self) -> int | None:

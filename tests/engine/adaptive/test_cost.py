@@ -45,6 +45,33 @@ def test_beyond_the_points_it_goes_on_by_their_shape(size: int, steps: int) -> N
     assert measured().seconds(size, steps, 0) == pytest.approx(true_s(size, steps), rel=0.15)
 
 
+def limited_s(batch_size: int, num_steps: int, verify_tokens: int) -> float:
+    """The same machine, where a step verifies fewer tokens than it drafts."""
+    saved = batch_size * max(num_steps - verify_tokens, 0)
+    return true_s(batch_size, num_steps) - 21e-6 * saved
+
+
+def test_steps_that_verify_less_than_they_draft_are_cheaper() -> None:
+    whole = measured()
+    limited = whole.limited(1, ())
+    for size, steps in ((1, 0), (16, 1)):
+        assert limited.seconds(size, steps, 0) == whole.seconds(size, steps, 0)
+    assert limited.seconds(64, 7, 0) < 0.9 * whole.seconds(64, 7, 0)
+    assert limited.steps(64, 7) == 0
+    before = whole.seconds(64, 7, 0)
+    for _ in range(60):
+        limited.refine(64, 7, 0, limited_s(64, 7, 1))
+    assert limited.seconds(64, 7, 0) == pytest.approx(limited_s(64, 7, 1), rel=0.03)
+    assert whole.seconds(64, 7, 0) == before
+
+
+def test_measured_steps_that_verify_less_replace_the_estimate() -> None:
+    points = [CostPoint(64, steps, 0, limited_s(64, steps, 2), 2) for steps in (3, 7)]
+    limited = measured().limited(2, points)
+    for steps in (3, 7):
+        assert limited.seconds(64, steps, 0) == pytest.approx(limited_s(64, steps, 2), rel=0.05)
+
+
 def test_one_point_gives_the_unit_and_a_cautious_shape_the_rest() -> None:
     model = CostModel([point(4, 0)])
     assert model.seconds(4, 0, 0) == pytest.approx(true_s(4, 0))

@@ -120,6 +120,31 @@ def test_short_answers_need_a_gain_larger_than_what_their_ends_lose(
     assert share(rounds.run(600, 8, 0.9)[300:], {best}) > 0.8
 
 
+class LimitedRounds(Rounds):
+    """A machine on which a step verifies one token of a request on average, whatever it drafts."""
+
+    def run(self, rounds: int, size: int | Callable[[int], int], rate: Rate | float) -> list[int]:
+        whole = self.machine
+        self.machine = lambda batch_size, num_steps: (
+            whole(batch_size, min(num_steps, 1)) + 0.1e-3 * max(num_steps - 1, 0)
+        )
+        found = super().run(rounds, size, rate)
+        self.machine = whole
+        return found
+
+
+def test_a_range_that_verifies_less_than_it_drafts_learns_its_own_costs_and_acceptance() -> None:
+    ranges = [BatchRange(1, (0, 3)), BatchRange(32, (0, 3), verify_tokens=1)]
+    depth = policy(dear_s, RangeTable(ranges))
+    whole, limited = Rounds(depth, dear_s), LimitedRounds(depth, dear_s)
+    assert share(whole.run(600, 4, 0.6)[300:], {0}) > 0.8  # the rows of three tokens cost too much
+    assert share(limited.run(600, 64, 0.6)[300:], {3}) > 0.8  # those of one token do not
+    assert {one.verify_tokens for one in limited.decisions} == {1}
+    assert share(whole.run(600, 4, 0.6)[300:], {0}) > 0.8
+    known = {state.range_start: state.survival for state in depth.states()}
+    assert known[1] != known[32]
+
+
 def switches(depths: list[int]) -> int:
     return sum(one != other for one, other in pairwise(depths))
 

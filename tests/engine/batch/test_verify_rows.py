@@ -1,5 +1,6 @@
 """The rows of a step in which requests verify different numbers of their drafted nodes."""
 
+import itertools
 import random
 from itertools import product
 
@@ -17,6 +18,7 @@ from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.batch.verify_rows import (
     VerifyRows,
     check_verify_rows,
+    divide,
     lay_out_nodes,
     rows_within_limits,
 )
@@ -119,6 +121,43 @@ def test_the_selected_rows_are_those_of_the_verified_nodes(is_tree: bool, page_s
         assert bounds is not None
         assert bounds.kv_lens == tuple(n + m for n, m in zip(lengths, counts, strict=True))
         assert bounds.inexact_rows == 5
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_the_best_scores_of_a_batch_are_divided_into_prefixes(data: st.DataObject) -> None:
+    size, width = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 5))
+    batch_size, most = size + data.draw(st.integers(0, 3)), data.draw(st.integers(1, width))
+    steps = st.sampled_from([0.0, -0.1, -1.0, -3.0, -torch.inf])
+    drawn = data.draw(st.lists(steps, min_size=size * width, max_size=size * width))
+    scores = torch.tensor(drawn).view(size, width).cumsum(dim=1)
+    verified = divide(scores, batch_size, most)
+    assert verified.shape == (batch_size,)
+    assert verified.sum() == batch_size * most
+    assert 0 <= int(verified.min()) <= int(verified.max()) <= width
+    padded = torch.cat([scores, torch.full((batch_size - size, width), -torch.inf)])
+    is_chosen = torch.arange(width) < verified[:, None]
+    best = padded.flatten().sort(descending=True).values[: batch_size * most]
+    assert torch.equal(padded[is_chosen].sort(descending=True).values, best)
+
+
+def test_a_request_verifies_no_more_than_it_may_accept() -> None:
+    scores = torch.tensor([[-0.1, -torch.inf, -torch.inf], [-5.0, -6.0, -7.0]])
+    assert divide(scores, 2, 2).tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("counts", [(3, 1, 5, 2), (1, 1, 1, 1), (5, 5, 5, 5), (1, 5)])
+def test_divided_rows_are_laid_out_as_rows_that_the_host_chooses(counts: tuple[int, ...]) -> None:
+    width, total = 5, sum(counts)
+    found = VerifyRows.divided(torch.tensor(counts) - 1, width, total)
+    nodes, rows = lay_out_nodes(counts, width)
+    assert found.counts == counts
+    assert not found.is_on_device
+    assert found.nodes.tolist() == nodes
+    assert found.rows.flatten().tolist() == rows
+    assert found.cu_seqlens.tolist() == [0, *itertools.accumulate(counts)]
+    kept = [[0] * (count - 1) + [-1] * (width - count) for count in counts]
+    assert found.left_out.tolist() == kept
 
 
 def test_tokens_of_nodes_that_are_not_verified_agree_with_no_choice() -> None:

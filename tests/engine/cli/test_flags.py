@@ -123,6 +123,12 @@ def test_a_file_that_is_no_table_is_refused_by_its_path(text, part, write) -> No
     assert part in sentence
 
 
+def test_a_file_that_bounds_what_ngram_verifies_is_refused(write) -> None:
+    path = write({"1": {"candidate_steps": [1, 3], "verify_tokens": 1}})
+    (sentence,) = refusal("--speculative-adaptive-config", path)
+    assert "verify_tokens 1 of entry 1 is for chains of a draft model" in sentence
+
+
 def test_a_file_that_is_not_there_is_refused_by_its_path(tmp_path) -> None:
     (sentence,) = refusal("--speculative-adaptive-config", str(tmp_path / "none.json"))
     assert sentence.startswith(f"{tmp_path}/none.json: cannot be read: No such file")

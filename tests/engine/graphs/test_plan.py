@@ -76,7 +76,7 @@ def test_buffers_are_those_of_the_largest_forward_of_each_kind() -> None:
     verify = shapes[0]
     logits = 64 * 8 * 128_256 * 4
     hidden_out = 64 * 8 * 3 * 4096 * 2
-    indices = 8 * (64 + 64 * 8)
+    indices = 8 * (64 + 64 + 64 * 8)
     assert LLAMA_8B.num_bytes([verify]) == logits + hidden_out + indices
     assert LLAMA_8B.num_bytes(shapes) < 1.2 * LLAMA_8B.num_bytes([verify])
 

@@ -190,6 +190,18 @@ _VERIFY_ROWS = tuple(
         replace(_EAGLE3, name="bf16", graphs="off", dtype="bfloat16", head_dim=FLASHINFER_DIM),
     )
 )
+_VERIFY_TOKENS = tuple(
+    replace(
+        case,
+        name=f"verify-tokens-{case.name}",
+        speculation={"table": {"1": {"candidate_steps": [3], "verify_tokens": 1}}},
+    )
+    for case in (
+        replace(_EAGLE3, name="graphs", requests=MIXED, preempted_at_step=6, in_unit_tests=True),
+        replace(_EAGLE3, name="eager", graphs="off", requests=MIXED, overlap=False),
+        replace(_EAGLE3, name="block", algorithm="DFLASH", requests=SAMPLED),
+    )
+)
 _TRANSFORMERS = tuple(
     replace(case, name=f"transformers-{case.name}", implementation="transformers")
     for case in (
@@ -307,6 +319,7 @@ CASES: tuple[ShadowCase, ...] = tuple(
         *_EVENTS,
         *_DRAFT_EVENTS,
         *_VERIFY_ROWS,
+        *_VERIFY_TOKENS,
         *_FAMILIES,
         *_TYPES,
         *_TRANSFORMERS,

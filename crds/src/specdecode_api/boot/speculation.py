@@ -27,6 +27,7 @@ from specdecode_api.table import (
     candidates,
     default_table,
     launch_error,
+    verify_tokens_error,
 )
 
 CheckpointPath = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
@@ -139,6 +140,12 @@ class SpeculationBoot(FileRecord):
             "are prepared at start: use only those, or remove tuned"
         )
 
+    def verify_tokens_error(self, entries: Mapping[str, TableEntry]) -> str | None:
+        """Return the error if entries bound the verified tokens where nothing can divide them."""
+        has_fallback = self.fallback is not None
+        chosen = self.policy, self.algorithm, self.topk
+        return verify_tokens_error(entries, *chosen, has_fallback=has_fallback)
+
     def with_table(self, entries: Mapping[str, TableEntry]) -> "SpeculationBoot":
         """Return a copy with the table that was read from `table_path`, and without the path."""
         return self.model_copy(update={"table": dict(entries), "table_path": None})
@@ -178,6 +185,8 @@ class SpeculationBoot(FileRecord):
             if self.num_draft_tokens is not None:
                 yield from _width_errors(self.topk, self.usual_steps, self.num_draft_tokens)
             error = launch_error(self.usual_steps, candidates(self.entries))
+            yield from [] if error is None else [error]
+            error = self.verify_tokens_error(self.table | self.tuned)
             yield from [] if error is None else [error]
 
     def _errors_of_objective(self) -> Iterator[str]:

@@ -11,6 +11,7 @@ from specdecode_api.table.entry import (
     candidates,
     default_table,
     launch_error,
+    verify_tokens_error,
 )
 from specdecode_api.table.reader import read_table
 from specdecode_api.table.thresholds import (
@@ -33,4 +34,5 @@ __all__ = [
     "launch_error",
     "read_table",
     "table_warnings",
+    "verify_tokens_error",
 ]

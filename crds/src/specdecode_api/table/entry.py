@@ -14,6 +14,7 @@ from specdecode_api.speculation import (
     MAX_CANDIDATES,
     MAX_STEPS,
     MOST_DEFAULT_STEPS,
+    Algorithm,
     Policy,
 )
 
@@ -42,6 +43,13 @@ class TableEntry(FileRecord):
         min_length=1,
         max_length=MAX_CANDIDATES,
         description="Draft steps to choose from; 0 decodes without a draft.",
+    )
+    verify_tokens: _Int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_STEPS,
+        description="Drafted tokens that a step verifies, on average over its requests; the draft "
+        "model's probabilities divide them among the requests. Null verifies all that are drafted.",
     )
     up_hysteresis: _Float = Field(
         default=0.0,
@@ -135,6 +143,36 @@ class HasCandidates(Protocol):
 def candidates(entries: Mapping[str, HasCandidates]) -> tuple[int, ...]:
     """List the candidates of all entries once each, ascending."""
     return tuple(sorted({steps for entry in entries.values() for steps in entry.candidate_steps}))
+
+
+class HasVerifyTokens(Protocol):
+    """An entry of the custom resource or of the boot file."""
+
+    @property
+    def verify_tokens(self) -> int | None:
+        """Drafted tokens that a step verifies of a request on average."""
+
+
+def verify_tokens_error(
+    entries: Mapping[str, HasVerifyTokens],
+    policy: Policy,
+    algorithm: Algorithm,
+    topk: int,
+    *,
+    has_fallback: bool,
+) -> str | None:
+    """Return the error if entries bound the verified tokens where nothing can divide them."""
+    found = {at: one.verify_tokens for at, one in entries.items() if one.verify_tokens is not None}
+    divides = algorithm.takes_draft and topk == 1 and not has_fallback and policy is not Policy.EMA
+    if not found or divides:
+        return None
+    place, value = next(iter(found.items()))
+    return (
+        f"verify_tokens {value} of entry {place} is for chains of a draft model under policy "
+        f"goodput or static; algorithm is {algorithm}, topk {topk}, "
+        f"fallback {'NGRAM' if has_fallback else 'none'}, policy {policy}: remove verify_tokens, "
+        "or change these"
+    )
 
 
 def launch_error(num_steps: int, allowed: tuple[int, ...]) -> str | None:

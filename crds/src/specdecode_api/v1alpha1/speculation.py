@@ -16,7 +16,7 @@ from specdecode_api.speculation import (
     Policy,
     max_tree_tokens,
 )
-from specdecode_api.table import candidates, default_table
+from specdecode_api.table import candidates, default_table, verify_tokens_error
 from specdecode_api.v1alpha1.model import DraftSpec
 from specdecode_api.v1alpha1.ngram import NgramSpec
 from specdecode_api.v1alpha1.scalars import Int
@@ -209,6 +209,28 @@ class Speculation(ResourceRecord):
             "adaptive.objective",
             f"{or_default('adaptive.objective', 'Throughput')} == 'Throughput'",
             lambda it: it.adaptive.objective == "Throughput",
+        ),
+        Rule(
+            cel=f"{_NO_TABLE} || !self.adaptive.batchSizes.exists(e, has(e.verifyTokens)) || "
+            f"({_TOPK} == 1 && !has(self.fallback) && {_POLICY} != 'Ema' && "
+            f"{_is_one_of(one for one in Algorithm if one.takes_draft)})",
+            holds=lambda it: (
+                verify_tokens_error(
+                    it.adaptive.table,
+                    it.adaptive.engine_policy,
+                    it.algorithm,
+                    it.topk,
+                    has_fallback=it.fallback is not None,
+                )
+                is None
+            ),
+            message="verifyTokens is for chains of a draft model: set topk 1, remove fallback, "
+            "choose policy Goodput or Static and an algorithm that drafts with a model, or remove "
+            "verifyTokens",
+            shows="algorithm",
+            absent="NONE",
+            field="adaptive.batchSizes",
+            reason="FieldValueForbidden",
         ),
         Rule(
             cel=f"!has(self.numSteps) || {_NO_TABLE} || "

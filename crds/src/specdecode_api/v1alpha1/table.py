@@ -52,6 +52,14 @@ class BatchSizeEntry(HotRecord):
         json_schema_extra=RESTART,
         description="Draft steps to choose from; 0 decodes without a draft.",
     )
+    verify_tokens: Int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_STEPS,
+        description="Drafted tokens that a step verifies, on average over its requests; the draft "
+        "model's probabilities divide them among the requests. Where absent, all that are drafted. "
+        "Chains of a draft model only (topk 1, no fallback), not with policy Ema.",
+    )
     up_hysteresis: Float = Field(
         default=0.0,
         ge=-16,

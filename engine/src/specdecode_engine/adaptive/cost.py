@@ -1,5 +1,6 @@
 """Seconds of a decode step by batch size, draft steps and KV tokens: measured, then refined."""
 
+import copy
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +35,7 @@ class CostPoint:
     num_steps: int
     kv_tokens: int
     seconds: float
+    verify_tokens: int | None = None  # of a request on average; None: all that are drafted
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,16 @@ class CostShape:
     draft_share: float = DRAFT_SHARE
     drafts_blocks: bool = False
 
-    def relative(self, batch_size: float, num_steps: float) -> float:
+    def relative(
+        self, batch_size: float, num_steps: float, verify_tokens: float | None = None
+    ) -> float:
+        """Return the time; of a request, `verify_tokens` or all of `num_steps` are verified."""
         forwards, rows = num_steps, batch_size
+        verified = num_steps if verify_tokens is None else min(verify_tokens, num_steps)
         if self.drafts_blocks:
             forwards, rows = min(num_steps, 1.0), batch_size * BLOCK_ROWS
         drafting = self.draft_share * forwards * (1.0 + rows / self.free_rows)
-        return 1.0 + batch_size * (num_steps + 1.0) / self.free_rows + drafting
+        return 1.0 + batch_size * (verified + 1.0) / self.free_rows + drafting
 
     def scaled(self, rows_octaves: int, share_octaves: int) -> "CostShape":
         """Return the shape with both factors multiplied by powers of two."""
@@ -164,6 +170,27 @@ class CostModel:
             has_moved = True
         if has_moved:
             self._surfaces.clear()
+
+    def limited(self, verify_tokens: int, points: Iterable[CostPoint]) -> "CostModel":
+        """Return a model of steps that verify fewer tokens than they draft.
+
+        Args:
+            verify_tokens: of a request on average. Steps that draft no more take as long as here;
+                others are estimated by the shape until they are measured.
+            points: measured steps that verify so many.
+        """
+        limited = copy.deepcopy(self)
+        limited._surfaces.clear()
+        for steps, cell in limited.cells():
+            if steps > verify_tokens:
+                whole = self._shape.relative(cell.batch_size, steps)
+                less = self._shape.relative(cell.batch_size, steps, verify_tokens)
+                cell.log_seconds += math.log(less / whole)
+                cell.steps, cell.is_measured = 0, False
+        for point in points:
+            key = point.batch_size, point.num_steps, point.kv_tokens
+            limited.refine(*key, point.seconds)
+        return limited
 
     def cells(self) -> list[tuple[int, CostCell]]:
         """Return every cell with its draft steps."""

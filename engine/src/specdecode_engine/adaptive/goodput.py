@@ -2,6 +2,7 @@
 
 import math
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from specdecode_engine.adaptive.acceptance import (
     count_by_position,
     expected_tokens,
 )
-from specdecode_engine.adaptive.cost import CostModel
+from specdecode_engine.adaptive.cost import CostModel, CostPoint
 from specdecode_engine.adaptive.exploration import Exploration, return_steps
 from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason
 from specdecode_engine.adaptive.step_limit import StepLimit
@@ -51,10 +52,23 @@ class Estimates(NamedTuple):
 
 
 @dataclass(slots=True)
+class Learned:
+    """What steps have shown; ranges that verify the same share of their drafts share it.
+
+    Tokens that a step does not verify count as not accepted: what a range expects of its draft
+    steps are the tokens that it gets.
+    """
+
+    acceptance: AcceptanceModel
+    cost: CostModel
+
+
+@dataclass(slots=True)
 class RangeControl:
     """The present choice of one batch range; owned by `GoodputPolicy`."""
 
     entry: BatchRange
+    learned: Learned
     num_steps: int
     exploration: Exploration
     reason: Reason = Reason.START
@@ -79,15 +93,23 @@ class GoodputPolicy:
 
     Args:
         table: candidates by batch range; 0 draft steps compete wherever they are listed.
-        cost: seconds of steps; refined here by every step.
+        cost: seconds of steps that verify all that they draft; refined here by every step.
+        points: measured steps that verify less.
         num_steps: draft steps until something is known.
         routing: which range decides; with hysteresis by default.
     """
 
     def __init__(
-        self, table: RangeTable, cost: CostModel, num_steps: int, routing: Routing | None = None
+        self,
+        table: RangeTable,
+        cost: CostModel,
+        num_steps: int,
+        routing: Routing | None = None,
+        points: Iterable[CostPoint] = (),
     ) -> None:
-        self.cost = cost
+        whole = Learned(AcceptanceModel(positions=1), cost)
+        self._learned: dict[int | None, Learned] = {None: whole}  # by tokens that are verified
+        self._points = tuple(points)
         self.limit = StepLimit()
         self._prompt_limit = StepLimit()  # of steps that chunks of prompts share: less is known
         self._prefill_s: dict[int, float] = {}  # expected of these, by sequence number
@@ -95,13 +117,17 @@ class GoodputPolicy:
         self._num_steps = num_steps
         self._sequence = 0
         self._range_start: int | None = None
-        self._acceptance = AcceptanceModel(positions=1)
         self._ended = self._ended_tokens = 0.0  # answers and what they have decoded, decayed
         self._controls: dict[int, RangeControl] = {}
         self._last_num_steps = num_steps
         self._missed = 0  # steps without a draft that the draft has not caught up on
         self._is_idle = False  # whether nothing was proposed in the last step, as NGRAM may do
         self.reload(table)
+
+    @property
+    def cost(self) -> CostModel:
+        """Seconds of steps that verify all that they draft."""
+        return self._learned[None].cost
 
     def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
         self._sequence += 1
@@ -119,14 +145,16 @@ class GoodputPolicy:
             choice = self._choose(control)
         if self.limit.max_step_s < math.inf:
             choice = self._within_limit(control, choice, prefill_s)
-        return Decision(choice[0], entry.lower_bound, self._sequence, choice[1])
+        verified = entry.verify_tokens
+        return Decision(choice[0], entry.lower_bound, self._sequence, choice[1], verified)
 
     def prefill_room_s(self, batch_size: int, kv_tokens: int) -> float:
         """Return what the limit leaves above the fastest step; no bound where that exceeds it."""
-        if not self.cost.is_measured or self.limit.max_step_s == math.inf:
+        control = self._controls[self.table.range_of(batch_size).lower_bound]
+        cost = control.learned.cost
+        if not cost.is_measured or self.limit.max_step_s == math.inf:
             return math.inf
-        fastest = self.table.range_of(batch_size).candidate_steps[0]
-        fastest_s = self.cost.seconds(batch_size, fastest, kv_tokens)
+        fastest_s = cost.seconds(batch_size, control.entry.candidate_steps[0], kv_tokens)
         if fastest_s > self.limit.max_step_s:
             return math.inf
         return max(self._prompt_limit.expected_s - fastest_s, 0.0)
@@ -148,13 +176,14 @@ class GoodputPolicy:
             control.rests_until = 0
         if decision.num_steps and (feedback.accepted or feedback.partial):
             counts = count_by_position(feedback.accepted, decision.num_steps, feedback.partial)
-            if self._acceptance.learn(counts, is_probe=not control.num_steps):
+            if control.learned.acceptance.learn(counts, is_probe=not control.num_steps):
                 control.exploration.restart(self._sequence, feedback.batch_size)
         if control.is_resting(decision.sequence):
             if feedback.has_cost():
                 control.exploration.earn(feedback.seconds, saved_share=0.0)
         else:
-            self._account(control, feedback, self._learn_cost(feedback, prefill_s))
+            seconds = self._learn_cost(control.learned.cost, feedback, prefill_s)
+            self._account(control, feedback, seconds)
         self._missed = 0 if decision.num_steps else min(self._missed + 1, MAX_MISSED_STEPS)
         self._last_num_steps = decision.num_steps
 
@@ -167,16 +196,28 @@ class GoodputPolicy:
         self._prefill_s.clear()
         self._first_valid = self._sequence + 1  # of the first decision in this table
         self._most_steps = max(table.candidates()[-1], 1)
-        self._acceptance.resize(self._most_steps)
         self._controls = {}
         for entry in table.ranges:
             known = before.get(entry.lower_bound)
             num_steps = entry.nearest(known.num_steps if known else self._num_steps)
-            control = RangeControl(entry, num_steps, Exploration(self._sequence))
+            learned = self._learned_of(entry.verify_tokens)
+            control = RangeControl(entry, learned, num_steps, Exploration(self._sequence))
             self._controls[entry.lower_bound] = control
 
+    def _learned_of(self, verify_tokens: int | None) -> Learned:
+        """Return what is known of ranges that verify so much, of their steps that draft more."""
+        learned = self._learned.get(verify_tokens)
+        if learned is None:
+            assert verify_tokens is not None
+            points = [one for one in self._points if one.verify_tokens == verify_tokens]
+            cost = self.cost.limited(verify_tokens, points)
+            learned = self._learned[verify_tokens] = Learned(AcceptanceModel(positions=1), cost)
+        learned.acceptance.resize(self._most_steps)
+        return learned
+
     def forget_draft(self) -> None:
-        self._acceptance = AcceptanceModel(positions=1)
+        for learned in self._learned.values():
+            learned.acceptance = AcceptanceModel(positions=1)
         self._controls = {}
         self.reload(self.table)
 
@@ -187,7 +228,7 @@ class GoodputPolicy:
         if control.probe_steps:
             control.probe_steps -= 1
             return control.probe_num_steps, Reason.PROBE
-        drafts = self._acceptance.now.trials[0]
+        drafts = control.learned.acceptance.now.trials[0]
         if drafts < START_TRIALS and self._last_num_steps:
             return control.num_steps, Reason.START
         if len(control.entry.candidate_steps) == 1:
@@ -213,7 +254,8 @@ class GoodputPolicy:
         self, control: RangeControl, choice: tuple[int, Reason], prefill_s: float
     ) -> tuple[int, Reason]:
         """Replace draft steps that this step's limit does not allow by the best that it does."""
-        if not self.cost.is_measured:
+        cost = control.learned.cost
+        if not cost.is_measured:
             return control.entry.candidate_steps[0], Reason.START
         num_steps, size = choice[0], control.batch_size
         limit_s, catching_up_s = self.limit.expected_s, 0.0
@@ -223,7 +265,7 @@ class GoodputPolicy:
         is_unbounded = self.limit.takes_catching_up(self._sequence)
         if self._missed and not is_unbounded:
             catching_up_s = control.exploration.catching_up_s(size * self._missed)
-        step_s = self.cost.seconds(size, num_steps, control.kv_tokens)
+        step_s = cost.seconds(size, num_steps, control.kv_tokens)
         if step_s > limit_s - (catching_up_s if num_steps else 0.0):
             estimates = self._estimate(control, limit_s - catching_up_s)
             num_steps = estimates.candidates[estimates.rates.index(max(estimates.rates))]
@@ -277,7 +319,7 @@ class GoodputPolicy:
             zip(estimates.candidates, estimates.rates, strict=True)
         ):
             if steps != control.num_steps and rate * (1.0 + OPTIMISM) > least:
-                measured = self.cost.steps(control.batch_size, steps)
+                measured = control.learned.cost.steps(control.batch_size, steps)
                 if rate * (1.0 + OPTIMISM / (1.0 + measured)) > least:
                     return index
         return estimates.candidates.index(control.num_steps)
@@ -286,9 +328,10 @@ class GoodputPolicy:
         """Estimate the candidates whose step takes `limit_s` at most, one at least."""
         candidates = control.entry.candidate_steps
         answer_tokens = self._ended_tokens / self._ended if self._ended else math.inf
-        tokens = expected_tokens(self._acceptance.now.rates(), answer_tokens)
-        surface = self.cost.surface(control.batch_size, self._most_steps)
-        kv_s = self.cost.seconds_per_kv_token
+        learned = control.learned
+        tokens = expected_tokens(learned.acceptance.now.rates(), answer_tokens)
+        surface = learned.cost.surface(control.batch_size, self._most_steps)
+        kv_s = learned.cost.seconds_per_kv_token
         seconds = [surface[steps] + kv_s(steps) * control.kv_tokens for steps in candidates]
         if limit_s < seconds[-1]:
             count = max(bisect_right(seconds, limit_s), 1)
@@ -296,7 +339,7 @@ class GoodputPolicy:
         rates = [tokens[steps] / time for steps, time in zip(candidates, seconds, strict=True)]
         return Estimates(candidates, rates, seconds)
 
-    def _learn_cost(self, feedback: Feedback, prefill_s: float) -> float:
+    def _learn_cost(self, cost: CostModel, feedback: Feedback, prefill_s: float) -> float:
         """Refine the cost and return the step's time.
 
         The first draft after steps without one catches up: its time does not predict other steps.
@@ -304,14 +347,14 @@ class GoodputPolicy:
         """
         steps, size, kv = feedback.decision.num_steps, feedback.batch_size, feedback.kv_tokens
         if not feedback.has_cost():
-            expected_s = self.cost.seconds(size, steps, kv)
+            expected_s = cost.seconds(size, steps, kv)
             if prefill_s and expected_s + prefill_s <= self.limit.max_step_s:
                 self._prompt_limit.observe(expected_s + prefill_s, feedback.gap_s)
             return expected_s
         if not (steps and self._missed):
-            if self.limit.max_step_s < math.inf and self.cost.is_measured:
-                self.limit.observe(self.cost.seconds(size, steps, kv), feedback.gap_s)
-            self.cost.refine(size, steps, kv, feedback.seconds)
+            if self.limit.max_step_s < math.inf and cost.is_measured:
+                self.limit.observe(cost.seconds(size, steps, kv), feedback.gap_s)
+            cost.refine(size, steps, kv, feedback.seconds)
         return feedback.seconds
 
     def _account(self, control: RangeControl, feedback: Feedback, seconds: float) -> None:
@@ -320,7 +363,7 @@ class GoodputPolicy:
         if feedback.decision.reason is not Reason.PROBE:
             control.exploration.earn(seconds, control.saved_share if steps else 0.0)
             return
-        step_s = self.cost.seconds(control.batch_size, steps, control.kv_tokens)
+        step_s = control.learned.cost.seconds(control.batch_size, steps, control.kv_tokens)
         estimates = self._estimate(control, max(self.limit.expected_s, step_s))
         index = estimates.candidates.index(steps)
         catching_up_s = seconds - estimates.seconds[index] if self._missed else 0.0
@@ -335,6 +378,6 @@ class GoodputPolicy:
             estimates.candidates,
             control.num_steps,
             control.reason,
-            survival=tuple(self._acceptance.now.rates()),
+            survival=tuple(control.learned.acceptance.now.rates()),
             tokens_per_second=dict(zip(estimates.candidates, per_second, strict=True)),
         )

@@ -35,13 +35,15 @@ class Decision(NamedTuple):
     """The draft steps of one decode step, and the range that chose them; one per step.
 
     `range_start` is the lower bound of that batch range. `sequence` numbers a policy's decisions;
-    a result whose number precedes a reload belongs to another table.
+    a result whose number precedes a reload belongs to another table. `verify_tokens` is that of
+    the range.
     """
 
     num_steps: int
     range_start: int
     sequence: int
     reason: Reason
+    verify_tokens: int | None = None
 
 
 class Feedback(NamedTuple):
@@ -153,7 +155,8 @@ class StaticPolicy:
 
     def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
         entry = self.table.range_of(batch_size)
-        return Decision(entry.nearest(self._num_steps), entry.lower_bound, 0, Reason.STATIC)
+        num_steps = entry.nearest(self._num_steps)
+        return Decision(num_steps, entry.lower_bound, 0, Reason.STATIC, entry.verify_tokens)
 
     def prefill_room_s(self, batch_size: int, kv_tokens: int) -> float:
         return math.inf

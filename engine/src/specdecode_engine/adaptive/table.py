@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class BatchRange:
-    """The candidates of batches from `lower_bound` on, and the parameters of policy `ema`."""
+    """The candidates of batches from `lower_bound` on, and the parameters of policies."""
 
     lower_bound: int
     candidate_steps: tuple[int, ...]  # ascending, each once
@@ -19,6 +19,7 @@ class BatchRange:
     ema_alpha: float = 0.2
     update_interval: int = 5
     warmup_batches: int = 10
+    verify_tokens: int | None = None  # drafted tokens verified of a request on average; None: all
 
     def nearest(self, num_steps: int) -> int:
         """Return the largest candidate up to `num_steps`, or the smallest."""

@@ -32,6 +32,10 @@ class DecodeInputs(NamedTuple):
     committed: int | None = None  # latest committed rows to compute; None: as many as can be
     is_greedy: bool = True  # whether the likeliest tokens of a draft are wanted
     verify: VerifyRows | None = None  # the nodes that have rows; None: all of them
+    # [B] i64, with padding, the drafted tokens that each request verifies, and their mean; see
+    # `divide`. A CUDA graph lays out its rows from them.
+    verified: Tensor | None = None
+    verify_tokens: int = 0
 
     @property
     def batch_size(self) -> int:

@@ -27,3 +27,6 @@ class Draft:
     shape: DraftShape
     tokens: Tensor  # [B, N - 1] i64
     tree: Tree | None = None
+    # [B, N - 1] f32, log-probability that the draft gives a chain up to each token; where the step
+    # verifies fewer tokens than it drafts
+    scores: Tensor | None = None

@@ -6,7 +6,7 @@ one. Each shape is one CUDA graph.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from specdecode_api.speculation import default_draft_tokens
@@ -16,12 +16,14 @@ from specdecode_api.speculation import default_draft_tokens
 class DraftShape:
     """How deep and wide to draft.
 
-    `num_tokens` counts the nodes to verify, root included: num_steps + 1 for a chain (topk 1).
+    `num_tokens` counts the nodes, root included: num_steps + 1 for a chain (topk 1).
+    `verify_tokens` is how many drafted tokens of a request are verified on average; 0: all.
     """
 
     num_steps: int
     topk: int = 1
     num_tokens: int = 1
+    verify_tokens: int = 0
 
     @classmethod
     def chain(cls, num_steps: int) -> "DraftShape":
@@ -34,6 +36,16 @@ class DraftShape:
         if topk == 1 or num_steps == 0:
             return cls.chain(num_steps)
         return cls(num_steps, topk, num_tokens or default_draft_tokens(topk, num_steps))
+
+    def verifying(self, verify_tokens: int | None) -> "DraftShape":
+        """Return the same draft, of which so many tokens are verified; None: all of them."""
+        if verify_tokens is None or verify_tokens >= self.num_steps:
+            return self
+        return replace(self, verify_tokens=verify_tokens)
+
+    def verify_rows(self, batch_size: int) -> int:
+        """Return the rows of the forward that verifies the drafts of a batch."""
+        return batch_size * (1 + self.verify_tokens if self.verify_tokens else self.num_tokens)
 
     @property
     def path_length(self) -> int:
@@ -80,11 +92,12 @@ class ForwardShape:
     rows: int  # per request
     first: int = 0  # of a draft step: the scratch row of its first row; the number of a module
     seen: int = 0  # columns of the mask [batch_size, rows, seen]; 0 without a mask
+    verify_tokens: int = 0  # of a request on average, where `rows` is the most; 0: all
 
     @property
     def total_rows(self) -> int:
         """Rows of the whole batch."""
-        return self.batch_size * self.rows
+        return self.batch_size * (1 + self.verify_tokens if self.verify_tokens else self.rows)
 
     @property
     def output_rows(self) -> int:
@@ -117,7 +130,8 @@ def forwards_of(
     """List the forwards of a step, the largest first; none depends on the step before."""
     is_tree = shape.topk > 1 and shape.num_steps > 0
     nodes = shape.num_tokens
-    forwards = [ForwardShape(ForwardKind.VERIFY, batch_size, nodes, seen=nodes if is_tree else 0)]
+    seen, verified = nodes if is_tree else 0, shape.verify_tokens
+    forwards = [ForwardShape(ForwardKind.VERIFY, batch_size, nodes, 0, seen, verified)]
     if shape.num_steps:
         forwards += draft_forwards(shape, batch_size)
     return tuple(sorted(forwards, key=lambda one: (one.total_rows, one), reverse=True))

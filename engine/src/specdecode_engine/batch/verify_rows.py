@@ -1,9 +1,10 @@
 """The drafted nodes that a step verifies, a number of its own for each request of the batch.
 
-A policy chooses the numbers on the host before the launch. The forward of the target then has a row
-for each chosen node and for no other: the first ones of every draft, which contain the ancestors
-of all of them. After the forward, nodes that were not verified repeat the last row of their request
-and are never accepted. Letters: B batch, N nodes of a draft, root included, T rows.
+The numbers are chosen on the host before the launch, by the limits of requests, or on the device,
+by the draft's probabilities (`divide`). The forward of the target then has a row for each chosen
+node and for no other: the first ones of every draft, which contain the ancestors of all of them.
+After the forward, nodes that were not verified repeat the last row of their request and are never
+accepted. Letters: B batch, N nodes of a draft, root included, T rows.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+import torch
 from torch import Tensor
 
 from specdecode_engine.batch.draft import Draft
@@ -68,15 +70,68 @@ def lay_out_nodes(counts: Items[int], width: int) -> tuple[list[int], list[int]]
     return nodes, rows
 
 
+def divide(scores: Tensor, batch_size: int, verify_tokens: int) -> Tensor:
+    """Choose the drafted tokens with the best scores of a batch, `verify_tokens` times its size.
+
+    The token of a position is chosen with all before it, as no token scores above the one before.
+    Of equal scores any may be chosen; the chosen tokens of a request then still are as many.
+
+    Args:
+        scores: [B, N - 1] f32, see `Draft.scores`; minus infinity for what may not be accepted.
+        batch_size: with padding, whose tokens score lowest.
+
+    Returns:
+        [batch_size] i64, the tokens that each request verifies.
+    """
+    size, width = scores.shape
+    if size < batch_size:
+        scores = torch.cat([scores, scores.new_full((batch_size - size, width), -torch.inf)])
+    chosen = scores.flatten().topk(batch_size * verify_tokens, sorted=False).indices
+    verified = torch.zeros(batch_size, dtype=torch.int64, device=scores.device)
+    return verified.index_add_(0, chosen // width, torch.ones_like(chosen))
+
+
+def _spread(batch_size: int, most: int, total: int) -> tuple[int, ...]:
+    """Return numbers from 1 to `most` with this sum, of which as many as can be are `most`."""
+    full, rest = divmod(total - batch_size, most - 1)
+    lens = [most] * full + ([1 + rest] if rest else [])
+    return (*lens, *[1] * (batch_size - len(lens)))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class VerifyRows:
     """The rows of a step that does not verify every node of every draft."""
 
-    counts: tuple[int, ...]  # nodes verified, root included
+    counts: tuple[int, ...]  # nodes verified, root included; see `AttentionMetadata.qo_lens`
     left_out: Tensor  # [B, N - 1] i64, -1 for drafted nodes that are not verified, 0 for others
     cu_seqlens: Tensor  # [B + 1] i64, where the rows of each request begin, and their end
     nodes: Tensor  # [T] i64, request * N + node
     rows: Tensor  # [B, N] i64, the row of each node; see `lay_out_nodes`
+    is_on_device: bool = False  # whether only the device knows the numbers
+
+    @classmethod
+    def divided(cls, verified: Tensor, num_tokens: int, total: int) -> "VerifyRows":
+        """Lay out the rows of drafts that `divide` has divided, without a wait for the device.
+
+        Args:
+            verified: [B] i64, drafted tokens that each request verifies.
+            total: T.
+        """
+        ends = (verified + 1).cumsum(0)
+        starts, places = ends - verified - 1, torch.arange(num_tokens, device=verified.device)
+        at = torch.arange(total, device=verified.device)
+        request = torch.searchsorted(ends, at, right=True)
+        is_on_device = verified.is_cuda
+        return cls(
+            _spread(len(verified), num_tokens, total)
+            if is_on_device
+            else tuple((verified + 1).tolist()),
+            -(places[1:] > verified[:, None]).long(),
+            torch.cat([starts[:1], ends]),
+            request * num_tokens + at - starts[request],
+            starts[:, None] + torch.minimum(places, verified[:, None]),
+            is_on_device,
+        )
 
     @classmethod
     def stage(
@@ -100,7 +155,7 @@ class VerifyRows:
     def select(self, rows: Rows) -> Rows:
         """Keep the rows of the verified nodes, of rows [B * N] laid out for all nodes."""
         layout, width = rows.layout, self.rows.shape[1]
-        bounds = layout.causal_bounds
+        bounds = None if self.is_on_device else layout.causal_bounds
         if bounds is not None:
             left_out = [width - count for count in self.counts]
             lens = tuple(n - less for n, less in zip(bounds.kv_lens, left_out, strict=True))
@@ -115,9 +170,10 @@ class VerifyRows:
                 kv_lens=layout.kv_lens[self.nodes],
                 cu_seqlens_q=self.cu_seqlens,
                 causal_bounds=bounds,
+                qo_lens_on_device=self.is_on_device,
             ),
         )
 
     def limit(self, draft: Draft) -> Draft:
         """Replace the tokens of nodes that are not verified by -1, which no target chooses."""
-        return replace(draft, tokens=draft.tokens | self.left_out)
+        return replace(draft, tokens=draft.tokens | self.left_out[: len(draft.tokens)])

@@ -160,6 +160,9 @@ def parse_flags(
     if resolved.table is None:
         return boot
     speculation = boot.speculation.with_table(resolved.table.entries)
+    refusal = speculation.verify_tokens_error(speculation.table)
+    if refusal is not None:
+        raise ConfigurationError(f"speculation table: {refusal}")
     return boot.model_copy(update={"speculation": speculation})
 
 

@@ -68,7 +68,8 @@ class InputBuffers:
         self._longest = spec.pages * spec.page_size
         batch = max((shape.batch_size for shape in shapes), default=0)
         self._req_indices = torch.zeros(batch, dtype=torch.int64, device=device)
-        rows = max((shape.total_rows for shape in shapes), default=0)
+        self._verified = torch.zeros(batch, dtype=torch.int64, device=device)
+        rows = max((shape.batch_size * shape.rows for shape in shapes), default=0)
         self._tokens = torch.zeros(rows, dtype=torch.int64, device=device)
         trees = [s for s in shapes if s.kind is ForwardKind.DRAFT_STEP and s.seen]
         levels = max((shape.first // shape.rows for shape in trees), default=0)
@@ -86,12 +87,13 @@ class InputBuffers:
 
     @property
     def _buffers(self) -> tuple[Tensor, ...]:
-        return self._req_indices, self._tokens, self._parents, self._depths, self._mask
+        others = self._tokens, self._parents, self._depths, self._mask
+        return self._req_indices, self._verified, *others
 
     def holds(self, shape: ForwardShape) -> bool:
         return (
             shape.batch_size <= self._req_indices.shape[0]
-            and shape.total_rows <= self._tokens.shape[0]
+            and shape.batch_size * shape.rows <= self._tokens.shape[0]
             and self._holds_parents(shape)
             and _num_depths(shape) <= self._depths.shape[0]
             and _num_masked(shape) <= self._mask.shape[0]
@@ -122,6 +124,8 @@ class InputBuffers:
             depths=self._depths[:depths].view(batch, -1) if depths else None,
             mask=self._mask[:masked].view(batch, shape.rows, -1) if masked else None,
             first=shape.first,
+            verified=self._verified[:batch] if shape.verify_tokens else None,
+            verify_tokens=shape.verify_tokens,
         )
 
     def load(self, shape: ForwardShape, inputs: DecodeInputs) -> None:
@@ -137,6 +141,7 @@ class InputBuffers:
             (own.tokens, inputs.tokens),
             (own.depths, inputs.depths),
             (own.mask, inputs.mask),
+            (own.verified, inputs.verified),
             # Those of the levels before were loaded for the draft steps before.
             *zip(own.parents[-1:], inputs.parents[-1:], strict=True),
         )
@@ -145,10 +150,11 @@ class InputBuffers:
                 assert values is not None
                 _fill(buffer, values)
 
-    def clear(self) -> None:
+    def clear(self, shape: ForwardShape) -> None:
         """Make every row padding, so that a forward writes to no request's keys and values."""
         for buffer in self._buffers:
             buffer.zero_()
+        self._verified[: shape.batch_size].fill_(shape.verify_tokens)
         self._loaded = None
 
 
@@ -156,7 +162,9 @@ def _num_tokens(shape: ForwardShape) -> int:
     """Drafted tokens that a forward reads: verifying adds the bonus token, others may have none."""
     if shape.kind in (ForwardKind.CATCH_UP, ForwardKind.BLOCK, ForwardKind.MODULE):
         return 0
-    return shape.total_rows - shape.batch_size if shape.kind.is_of_target else shape.total_rows
+    if shape.kind.is_of_target:
+        return shape.batch_size * (shape.rows - 1)
+    return shape.total_rows
 
 
 def _num_levels(shape: ForwardShape) -> int:
@@ -236,6 +244,8 @@ class OutputBuffers:
 
     def view(self, shape: ForwardShape, batch_size: int) -> ForwardOutputs:
         """Return the outputs of a forward for the first `batch_size` requests."""
+        if shape.verify_tokens:
+            batch_size = shape.batch_size  # how many rows requests have is not known here
         rows = shape.output_rows // shape.batch_size * batch_size
         best = self._best_of(shape, rows)
         kind = _output_kind(shape)

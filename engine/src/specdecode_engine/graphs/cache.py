@@ -43,8 +43,8 @@ class GraphCache:
         self._capturer = capturer
         self._mode = mode
         self._failure = failure
-        # By num_steps and whether nothing is kept for the draft; ascending batch sizes.
-        self._sets: dict[tuple[int, bool], tuple[GraphSet, ...]] = {}
+        # By num_steps, tokens verified, and whether nothing is kept for the draft; ascending sizes.
+        self._sets: dict[tuple[int, int, bool], tuple[GraphSet, ...]] = {}
         self._active: GraphSet | None = None
         self._graph_steps = 0
         self._eager_steps: dict[str, int] = {}
@@ -67,7 +67,7 @@ class GraphCache:
             return False
         if (captured := self._capturer.capture_next()) is not None:
             key, graph_set = captured
-            kind = key.num_steps, key.is_plain
+            kind = key.num_steps, key.verify_tokens, key.is_plain
             sets = (*self._sets.get(kind, ()), graph_set)
             self._sets[kind] = tuple(sorted(sets, key=lambda one: one.batch_size))
         return self._capturer.pending_pairs > 0
@@ -83,28 +83,32 @@ class GraphCache:
             self._capturer.replan(self._plan)
 
     def activate(
-        self, num_steps: int, batch_size: int, *, is_plain: bool = False
+        self, num_steps: int, batch_size: int, *, is_plain: bool = False, verify_tokens: int = 0
     ) -> GraphSet | None:
         """Choose the graphs for a decode step, before it is timed; None runs it eagerly.
 
         Args:
             is_plain: nothing is kept for the draft. Until that is captured, the graphs of steps
                 without draft tokens do, whose hidden states nobody reads then.
+            verify_tokens: see `DraftShape`.
         """
         self._latest = num_steps, batch_size
-        self._active = self._find(num_steps, batch_size, is_plain) if self._sets else None
+        kind = num_steps, verify_tokens, is_plain
+        self._active = self._find(*kind, batch_size) if self._sets else None
         if self._active is not None:
             self._graph_steps += 1
         else:
-            reason = self._eager_reason(num_steps, batch_size, is_plain)
+            reason = self._eager_reason(*kind, batch_size)
             self._eager_steps[reason] = self._eager_steps.get(reason, 0) + 1
         return self._active
 
-    def _find(self, num_steps: int, batch_size: int, is_plain: bool) -> GraphSet | None:
-        for one in self._sets.get((num_steps, is_plain), ()):
+    def _find(
+        self, num_steps: int, verify_tokens: int, is_plain: bool, batch_size: int
+    ) -> GraphSet | None:
+        for one in self._sets.get((num_steps, verify_tokens, is_plain), ()):
             if one.batch_size >= batch_size:
                 return one
-        return self._find(num_steps, batch_size, False) if is_plain else None
+        return self._find(num_steps, verify_tokens, False, batch_size) if is_plain else None
 
     @property
     def uses_graphs(self) -> bool:
@@ -131,10 +135,15 @@ class GraphCache:
         seen = 0 if inputs.mask is None else inputs.mask.shape[2]
         if kind is ForwardKind.DRAFT_STEP and inputs.rows > 1:
             seen = inputs.first + inputs.rows
-        shape = ForwardShape(kind, active.batch_size, inputs.rows, inputs.first, seen)
+        size, verified = active.batch_size, inputs.verify_tokens
+        shape = ForwardShape(kind, size, inputs.rows, inputs.first, seen, verified)
         if kind is ForwardKind.PLAIN and shape not in active.graphs:
             shape = replace(shape, kind=ForwardKind.VERIFY)
         return active.graphs[shape].run(inputs)
+
+    def padded_batch(self, batch_size: int) -> int:
+        """Return how many requests the forwards of the activated step compute."""
+        return batch_size if self._active is None else self._active.batch_size
 
     def rows_of(self, kind: ForwardKind, wanted: int) -> int:
         """Return how many rows a forward computes where `wanted` are missing: as many or more."""
@@ -161,12 +170,17 @@ class GraphCache:
             eager_steps=eager_steps,
         )
 
-    def _eager_reason(self, num_steps: int, batch_size: int, is_plain: bool) -> Eager:
+    def _eager_reason(
+        self, num_steps: int, verify_tokens: int, is_plain: bool, batch_size: int
+    ) -> Eager:
         if self._capturer is None or not self._plan.sizes:
             return Eager.OFF
-        key = self._plan.key_of(num_steps, batch_size, is_plain=is_plain)
+        step = num_steps, batch_size
+        key = self._plan.key_of(*step, is_plain=is_plain, verify_tokens=verify_tokens)
         if key is None:
             return Eager.TOO_LARGE
         if key not in self._plan.pairs:
-            return self._eager_reason(num_steps, batch_size, False) if is_plain else Eager.UNPLANNED
+            if is_plain:
+                return self._eager_reason(num_steps, verify_tokens, False, batch_size)
+            return Eager.UNPLANNED
         return Eager.PENDING if self._capturer.is_pending(key) else Eager.REFUSED

@@ -64,7 +64,7 @@ class CudaGraph:
     ) -> None:
         self.shape = shape
         self._buffers = buffers
-        buffers.inputs.clear()
+        buffers.inputs.clear(shape)
         static = buffers.view(shape)
         self._graph = _capture(where, lambda: buffers.outputs.store(shape, function(static)))
 
@@ -147,7 +147,7 @@ class StaticGraph:
         self.shape = shape
         self._function = function
         self._buffers = buffers
-        buffers.inputs.clear()
+        buffers.inputs.clear(shape)
         self._run(buffers.view(shape, longest=0))
 
     def run(self, inputs: DecodeInputs) -> ForwardOutputs:

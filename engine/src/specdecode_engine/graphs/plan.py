@@ -4,7 +4,7 @@ The num_steps at start has no special role: it is reached where the table contai
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from specdecode_engine.adaptive.policy import AdaptivePolicy, StaticPolicy
@@ -25,9 +25,12 @@ class GraphKey:
     num_steps: int
     batch_size: int
     is_plain: bool = False  # nothing is kept for the draft, which is unfit
+    verify_tokens: int = 0  # see `DraftShape`
 
     def __str__(self) -> str:
         ending = " without what the draft reads" if self.is_plain else ""
+        if self.verify_tokens:
+            ending += f", verifying {self.verify_tokens} of a request on average"
         return f"num_steps {self.num_steps} at batch size {self.batch_size}{ending}"
 
 
@@ -58,10 +61,12 @@ class GraphPlan:
     sizes: tuple[int, ...]  # ascending
     pairs: Mapping[GraphKey, tuple[ForwardShape, ...]]
 
-    def key_of(self, num_steps: int, batch_size: int, *, is_plain: bool = False) -> GraphKey | None:
+    def key_of(
+        self, num_steps: int, batch_size: int, *, is_plain: bool = False, verify_tokens: int = 0
+    ) -> GraphKey | None:
         """Return the pair of a step, reachable or not; None beyond all sizes."""
         padded = padded_size(self.sizes, batch_size)
-        return None if padded is None else GraphKey(num_steps, padded, is_plain)
+        return None if padded is None else GraphKey(num_steps, padded, is_plain, verify_tokens)
 
     def forwards(self) -> frozenset[ForwardShape]:
         return frozenset(one for forwards in self.pairs.values() for one in forwards)
@@ -107,14 +112,17 @@ class GraphSpace:
         Args:
             with_plain: add steps that keep nothing for the draft, at every size.
         """
-        reach = reachable(_choosable(policy), policy.routing, self.sizes, self.max_running)
-        reached = {GraphKey(steps, size) for steps, sizes in reach.items() for size in sizes}
+        pairs = dict[GraphKey, tuple[ForwardShape, ...]]()
+        table = _choosable(policy)
+        for size, entry in reachable(table, policy.routing, self.sizes, self.max_running):
+            for num_steps in entry.candidate_steps:
+                shape = self.shapes[num_steps].verifying(entry.verify_tokens)
+                key = GraphKey(num_steps, size, verify_tokens=shape.verify_tokens)
+                pairs[key] = forwards_of(shape, size, self.draft_forwards)
         if self.has_plain:
-            reached |= {GraphKey(0, key.batch_size) for key in reached}
-        pairs = {
-            key: forwards_of(self.shapes[key.num_steps], key.batch_size, self.draft_forwards)
-            for key in reached
-        }
+            for size in {key.batch_size for key in pairs}:
+                forwards = forwards_of(self.shapes[0], size, self.draft_forwards)
+                pairs[GraphKey(0, size)] = forwards
         if with_plain:
             for size in self.sizes:
                 pairs[GraphKey(0, size, is_plain=True)] = (plain_forward(size),)
@@ -126,9 +134,9 @@ def _choosable(policy: AdaptivePolicy) -> RangeTable:
     """Narrow the table to what the policy can choose: one num_steps per range if it is static."""
     if not isinstance(policy, StaticPolicy):
         return policy.table
-    return RangeTable(
-        BatchRange(state.range_start, (state.num_steps,)) for state in policy.states()
-    )
+    chosen = {state.range_start: (state.num_steps,) for state in policy.states()}
+    ranges = policy.table.ranges
+    return RangeTable(replace(one, candidate_steps=chosen[one.lower_bound]) for one in ranges)
 
 
 def _mib(num_bytes: int) -> str:
@@ -153,44 +161,28 @@ def batch_sizes(max_running: int, wanted: Iterable[int] | None = None) -> tuple[
 
 def reachable(
     table: RangeTable, routing: Routing, sizes: tuple[int, ...], max_running: int
-) -> dict[int, tuple[int, ...]]:
-    """Return the captured batch sizes that each num_steps of the table can meet.
+) -> Iterator[tuple[int, BatchRange]]:
+    """Yield the captured batch sizes with every range that can come to decide for them.
+
+    A range that the routing keeps beyond its bounds must have been entered before, by a batch that
+    is no larger than batches can be.
 
     Args:
         sizes: captured batch sizes, ascending; a batch is padded to the next of them.
         max_running: the largest batch.
-
-    Returns:
-        For every num_steps of the table, ascending: captured sizes, largest first; none where no
-        batch can reach it, or only batches beyond the largest size.
-    """
-    pairs = set()
-    for batch_size, entry in _deciders(table, routing, max_running):
-        padded = padded_size(sizes, batch_size)
-        if padded is not None:
-            pairs |= {(steps, padded) for steps in entry.candidate_steps}
-    return {
-        num_steps: tuple(
-            sorted((size for steps, size in pairs if steps == num_steps), reverse=True)
-        )
-        for num_steps in table.candidates()
-    }
-
-
-def _deciders(
-    table: RangeTable, routing: Routing, max_running: int
-) -> Iterator[tuple[int, BatchRange]]:
-    """Yield every batch size with every range that can come to decide for it.
-
-    A range that the routing keeps beyond its bounds must have been entered before, by a batch that
-    is no larger than batches can be.
     """
     batches = range(1, max_running + 1)
     entered = {routing.route(table, batch_size, None).lower_bound for batch_size in batches}
+    found = set[tuple[int, int]]()
     for batch_size in batches:
+        padded = padded_size(sizes, batch_size)
+        if padded is None:
+            return
         for entry in routing.reachable(table, batch_size):
-            if entry.lower_bound in entered:
-                yield batch_size, entry
+            place = padded, entry.lower_bound
+            if entry.lower_bound in entered and place not in found:
+                found.add(place)
+                yield padded, entry
 
 
 def _gap(size: int) -> int:

@@ -232,6 +232,21 @@ class Sampler:
         perturbed = self._perturbed(logits, batch, positions, target_ids)
         return torch.log_softmax(perturbed.float(), dim=-1)
 
+    def draft_confidence(
+        self,
+        logits: Tensor,
+        batch: SamplingBatch,
+        positions: Tensor,
+        target_ids: Tensor | None = None,
+    ) -> Tensor:
+        """Return the score [batch, nodes] f32 of each node's best token, see `score_draft`.
+
+        It is the token that `sample_block` chooses. A row of NaN scores minus infinity.
+        """
+        perturbed = self._perturbed(logits, batch, positions, target_ids).float()
+        confidence = perturbed.amax(dim=-1) - perturbed.logsumexp(dim=-1)
+        return torch.nan_to_num(confidence, nan=-torch.inf)
+
     def _perturbed(
         self, logits: Tensor, batch: SamplingBatch, positions: Tensor, target_ids: Tensor | None
     ) -> Tensor:

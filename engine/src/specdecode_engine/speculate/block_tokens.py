@@ -16,7 +16,7 @@ from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.forward import BestTokens, ForwardOutputs
 from specdecode_engine.model.markov_head import MarkovHead
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
-from specdecode_engine.speculate.tree import FirstLevel, TreeLevel, grow_tree
+from specdecode_engine.speculate.tree import FirstLevel, TreeLevel, grow_tree, path_scores
 
 
 class BlockTokens:
@@ -55,8 +55,7 @@ class BlockTokens:
                 `num_steps` of each are used.
         """
         if shape.topk == 1:
-            ids = self._chain(batch, sampling, shape.num_steps, outputs)
-            return Draft(shape, _to_target(self._target_ids, ids))
+            return self._chain(batch, sampling, shape, outputs)
         positions = self._table.next_positions(batch, shape.num_steps)
         if self._markov is None:
             tree = self._marginal_tree(sampling, shape, outputs, positions)
@@ -65,22 +64,46 @@ class BlockTokens:
         return Draft(shape, _to_target(self._target_ids, tree.tokens), tree.tree)
 
     def _chain(
-        self, batch: DecodeBatch, sampling: SamplingBatch, steps: int, outputs: ForwardOutputs
-    ) -> Tensor:
-        """Return the draft's ids [B, S] i64."""
-        if outputs.best is not None and sampling.params is None:
-            return self._by_position(outputs.best.ids, batch.size)[:, :steps, 0]
+        self,
+        batch: DecodeBatch,
+        sampling: SamplingBatch,
+        shape: DraftShape,
+        outputs: ForwardOutputs,
+    ) -> Draft:
+        steps = shape.num_steps
+        if outputs.best is not None and sampling.params is None and not shape.verify_tokens:
+            ids = self._by_position(outputs.best.ids, batch.size)[:, :steps, 0]
+            return Draft(shape, _to_target(self._target_ids, ids))
         positions = self._table.next_positions(batch, steps)
-        if self._markov is None:
-            logits = self._by_position(outputs.logits, batch.size)[:, :steps].contiguous()
-            return self._sampler.sample_block(logits, sampling, positions, self._target_ids)
+        if self._markov is not None:
+            return self._markov_chain(self._markov, batch, sampling, shape, outputs, positions)
+        logits = self._by_position(outputs.logits, batch.size)[:, :steps].contiguous()
+        rows = logits, sampling, positions, self._target_ids
+        ids, scores = self._sampler.sample_block(*rows), None
+        if shape.verify_tokens:
+            scores = self._sampler.draft_confidence(*rows).cumsum(dim=1)
+        return Draft(shape, _to_target(self._target_ids, ids), scores=scores)
+
+    def _markov_chain(
+        self,
+        markov: MarkovHead,
+        batch: DecodeBatch,
+        sampling: SamplingBatch,
+        shape: DraftShape,
+        outputs: ForwardOutputs,
+        positions: Tensor,
+    ) -> Draft:
+        confidences: list[Tensor] = []
 
         def choose(logits: Tensor, step: int) -> Tensor:
-            place = positions[:, step]
-            return self._sampler.sample_draft(logits, sampling, place, self._target_ids)
+            rows = logits[:, None], sampling, positions[:, step, None], self._target_ids
+            if shape.verify_tokens:
+                confidences.append(self._sampler.draft_confidence(*rows)[:, 0])
+            return self._sampler.sample_block(*rows)[:, 0]
 
         bonus = self._table.tokens_at(batch.req_indices, batch.lengths)
-        return draft_chain(self._markov, bonus, outputs, steps, self._target_ids, choose)
+        ids = draft_chain(markov, bonus, outputs, shape.num_steps, self._target_ids, choose)
+        return Draft(shape, _to_target(self._target_ids, ids), scores=path_scores(confidences))
 
     def _marginal_tree(
         self,

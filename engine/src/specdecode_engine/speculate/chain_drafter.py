@@ -29,6 +29,7 @@ from specdecode_engine.model.mtp import MtpChainHead
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
 from specdecode_engine.speculate.pending_rows import PendingRows
+from specdecode_engine.speculate.tree import path_scores
 
 
 class ChainForward:
@@ -179,15 +180,18 @@ class ChainDrafter:
         count = self._graphs.rows_of(ForwardKind.MODULE, missing + steps - 1)
         inputs = DecodeInputs(batch.req_indices, batch.longest, count, batch=batch)
         positions = self._table.next_positions(batch, steps)
-        drafted: list[Tensor] = []
+        drafted, confidences = list[Tensor](), list[Tensor]()
         for module in range(steps):
             outputs = self._graphs.run(ForwardKind.MODULE, inputs)
             drafted.append(self._choose(outputs, sampling, positions[:, module]))
+            if shape.verify_tokens:
+                rows = outputs.logits[:, None], sampling, positions[:, module, None]
+                confidences.append(self._sampler.draft_confidence(*rows)[:, 0])
             if module + 1 < steps:
                 # The next module reads it where a committed token will be.
                 self._table.put_tokens(batch.req_indices, positions[:, module], drafted[-1])
                 inputs = inputs._replace(first=module + 1, hidden=outputs.hidden)
-        return Draft(shape, torch.stack(drafted, dim=1))
+        return Draft(shape, torch.stack(drafted, dim=1), scores=path_scores(confidences))
 
     def keep_up(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> bool:
         last = shape.num_steps - 1

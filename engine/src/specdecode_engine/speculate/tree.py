@@ -1,7 +1,8 @@
 """Drafts a chain or a tree from the first logits; the same for every draft model.
 
 The KV of drafted tokens is stored by node in a scratch that is discarded after the step. A chain
-needs no scores, sorts or gathers; a tree node attends to the committed prefix and its ancestors.
+needs no sorts or gathers, and scores only where not all of it is verified; a tree node attends to
+the committed prefix and its ancestors.
 
 A tree has topk children per node, of which the best nodes are kept, as in EAGLE-2 (Li et al.,
 "EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees", 2024).
@@ -92,35 +93,49 @@ class DraftTreeBuilder:
             first: outputs for the bonus tokens.
         """
         if shape.topk == 1:
-            tokens = self._expand_chain(batch, sampling, shape.num_steps, first, draft_step)
-            return Draft(shape, tokens)
+            return self._expand_chain(batch, sampling, shape, first, draft_step)
         return self._expand_tree(batch, sampling, shape, first, draft_step)
 
     def _expand_chain(
         self,
         batch: DecodeBatch,
         sampling: SamplingBatch,
-        num_steps: int,
+        shape: DraftShape,
         outputs: ForwardOutputs,
         draft_step: DraftStepFunction,
-    ) -> Tensor:
-        drafted = []
+    ) -> Draft:
+        num_steps = shape.num_steps
+        drafted, confidences = list[Tensor](), list[Tensor]()
         positions = self._layout.table.next_positions(batch, num_steps) if sampling.params else None
         for step in range(num_steps):
+            # Positions are not read where every request is greedy.
+            place = batch.lengths if positions is None else positions[:, step]
             if outputs.best is not None and positions is None:
                 token = outputs.best.ids[:, 0]
             else:
-                # Positions are not read where every request is greedy.
-                place = batch.lengths if positions is None else positions[:, step]
                 token = self._sample(outputs, sampling, place)
             drafted.append(token)
+            if shape.verify_tokens:
+                confidences.append(self._confidence(outputs, sampling, place))
             if step + 1 < num_steps:
                 outputs = draft_step(_inputs(batch, token.unsqueeze(1), step))
-        return self._layout.to_target(torch.stack(drafted, dim=1))
+        tokens = self._layout.to_target(torch.stack(drafted, dim=1))
+        return Draft(shape, tokens, scores=path_scores(confidences))
+
+    def _confidence(
+        self, outputs: ForwardOutputs, sampling: SamplingBatch, places: Tensor
+    ) -> Tensor:
+        """Return the score [B] of the token after each row."""
+        rows = outputs.logits[:, None], sampling, places[:, None], self._target_ids(outputs)
+        return self._sampler.draft_confidence(*rows)[:, 0]
+
+    def _target_ids(self, outputs: ForwardOutputs) -> Tensor | None:
+        """Return the target's ids of the columns that are scored; None: the columns are the ids."""
+        return self._layout.target_ids if outputs.ids is None else outputs.ids[:, None]
 
     def _sample(self, outputs: ForwardOutputs, sampling: SamplingBatch, places: Tensor) -> Tensor:
         """Sample the token [B] after each row, of those that are scored."""
-        ids = self._layout.target_ids if outputs.ids is None else outputs.ids[:, None]
+        ids = self._target_ids(outputs)
         columns = self._sampler.sample_draft(outputs.logits, sampling, places, ids)
         return columns if outputs.ids is None else outputs.ids.gather(1, columns[:, None])[:, 0]
 
@@ -156,6 +171,11 @@ class DraftTreeBuilder:
         roots = BestTokens(*[column[:, 0] for column in best(first, 0)])
         draft = grow_tree(self._sampler.ops, shape, self._first_level, roots, advance)
         return Draft(shape, self._layout.to_target(draft.tokens), draft.tree)
+
+
+def path_scores(confidences: list[Tensor]) -> Tensor | None:
+    """Add up the scores [B] of the tokens of a chain, [B, S]; None without any."""
+    return torch.stack(confidences, dim=1).cumsum(dim=1) if confidences else None
 
 
 def _inputs(batch: DecodeBatch, tokens: Tensor, step: int) -> DecodeInputs:

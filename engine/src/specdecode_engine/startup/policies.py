@@ -37,8 +37,11 @@ def make_policy(
         case Policy.EMA:
             return EmaPolicy(table, num_steps, captured)
         case Policy.GOODPUT:
-            cost = CostModel(costs, CostShape(drafts_blocks=drafts_blocks))
-            return GoodputPolicy(table.within(speculation.max_step_s), cost, num_steps)
+            points = tuple(costs)
+            whole = [point for point in points if point.verify_tokens is None]
+            cost = CostModel(whole, CostShape(drafts_blocks=drafts_blocks))
+            table = table.within(speculation.max_step_s)
+            return GoodputPolicy(table, cost, num_steps, points=points)
 
 
 def table_without_entries(speculation: SpeculationBoot) -> RangeTable:

@@ -46,10 +46,11 @@ class FixedSteps(StaticPolicy):
     def __init__(self, num_steps: int) -> None:
         super().__init__(num_steps)
         self.num_steps = num_steps
+        self.verify_tokens: int | None = None
         self.observed: list[Feedback] = []
 
     def decide(self, batch_size: int, kv_tokens: int, prefill_s: float = 0.0) -> Decision:
-        return Decision(self.num_steps, 1, 0, Reason.STATIC)
+        return Decision(self.num_steps, 1, 0, Reason.STATIC, self.verify_tokens)
 
     def observe(self, feedback: Feedback) -> None:
         self.observed.append(feedback)
@@ -91,6 +92,7 @@ def profile_steps(
                 stage.batch_size,
             )
             break
+        dictated.verify_tokens = policy.table.range_of(stage.batch_size).verify_tokens
         points += _measure_stage(core, dictated, stage, lambda: clock() < ends_s)
     for line in _lines(points):
         log.info("%s", line)
@@ -203,9 +205,11 @@ def _time_steps(core: EngineCore, policy: FixedSteps, batch_size: int) -> CostPo
     timed = [one for one in steps[WARM_UP_STEPS:] if one.batch_size == batch_size]
     if not timed:
         return None
+    verified = policy.verify_tokens
     return CostPoint(
         batch_size=batch_size,
         num_steps=policy.num_steps,
         kv_tokens=timed[len(timed) // 2].kv_tokens,
         seconds=statistics.median(one.seconds for one in timed),
+        verify_tokens=verified if verified and verified < policy.num_steps else None,
     )

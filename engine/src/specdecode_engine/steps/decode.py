@@ -17,7 +17,7 @@ from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.batch.staging import StagingBuffer
-from specdecode_engine.batch.verify_rows import VerifyRows
+from specdecode_engine.batch.verify_rows import VerifyRows, divide
 from specdecode_engine.model.forward import VerifyLayout
 from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.steps.in_flight import Drafted, InFlightStep
@@ -142,9 +142,7 @@ def decode(
     bounds = [sequence.most_computed for sequence in staged.sequences]
     batch = context.table.decode_batch(sampling.req_indices, bounds, staged.req_indices)
     draft, on_host = _draft(context, batch, staged, shape, steps[-1]), None
-    # A CUDA graph computes all nodes; those that are not verified are only never accepted.
-    selected = None if context.graphs.uses_graphs else staged.verify
-    inputs = _inputs(batch, draft, selected)
+    inputs, verify = _inputs(context, batch, draft, staged.verify)
     if draft is not None and sampling.grammar is not None:
         counts = staged.num_verify_rows
         on_host = context.sampler.grammars.ship(sampling.grammar, draft, counts)
@@ -154,9 +152,9 @@ def decode(
     else:
         outputs = context.graphs.run(staged.kind, inputs)
     positions = _sampled_positions(context.table, batch, draft, sampling)
-    logits = _by_node(outputs.logits, batch.size, selected)
+    logits = _by_node(outputs.logits, batch.size, inputs.verify)
     tokens = context.sampler.sample(logits, sampling, positions, draft, on_host)
-    proposed = draft if draft is None or staged.verify is None else staged.verify.limit(draft)
+    proposed = draft if draft is None or verify is None else verify.limit(draft)
     path, accepted = accept(context.ops, tokens, proposed)
     if on_host is not None and sampling.grammar is not None:
         accepted = on_host.limit(accepted, sampling.grammar)
@@ -165,7 +163,8 @@ def decode(
         accepted = torch.minimum(accepted, staged.limits)
     tokens = gather_accepted(context.ops, tokens, path)
     _commit(context, batch, tokens, accepted, path)
-    hidden = None if outputs.hidden is None else _by_node(outputs.hidden, batch.size, selected)
+    hidden = outputs.hidden
+    hidden = None if hidden is None else _by_node(hidden, batch.size, inputs.verify)
     _feed_draft(context, batch, staged, path, hidden, tokens.shape[1])
     context.sampler.commit(sampling, tokens, accepted)
     logprobs = None
@@ -174,9 +173,8 @@ def decode(
     routed = None
     if staged.routed is not None:
         routed = staged.routed.select(context, batch, tokens.shape[1])
-    steps[-1].send_tokens(
-        staged.sequences, tokens, accepted, _num_drafted(draft), logprobs, routed, staged.drafted
-    )
+    others = logprobs, routed, staged.drafted, inputs.verified
+    steps[-1].send_tokens(staged.sequences, tokens, accepted, _num_drafted(draft), *others)
 
 
 def _num_drafted(draft: Draft | None) -> int:
@@ -185,18 +183,42 @@ def _num_drafted(draft: Draft | None) -> int:
 
 def _by_node(rows: Tensor, batch_size: int, selected: VerifyRows | None) -> Tensor:
     """Arrange the rows of a forward [T, width] as [B, N, width]; see `VerifyRows.rows`."""
-    return rows.view(batch_size, -1, rows.shape[-1]) if selected is None else rows[selected.rows]
+    if selected is None:
+        return rows.view(batch_size, -1, rows.shape[-1])
+    return rows[selected.rows[:batch_size]]
 
 
-def _inputs(batch: DecodeBatch, draft: Draft | None, selected: VerifyRows | None) -> DecodeInputs:
-    """Inputs of the target's forward over the bonus tokens and their draft."""
+def _inputs(
+    context: ModelContext, batch: DecodeBatch, draft: Draft | None, within: VerifyRows | None
+) -> tuple[DecodeInputs, VerifyRows | None]:
+    """Return inputs of the target's forward over the bonus tokens and their draft.
+
+    A CUDA graph has rows for all nodes unless the draft's scores divide them; nodes that are not
+    verified are then only never accepted.
+
+    Args:
+        within: the nodes that requests may verify; None: all of them.
+
+    Returns:
+        The inputs, and the nodes that are verified.
+    """
     if draft is None:
-        return DecodeInputs(batch.req_indices, batch.longest, 1, batch=batch)
-    rows, tree = draft.shape.num_tokens, draft.tree
+        return DecodeInputs(batch.req_indices, batch.longest, 1, batch=batch), None
+    rows, tree, scores = draft.shape.num_tokens, draft.tree, draft.scores
+    selected = None if context.graphs.uses_graphs else within
     inputs = DecodeInputs(
         batch.req_indices, batch.longest, rows, draft.tokens, batch=batch, verify=selected
     )
-    return inputs if tree is None else inputs._replace(depths=tree.depths, mask=tree.ancestry)
+    if tree is not None:
+        return inputs._replace(depths=tree.depths, mask=tree.ancestry), within
+    if scores is None:
+        return inputs, within
+    if within is not None:
+        scores = scores.masked_fill(within.left_out < 0, -torch.inf)
+    size, verify_tokens = context.graphs.padded_batch(batch.size), draft.shape.verify_tokens
+    verified = divide(scores, size, verify_tokens)
+    verify = VerifyRows.divided(verified, rows, draft.shape.verify_rows(size))
+    return inputs._replace(verify=verify, verified=verified, verify_tokens=verify_tokens), verify
 
 
 def _sampled_positions(

@@ -47,13 +47,17 @@ def make_feedback(
 
 
 def _accepted_of_whole(shape: DraftShape, result: StepResult, outputs: Items[Output]) -> list[int]:
-    """Count the accepted tokens of each request whose draft was verified wholly."""
+    """Count the accepted tokens of each request whose draft was verified wholly.
+
+    Where the draft's probabilities divide what is verified, all count: a token that is not verified
+    is one that is not accepted.
+    """
     num_steps, nodes = shape.num_steps, shape.num_tokens
     columns = result.sequences, result.token_ids, result.num_verify_rows, outputs
     return [
         len(token_ids) - 1
         for sequence, token_ids, rows, output in zip(*columns, strict=True)
-        if rows == nodes
+        if (rows == nodes or shape.verify_tokens)
         and output.finish_reason is None
         and ((limit := sequence.request.max_steps) is None or limit >= num_steps)
     ]

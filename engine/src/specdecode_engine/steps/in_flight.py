@@ -55,7 +55,8 @@ class InFlightStep:
     decoding: int = 0  # requests that decode in the forward of the prefill chunks
     num_steps: int = 0  # draft steps of these requests
     feeds_draft: bool = True  # of the prefill chunks; see `SchedulerOutput`
-    num_verify_rows: tuple[int, ...] = ()  # nodes that each of `sequences` verifies, root included
+    # nodes that each of `sequences` verifies, root included; the most where the device decides
+    num_verify_rows: tuple[int, ...] = ()
     sequences: tuple[Sequence, ...] = ()
     drafted: int = 0  # tokens of each sequence
     proposed: tuple[Drafted, ...] = ()  # instead, where each sequence has a draft of its own
@@ -65,6 +66,7 @@ class InFlightStep:
     _most: tuple[int, ...] = ()  # tokens that each sequence can get
     _tokens: Tensor | None = None  # [B, path_length] i64, on the host
     _accepted: Tensor | None = None  # [B] i64, on the host
+    _verified: Tensor | None = None  # [B] i64, on the host
     _logprobs: LogprobRows | None = None
     _routed: RoutedRows | None = None
     _scored: tuple[ScoredPrompt, ...] = ()
@@ -84,6 +86,7 @@ class InFlightStep:
         logprobs: LogprobRows | None,
         routed: RoutedRows | None = None,
         proposed: tuple[Drafted, ...] = (),
+        verified: Tensor | None = None,
     ) -> None:
         """Start the copy of the tokens to the host and note on the sequences what is in flight.
 
@@ -92,6 +95,8 @@ class InFlightStep:
             accepted: [B] i64; the first accepted + 1 tokens of each row count.
             drafted: tokens of each sequence.
             proposed: instead, where each sequence has a draft of its own.
+            verified: [B or more] i64, drafted tokens that each sequence verifies, where the device
+                decides.
         """
         counts, width = self.num_verify_rows or (1,) * len(sequences), tokens.shape[1]
         self._most = tuple([count if count < width else width for count in counts])
@@ -100,6 +105,7 @@ class InFlightStep:
             sequence.in_flight_steps += 1
         self.sequences, self.drafted, self.proposed = sequences, drafted, proposed
         self._tokens, self._accepted = _start_copy(tokens), _start_copy(accepted)
+        self._verified = None if verified is None else _start_copy(verified)
         self._logprobs = logprobs.map(_start_copy) if logprobs else None
         self._routed = routed.map(_start_copy) if routed else None
         self._record_arrival(tokens)
@@ -145,7 +151,7 @@ class InFlightStep:
         result = StepResult(
             self.sequences,
             self._token_ids(),
-            self.num_verify_rows or (1,) * len(self.sequences),
+            self._verify_rows(),
             *self._drafts(),
             self._logprobs.records() if self._logprobs else nothing,
             self._routed.records() if self._routed else nothing,
@@ -161,6 +167,11 @@ class InFlightStep:
         assert self._accepted is not None
         columns = self._tokens.tolist(), self._accepted.tolist()
         return [tuple(row[: count + 1]) for row, count in zip(*columns, strict=True)]
+
+    def _verify_rows(self) -> Items[int]:
+        if self._verified is not None:
+            return [1 + count for count in self._verified.tolist()[: len(self.sequences)]]
+        return self.num_verify_rows or (1,) * len(self.sequences)
 
     def _drafts(self) -> tuple[Items[int], Items[int], Items[bool]]:
         """Return the fields of `Drafted`, each of all sequences."""

@@ -44,10 +44,12 @@ class Launcher:
             return ()
         decision = plan.decision
         if decision is not None:
-            shape = self.shapes[decision.num_steps]
+            shape = self.shapes[decision.num_steps].verifying(decision.verify_tokens)
             drafts = plan_drafts(context, plan, shape, choose_rows, in_flight)
             is_plain, num_steps = not plan.feeds_draft, drafts.shape.num_steps
-            context.graphs.activate(num_steps, len(plan.decoding), is_plain=is_plain)
+            verified = drafts.shape.verify_tokens
+            size = len(plan.decoding)
+            context.graphs.activate(num_steps, size, is_plain=is_plain, verify_tokens=verified)
             if plan.chunks and not self._can_mix(context, drafts.shape):
                 prompts = plan._replace(decoding=(), decision=None)
                 decoding = plan._replace(chunks=())
@@ -59,8 +61,11 @@ class Launcher:
         return self._launch(context, plan, table, NOTHING_DRAFTED)
 
     def _can_mix(self, context: ModelContext, shape: DraftShape) -> bool:
-        """Whether decode rows can share a forward: they form chains and run in no CUDA graph."""
-        return not context.graphs.uses_graphs and shape.topk == 1
+        """Whether decode rows can share a forward: they form chains and run in no CUDA graph.
+
+        Nor may the device decide how many rows requests have.
+        """
+        return not context.graphs.uses_graphs and shape.topk == 1 and not shape.verify_tokens
 
     def _launch(
         self,

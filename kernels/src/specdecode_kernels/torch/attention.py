@@ -9,7 +9,7 @@ whatever the other rows of the batch see, so its bits do not depend on the batch
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import torch
@@ -59,6 +59,8 @@ def attend(
     params: AttentionParams = DEFAULT_ATTENTION,
 ) -> Tensor:
     """Compute run by run."""
+    if metadata.qo_lens_on_device:
+        metadata = _by_row(metadata)
     output = q.new_empty(*q.shape[:2], kv.v.shape[2])
     for run in equal_runs(metadata.qo_lens):
         seen = _gather(run, q, kv, metadata, tree_kv, params)
@@ -75,6 +77,8 @@ def attend_with_lse(
     params: AttentionParams = DEFAULT_ATTENTION,
 ) -> tuple[Tensor, Tensor]:
     """Attend, and compute the scores again for the log-sum-exp."""
+    if metadata.qo_lens_on_device:
+        metadata = _by_row(metadata)
     lse = torch.empty(q.shape[:2], dtype=accumulation_dtype(q.dtype), device=q.device)
     for run in equal_runs(metadata.qo_lens):
         seen = _gather(run, q, kv, metadata, tree_kv, params)
@@ -113,6 +117,20 @@ def equal_runs(qo_lens: tuple[int, ...]) -> Iterator[Run]:
         if queries:
             yield Run(slice(request, next_request), slice(row, next_row), batch, queries)
         request, row = next_request, next_row
+
+
+def _by_row(metadata: AttentionMetadata) -> AttentionMetadata:
+    """Make every row a request, since only the device knows which rows belong together."""
+    assert metadata.cu_seqlens_q is not None
+    rows = torch.arange(len(metadata.kv_lens), device=metadata.kv_lens.device)
+    request = torch.searchsorted(metadata.cu_seqlens_q[1:], rows, right=True)
+    return replace(
+        metadata,
+        page_table=metadata.page_table[request],
+        qo_lens=(1,) * len(rows),
+        cu_seqlens_q=None,
+        qo_lens_on_device=False,
+    )
 
 
 def _gather(

@@ -202,6 +202,8 @@ class Tables:
         table = range_table(entries, self._speculation.policy)
         if table is None:
             raise TableRefused("it contains no table; restart to run without one")
+        if (error := self._speculation.verify_tokens_error(entries)) is not None:
+            raise TableRefused(error)
         async with self._changing:
             is_new = table.table_hash != self.table_hash
             if is_new:  # else it would lose what the policy has learned since

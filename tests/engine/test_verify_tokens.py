@@ -1,0 +1,70 @@
+"""Steps that verify fewer tokens than they draft: the draft's probabilities divide them."""
+
+from typing import Any
+
+import pytest
+
+from lossless.poison import build_poisoned
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.adaptive.table import BatchRange, RangeTable
+from specdecode_engine.engine import EngineCore
+from tests.engine.whole_engine import Answer, boot_of, requests_of, run
+
+TOKENS = 14
+
+
+def build(checkpoints, algorithm: str, verify_tokens: int | None, **sections: Any) -> EngineCore:
+    document = boot_of(checkpoints, algorithm, 1, **sections)
+    document["scheduling"] = {"max_running_requests": 3, "chunked_prefill_tokens": 12} | (
+        sections.get("scheduling", {})
+    )
+    if verify_tokens is not None:
+        entry = {"candidate_steps": [3], "verify_tokens": verify_tokens}
+        document["speculation"] |= {"table": {"1": entry}, "policy": "static"}
+    return build_poisoned(EngineBoot.model_validate(document))
+
+
+def answer(core: EngineCore) -> dict[str, Answer]:
+    vocab = core.context.target.config.vocab_size
+    return run(core, requests_of(vocab, 6, TOKENS), preempted_at_step=9)
+
+
+@pytest.fixture(scope="module")
+def plain(checkpoints) -> dict[str, Answer]:
+    return answer(build(checkpoints, "NONE", None))
+
+
+@pytest.mark.parametrize("graphs", ["off", "static"])
+@pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
+@pytest.mark.parametrize("verify_tokens", [1, 2])
+@pytest.mark.parametrize("algorithm", ["STANDALONE", "EAGLE3"])
+def test_answers_are_those_of_plain_decoding(
+    checkpoints, plain: dict[str, Answer], algorithm: str, verify_tokens: int,
+    overlap: bool, graphs: str,
+) -> None:  # fmt: skip
+    sections = {"scheduling": {"overlap": overlap}, "graphs": {"mode": graphs}}
+    core = build(checkpoints, algorithm, verify_tokens, **sections)
+    assert answer(core) == plain
+    decode = core.counters.decode
+    assert decode.accepted_tokens <= decode.verified_tokens < decode.drafted_tokens
+    if not overlap and graphs == "off":
+        assert decode.verified_tokens == verify_tokens * decode.request_steps
+    if graphs == "static":
+        assert core.context.graphs.report().graph_steps > 0
+    assert len(core.counters.verify_rows) > 1
+
+
+def test_a_new_table_divides_from_the_next_step_on(checkpoints, plain: dict[str, Answer]) -> None:
+    core = build(checkpoints, "STANDALONE", None, graphs={"mode": "static"})
+    num_steps = core.scheduler.drafting.policy.table.candidates()[-1]
+    assert num_steps == 3
+    core.reload(RangeTable([BatchRange(1, (num_steps,), verify_tokens=1)]))
+    assert answer(core) == plain
+    report, decode = core.context.graphs.report(), core.counters.decode
+    assert decode.verified_tokens < 0.7 * decode.drafted_tokens
+    assert report.eager_steps  # until an idle step captures what is new in the table
+    while core.context.graphs.capture_next():
+        pass
+    before = core.context.graphs.report().graph_steps
+    assert answer(core) == plain
+    assert core.context.graphs.report().graph_steps > before
