@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 
 from specdecode_engine.adaptive.draft_evidence import NO_PROPOSALS, FirstPosition
-from specdecode_engine.adaptive.policy import Decision, StageDraft, TableRefused
+from specdecode_engine.adaptive.policy import Decision, Reason, StageDraft, TableRefused
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import FinishReason, Output, Request
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
@@ -283,8 +283,11 @@ class EngineCore:
         drafter, first = self.context.drafter, NO_PROPOSALS
         if drafter is not None and step.decision.num_steps:
             first = count_first_position(result, drafter)
-        if first.proposed or health.is_unfit:
+        if first.proposed:
             self.judge_draft(step.decision, first, feedback.seconds)
+        elif health.is_unfit:
+            is_probe = step.decision.reason is Reason.UNFIT_PROBE
+            health.account(feedback.seconds, is_probe=is_probe)
 
     def judge_draft(self, decision: Decision, first: FirstPosition, seconds: float) -> None:
         """Judge the draft by the result of a step; tests bring results of their own."""
@@ -308,6 +311,7 @@ class EngineCore:
     def _commit(self, step: InFlightStep, result: StepResult) -> list[Output]:
         """Append the tokens that sequences keep, and end sequences at a stop."""
         is_decode, has_drafter = step.decision is not None, self.context.drafter is not None
+        lookahead = self.scheduler.cache.lookahead  # 0 without a drafter
         outputs: list[Output] = []
         columns = result.token_ids, result.drafted, result.logprobs, result.experts
         for sequence, token_ids, drafted, logprobs, experts in zip(
@@ -327,9 +331,9 @@ class EngineCore:
                     continue
             tokens += kept
             sequence.computed = len(tokens) - 1
-            if not has_drafter:
-                sequence.reusable = sequence.computed
-            elif step.draft_is_current or sequence.skips_draft:
+            if sequence.skips_draft or not has_drafter:
+                sequence.reusable = sequence.computed - lookahead
+            elif step.draft_is_current:
                 self._note_draft_kv(sequence, count)
             if reason is not None:
                 self._finish(sequence, reason)
@@ -359,9 +363,7 @@ class EngineCore:
         drafter, req_index = self.context.drafter, sequence.req_index
         assert drafter is not None
         assert req_index is not None
-        if sequence.skips_draft:
-            sequence.reusable = sequence.computed - self.scheduler.cache.lookahead
-        elif drafter.is_complete(req_index):
+        if drafter.is_complete(req_index):
             sequence.reusable = sequence.computed - count + drafter.bonus_rows
 
     def _fail(

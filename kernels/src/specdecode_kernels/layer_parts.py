@@ -82,17 +82,20 @@ class FusedLayer(Protocol):
         rows: FusedRows,
         *,
         following: "Sequence[FusedLayer]" = (),
+        ends: Sequence[int] = (),
         read: Tensor | None = None,
-    ) -> Tensor | None:
+    ) -> Sequence[Tensor] | None:
         """Map the residual stream [rows, hidden] as the ops of the parts do one after the other.
 
         Args:
             kvs: of this layer and of `following`, which map the stream after it; in one cache and
                 one scratch.
+            ends: after how many layers the stream is also returned, ascending; fewer than all.
             read: what attention of this layer reads [rows, inputs]; None: x, after its norm if it
                 has one.
 
         Returns:
-            None, before anything is written, for arguments that it does not take.
+            The stream after each of `ends` and after all layers; None, before anything is written,
+            for arguments that it does not take.
         """
         ...

@@ -20,6 +20,7 @@ from specdecode_engine.model.layers import (
     Norm,
     QkNorm,
     fused_layer,
+    map_and_collect,
     map_by_layers,
 )
 from specdecode_kernels import INT4, INT8, AttentionMetadata, AttentionParams, Precision, quantize
@@ -251,6 +252,29 @@ def test_a_layer_of_a_draft_may_read_a_pair_instead_of_the_stream(kind: str) -> 
         layers = [replace(first, input_norm=None), draw_layer(torch.float32)]
         check(counts, layers, kind, calls=1, read=torch.randn(REQUESTS * ROWS, 2 * HIDDEN))
         check(counts, [replace(draw_layer(torch.float32), input_norm=None)], kind, calls=1)
+
+
+@pytest.mark.parametrize("ends", [(0,), (1, 3), (2,), (3,), (0, 1, 2, 3), (7,)])
+@pytest.mark.parametrize("windows", [(None, None, None, None), (None, 5, 5, None)])
+def test_streams_between_layers_are_those_of_the_layers_one_by_one(
+    ends: tuple[int, ...], windows: tuple[int | None, ...]
+) -> None:
+    torch.manual_seed(5)
+    layers = [
+        draw_layer(torch.float32, params=AttentionParams(sliding_window=one)) for one in windows
+    ]
+    found = []
+    for each in (layers, [fused_layer(layer) for layer in layers]):
+        torch.manual_seed(6)
+        batch = make_batch(layers, "chains", 4)
+        x = torch.randn(len(batch.positions), HIDDEN)
+        angles = batch.positions[:, None] * torch.linspace(0.1, 1, DIM // 2)
+        rotary = angles.cos(), angles.sin()
+        output, streams = map_and_collect(each, x, rotary, 0, batch.view, ends)
+        assert len(streams) == len([end for end in ends if end < len(layers)])
+        found.append([output, *streams, *batch.written()])
+    for own, wanted in zip(*found, strict=True):
+        assert torch.equal(own, wanted)
 
 
 def test_no_rows_need_no_call() -> None:

@@ -29,11 +29,11 @@ def last_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def count_call(
         some: Sequence[DecoderLayer], x: Tensor, rotary: RotaryRows, first: int, *more: Any
-    ) -> tuple[Tensor, int]:
-        mapped, count = in_one_call(some, x, rotary, first, *more)
+    ) -> tuple[Sequence[Tensor], int]:
+        streams, count = in_one_call(some, x, rotary, first, *more)
         if first <= LAST < first + count:
             counted.append(len(x))
-        return mapped, count
+        return streams, count
 
     def count_ops(part: Attention, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
         if layer == LAST:

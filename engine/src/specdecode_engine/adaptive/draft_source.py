@@ -139,8 +139,8 @@ class DraftSources:
             one.draft_depth > 0 and (mine >= other or rest >= longest)
             for one, mine, other, rest in columns
         )
-        if is_due or self._draft_steps < LEAST_DRAFT_STEPS:
-            return by_model
+        if is_due or not any(by_model) or self._draft_steps < LEAST_DRAFT_STEPS:
+            return by_model  # without the draft model already, or before its time is known
         size, mean = len(requests), mean_tokens([one.ngram_tokens for one in requests])
         more_s = self._cost.seconds(size, num_steps, kv_tokens)
         more_s -= self._ngram_seconds(size, mean, kv_tokens)

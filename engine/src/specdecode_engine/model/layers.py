@@ -226,13 +226,29 @@ def map_by_layers(
 
     Attention of the first of them reads `read` [rows, inputs], if that is not None.
     """
-    done = 0
-    while done < len(layers):
-        x, count = _map_fused(layers[done:], x, rotary, first + done, kv, read)
+    return map_and_collect(layers, x, rotary, first, kv, (), read)[0]
+
+
+def map_and_collect(
+    layers: Sequence[DecoderLayer],
+    x: Tensor,
+    rotary: RotaryRows,
+    first: int,
+    kv: KVView,
+    ends: Sequence[int],
+    read: Tensor | None = None,
+) -> tuple[Tensor, list[Tensor]]:
+    """Do as `map_by_layers`; return also the stream after each layer whose number is in `ends`."""
+    collected, number, stop = list[Tensor](), first, first + len(layers)
+    while number < stop:
+        rest = layers[number - first :]
+        streams, count = _map_fused(rest, x, rotary, number, kv, ends, read)
         if not count:
-            x, count = layers[done](x, rotary, first + done, kv, read), 1
-        done, read = done + count, None
-    return x
+            streams, count = [rest[0](x, rotary, number, kv, read)], 1
+        number += count
+        x, read = streams[-1], None
+        collected += streams if number - 1 in ends else streams[:-1]
+    return x, collected
 
 
 def _map_fused(
@@ -241,22 +257,27 @@ def _map_fused(
     rotary: RotaryRows,
     first: int,
     kv: KVView,
+    ends: Sequence[int],
     read: Tensor | None,
-) -> tuple[Tensor, int]:
-    """Map by as many of the first layers as one call computes; return also how many these are."""
+) -> tuple[Sequence[Tensor], int]:
+    """Map by as many of the first layers as the backend computes together; return their number too.
+
+    The streams are those after each of `ends`, and after the last of these layers.
+    """
     fused = list[FusedLayer]()
     for layer in layers:
         if layer.fused is None:
             break
         fused.append(layer.fused)
     if not fused or not isinstance(kv, PagedView | ScratchView):
-        return x, 0
+        return (), 0
     if (found := kv.fusible(range(first, first + len(fused)))) is None:
-        return x, 0
+        return (), 0
     rows, kvs = found
     leading, *following = fused[: len(kvs)]
-    mapped = leading(x, rotary, kvs, rows, following=following, read=read)
-    return (x, 0) if mapped is None else (mapped, len(kvs))
+    inner = [end + 1 - first for end in ends if first <= end < first + len(kvs) - 1]
+    streams = leading(x, rotary, kvs, rows, following=following, ends=inner, read=read)
+    return ((), 0) if streams is None else (streams, len(kvs))
 
 
 def fused_layer(layer: DecoderLayer) -> DecoderLayer:

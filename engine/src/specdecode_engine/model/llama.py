@@ -18,6 +18,7 @@ from specdecode_engine.model.layers import (
     DecoderLayer,
     Norm,
     RotaryRows,
+    map_and_collect,
     map_by_layers,
     rotary_rows,
     widened,
@@ -164,11 +165,10 @@ class Llama(LanguageModel):
     ) -> tuple[Tensor, list[Tensor]]:
         """Map the residual stream by the first `count` layers; return also what `ends` give."""
         collected: list[Tensor] = []
-        for run in layer_runs(self.config.rope_indices[:count], ends):
+        for run in layer_runs(self.config.rope_indices[:count]):
             layers = self.layers[run.start : run.stop]
-            x = map_by_layers(layers, x, rotary[run.start], run.start, kv)
-            if run[-1] in ends:
-                collected.append(x)
+            x, found = map_and_collect(layers, x, rotary[run.start], run.start, kv, ends)
+            collected += found
         return x, collected
 
     def _last_layer(self, x: Tensor, rotary: RotaryRows, kv: KVView, needed: NeededRows) -> Tensor:
@@ -194,11 +194,11 @@ class Llama(LanguageModel):
 
 
 @cache
-def layer_runs(rope_indices: tuple[int, ...], ends: tuple[int, ...]) -> tuple[range, ...]:
-    """Split layers where angles change, and after each of `ends`."""
+def layer_runs(rope_indices: tuple[int, ...]) -> tuple[range, ...]:
+    """Split layers where angles change."""
     runs, start, last = list[range](), 0, len(rope_indices) - 1
     for layer, rope in enumerate(rope_indices):
-        if layer == last or layer in ends or rope_indices[layer + 1] != rope:
+        if layer == last or rope_indices[layer + 1] != rope:
             runs.append(range(start, layer + 1))
             start = layer + 1
     return tuple(runs)

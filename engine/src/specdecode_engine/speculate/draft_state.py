@@ -5,6 +5,7 @@ newest aux hidden states of the target.
 """
 
 from collections.abc import Sequence as Items
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -83,8 +84,8 @@ class DraftKvProgress:
     def skip(self, req_indices: Items[int]) -> None:
         """Record that rows of a step will never be computed; in next to no time."""
         skipped = self._after_skipped
-        if all(skipped.get(one) == 0 for one in req_indices):
-            return
+        if not any(map(skipped.get, req_indices, repeat(1))):
+            return  # they already were in the step before
         self._invalid.update(req_indices)
         for req_index in req_indices:
             skipped[req_index] = 0

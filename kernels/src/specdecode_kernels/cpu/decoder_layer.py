@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -116,8 +117,9 @@ class _CpuLayer:
         rows: FusedRows,
         *,
         following: Sequence[FusedLayer] = (),
+        ends: Sequence[int] = (),
         read: Tensor | None = None,
-    ) -> Tensor | None:
+    ) -> list[Tensor] | None:
         cos, sin = rotary
         metadata = self._metadata.of(rows.metadata)
         if metadata is None or cos.dtype != torch.float32 or not self._fits(x, kvs, read):
@@ -127,19 +129,24 @@ class _CpuLayer:
             assert isinstance(one, _CpuLayer)
             assert one.reads == x.shape[1]
             layers.append(one)
-        x, out = x.contiguous(), torch.empty_like(x)
-        read = None if read is None else read.contiguous()
+        x, read = x.contiguous(), None if read is None else read.contiguous()
         in_c = _rows_in_c(cos.contiguous(), sin.contiguous(), rows, metadata)
-        self._library.decoder_layers(
-            (ctypes.c_void_p * len(layers))(*[one.address for one in layers]),
-            _kvs_in_c(kvs),
-            len(layers),
-            ctypes.addressof(in_c),
-            x.data_ptr(),
-            None if read is None else read.data_ptr(),
-            out.data_ptr(),
-        )
-        return out
+        layers_in_c = (ctypes.c_void_p * len(layers))(*[one.address for one in layers])
+        kvs_in_c, streams = _kvs_in_c(kvs), list[Tensor]()
+        for start, end in pairwise((0, *ends, len(layers))):
+            out = torch.empty_like(x)
+            self._library.decoder_layers(
+                ctypes.byref(layers_in_c, start * ctypes.sizeof(ctypes.c_void_p)),
+                ctypes.byref(kvs_in_c, start * ctypes.sizeof(_KvInC)),
+                end - start,
+                ctypes.addressof(in_c),
+                x.data_ptr(),
+                None if read is None else read.data_ptr(),
+                out.data_ptr(),
+            )
+            x, read = out, None
+            streams.append(out)
+        return streams
 
     def _fits(self, x: Tensor, kvs: Sequence[FusedKV], read: Tensor | None) -> bool:
         """Whether C takes rows for caches; where nothing else is read, x must be as wide."""
