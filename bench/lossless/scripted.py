@@ -58,9 +58,6 @@ class ScriptedDrafter:
     def clear(self, req_index: int, start: int, end: int) -> None:
         """There are no rows."""
 
-    def keep_up(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> bool:
-        return True
-
     def update_after_verify(
         self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
     ) -> None:

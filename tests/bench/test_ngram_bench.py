@@ -1,11 +1,16 @@
 """The scripted target of the NGRAM bench answers with its text, with drafts and without."""
 
 import random
+from pathlib import Path
 
 import pytest
+import torch
 
+from dialled.dial import Dial
+from dialled.heads import write_heads
+from engine.epsilon_pair import STRONG, Size, write_pair
 from ngram.__main__ import TARGET, compare_modes
-from ngram.fallback import ANSWER, PROMPT, make_texts
+from ngram.fallback import ANSWER, PROMPT, compare, make_roles, make_texts
 from ngram.scripted_target import answer, build_scripted, script
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.startup.build import build_core
@@ -51,3 +56,21 @@ def test_an_engine_is_compared_with_itself_without_drafts() -> None:
     assert decode.drafted_tokens == 0
     answer(core, sampler, TEXT, len(TEXT) // 2)
     assert core.counters.decode.drafted_tokens > 0
+
+
+def test_roles_of_the_fallback_take_the_steps_of_engines_of_their_own(tmp_path: Path) -> None:
+    size = Size(3, 32, vocab=1024, heads=2)
+    target, _ = write_pair(tmp_path, size, STRONG)
+    head = {"algorithm": "EAGLE3", "draft_path": str(write_heads(tmp_path, size)["EAGLE3"])}
+    core, sampler = build_scripted(target, {**head, "num_steps": 5, "fallback": "NGRAM"})
+    texts = make_texts(random.Random(1), size.vocab, count=2)["edit"]
+    Dial(torch.tensor(texts), PROMPT, (0.9,) * 16, size.vocab).install(core)
+    found = compare(core, sampler, make_roles(core), texts, turns=1)
+    steps = found["steps_per_answer"]
+    assert isinstance(steps, dict)
+    assert steps["plain"] == ANSWER - 1
+    assert steps["NGRAM"] == steps["NGRAM again"] < ANSWER / 2
+    assert steps["EAGLE-3"] < ANSWER / 2
+    ngram, _ = build_scripted(target, {"algorithm": "NGRAM", "num_steps": 5})
+    answer(ngram, script(ngram), texts[1], PROMPT)
+    assert ngram.counters.decode.request_steps == steps["NGRAM"]

@@ -186,13 +186,6 @@ class BlockDrafter:
         outputs = self._graphs.run(ForwardKind.BLOCK, inputs)
         return self._tokens.choose(batch, sampling, shape, outputs)
 
-    def keep_up(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> bool:
-        lengths = batch.host_lengths
-        is_current = self._pending.catch_up_whole(batch, lengths, shape.path_length)
-        if is_current:
-            self._progress.write_first_missing(batch, batch.lengths)
-        return is_current
-
     def update_after_verify(
         self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
     ) -> None:

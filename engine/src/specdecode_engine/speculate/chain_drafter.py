@@ -193,14 +193,6 @@ class ChainDrafter:
                 inputs = inputs._replace(first=module + 1, hidden=outputs.hidden)
         return Draft(shape, torch.stack(drafted, dim=1), scores=path_scores(confidences))
 
-    def keep_up(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> bool:
-        last = shape.num_steps - 1
-        required = _required(batch, last)
-        if not self._pending[last].must_catch_up(batch, required, shape.path_length):
-            return False
-        self.draft(batch, sampling, shape)
-        return True
-
     def update_after_verify(
         self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
     ) -> None:

@@ -50,12 +50,8 @@ class DraftLayout:
         """
         batch = inputs.gather(self.table)
         rows = self.window_rows(batch, inputs.rows, inputs.rows)
-        self.count_computed(batch)
-        return self.committed(rows)
-
-    def count_computed(self, batch: DecodeBatch) -> None:
-        """Record on the device that all rows that a draft needs are computed."""
         self.progress.write_first_missing(batch, self._end(batch))
+        return self.committed(rows)
 
     def draft_step(self, inputs: DecodeInputs) -> ForwardInputs:
         """Lay out drafted tokens, in ids of the draft, after the prefix that all of them see."""

@@ -69,17 +69,6 @@ class Drafter(Protocol):
         """Draft after each bonus token, in ids of the target; `shape.num_steps` >= 1."""
         ...
 
-    def keep_up(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> bool:
-        """Keep what a later `draft` needs, in a step that verifies other tokens than the draft's.
-
-        Missing rows are computed where the step could otherwise leave more of them than can be
-        computed later.
-
-        Returns:
-            Whether no row is missing up to those that `draft` would have computed.
-        """
-        ...
-
     def update_after_verify(
         self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
     ) -> None:

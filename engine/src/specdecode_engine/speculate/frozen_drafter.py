@@ -137,9 +137,6 @@ class FrozenDrafter:
         draft_step = RecurrentStep(self._graphs, outputs.hidden)
         return self._builder.expand(batch, sampling, shape, outputs, draft_step)
 
-    def keep_up(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> bool:
-        return True
-
     def update_after_verify(
         self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
     ) -> None:

@@ -93,13 +93,6 @@ class ModelDrafter:
         draft_step = RecurrentStep(self._graphs, outputs.hidden)
         return self._builder.expand(batch, sampling, shape, outputs, draft_step)
 
-    def keep_up(self, batch: DecodeBatch, sampling: SamplingBatch, shape: DraftShape) -> bool:
-        required = self._required_rows(batch)
-        is_current = self._pending.catch_up_whole(batch, required, shape.path_length)
-        if is_current:
-            self._layout.count_computed(batch)
-        return is_current
-
     def update_after_verify(
         self, batch: DecodeBatch, most_rows: tuple[int, ...], aux_hidden_states: Tensor | None
     ) -> None:

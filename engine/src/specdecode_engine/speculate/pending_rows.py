@@ -4,7 +4,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 
 from specdecode_engine.batch.request_table import DecodeBatch, Rows
-from specdecode_engine.speculate.draft_state import KEPT_ROWS, DraftKvProgress
+from specdecode_engine.speculate.draft_state import DraftKvProgress
 
 
 class PendingRows:
@@ -47,31 +47,12 @@ class PendingRows:
         pending = self._progress.max_pending(batch.host_req_indices, required)
         for row, count in enumerate(pending):
             if count > self._window:
-                self._catch_up_one(batch.only(row), count, self._window)
+                self._catch_up_one(batch.only(row), count)
         self._progress.complete(batch.host_req_indices)
         return min(max(pending), self._window)
 
-    def catch_up_whole(self, batch: DecodeBatch, required: Items[int], rows: int) -> bool:
-        """Compute all pending rows where more could be lost after a step that commits `rows`.
-
-        Returns:
-            Whether they were computed.
-        """
-        if not self.must_catch_up(batch, required, rows):
-            return False
-        pending = self._progress.max_pending(batch.host_req_indices, required)
-        for row, count in enumerate(pending):
-            self._catch_up_one(batch.only(row), count, left=0)
-        self._progress.complete(batch.host_req_indices)
-        return True
-
-    def must_catch_up(self, batch: DecodeBatch, required: Items[int], rows: int) -> bool:
-        """Whether a request could lack more rows than are kept, once a step committed `rows`."""
-        pending = max(self._progress.max_pending(batch.host_req_indices, required))
-        return pending + rows > (KEPT_ROWS if self._kept is None else self._kept)
-
-    def _catch_up_one(self, one: DecodeBatch, pending: int, left: int) -> None:
-        """Compute all but the last `left` of one request's pending rows.
+    def _catch_up_one(self, one: DecodeBatch, pending: int) -> None:
+        """Compute all but the last `window` of one request's pending rows.
 
         Rows that were skipped or whose hidden states are lost are zeroed: attending to them is
         harmless and costs acceptance only.
@@ -85,4 +66,4 @@ class PendingRows:
             self._progress.invalidate(req_index)
             self._clear(self._lay_out(one, pending, pending - kept))
             pending = kept
-        self._compute(self._lay_out(one, pending, pending - left))
+        self._compute(self._lay_out(one, pending, pending - self._window))

@@ -115,7 +115,6 @@ def _draft(
         return None if proposed is None else proposed.draft(context.ops)
     if proposed is not None and proposed.drafts is None:
         step.leaves_out_draft = True
-        step.draft_is_current = drafter.keep_up(batch, staged.sampling, shape)
         return proposed.draft(context.ops)
     step.draft_is_current = True
     drafted = drafter.draft(batch, staged.sampling, shape)
