@@ -408,6 +408,19 @@ def test_any_json_is_read_or_refused(document, policy, num_steps):
         assert num_steps is None or num_steps in candidates(read.entries)
 
 
+def test_entries_with_a_rejected_bound_are_checked_too():
+    entries = [
+        {"from": -1, "candidateSteps": [-1]},
+        {"from": 1, "candidateSteps": [1]},
+        {"from": 1, "candidateSteps": "1", "emaAlpha": 0},
+    ]
+    found = [sentence.partition(": ")[0] for sentence in mistakes({"batchSizes": entries})]
+    assert found == [
+        *("batchSizes[0].from", "batchSizes[2].from", "batchSizes[0].candidateSteps[0]"),
+        *("batchSizes[2].candidateSteps", "batchSizes[2].emaAlpha"),
+    ]
+
+
 ENTRIES = st.fixed_dictionaries(
     {"candidate_steps": st.lists(st.integers(0, 16), min_size=1, unique=True)},
     optional={"ema_alpha": st.floats(0.01, 1), "ceiling_coeff": st.floats(0, 16)},

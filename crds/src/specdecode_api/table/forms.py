@@ -103,30 +103,32 @@ def bad_bound(key: str) -> str | None:
 
 
 def _listed(name: str, table: object, mistakes: list[str]) -> dict[str, tuple[int, object]]:
-    """Return the entries of a list by their `from` in digits, each with its index."""
+    """Return the entries of a list by their `from` in digits, each with its index.
+
+    An entry whose `from` is rejected has its place as the key, so that its fields are checked too.
+    """
     if not isinstance(table, list):
         example = '[{"from": 1, "candidateSteps": [0, 1, 3]}]'
         mistakes.append(f"{name}: must be a list of entries such as {example}{seen(table)}")
         return {}
     found: dict[str, tuple[int, object]] = {}
     for index, entry in enumerate(table):
-        key = _key_of(entry, (name, index), mistakes)
-        if key is None:
+        place = (name, index)
+        if not isinstance(entry, Mapping):
+            example = '{"from": 1, "candidateSteps": [0, 1, 3]}'
+            mistakes.append(f"{dotted(place)}: an entry is an object: write {example}{seen(entry)}")
             continue
+        key = _key_of(entry, place, mistakes)
         if key in found:
-            place = dotted((name, index, _FROM))
-            mistakes.append(f"{place}: occurs twice: keep one of the entries; got {key}")
-            continue
+            error = f"occurs twice: keep one of the entries; got {key}"
+            mistakes.append(f"{dotted((*place, _FROM))}: {error}")
+            key = None
         own = {name: value for name, value in entry.items() if name != _FROM}
-        found[key] = (index, own)
+        found[dotted(place) if key is None else key] = (index, own)
     return found
 
 
-def _key_of(entry: object, place: Place, mistakes: list[str]) -> str | None:
-    if not isinstance(entry, Mapping):
-        example = '{"from": 1, "candidateSteps": [0, 1, 3]}'
-        mistakes.append(f"{dotted(place)}: an entry is an object: write {example}{seen(entry)}")
-        return None
+def _key_of(entry: Mapping[str, object], place: Place, mistakes: list[str]) -> str | None:
     bound = entry.get(_FROM)
     if _FROM not in entry:
         mistakes.append(f"{dotted((*place, _FROM))}: is required: add it")

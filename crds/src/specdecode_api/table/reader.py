@@ -113,7 +113,8 @@ def _number_of_entries(form: Form) -> Iterator[str]:
 def _values(form: Form, key: str, defaults: Values, mistakes: list[str]) -> Values | None:
     """Return the values of an entry, defaults filled in; None if it is not an object."""
     place = dotted(form.places[key])
-    if error := bad_bound(key):
+    is_key = len(form.places[key]) == 1  # `from` of a list has been checked
+    if is_key and (error := bad_bound(key)):
         mistakes.append(f"{place}: {error}")
     written = form.entries[key]
     if isinstance(written, Mapping):
