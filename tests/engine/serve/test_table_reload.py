@@ -61,13 +61,16 @@ class Engine:
         )
 
     def write(self, table: object, tuned: object = None, **changes: object) -> None:
+        document = boot_document(table, self._folder) | changes
+        document["speculation"] |= {"tuned": tuned} if tuned else {}
+        self.write_text(json.dumps(document))
+
+    def write_text(self, text: str) -> None:
         """Exchange the file as a kubelet does: a new folder, then the link is swapped."""
         self._versions += 1
         version = self._folder / f"..{self._versions}"
         version.mkdir()
-        document = boot_document(table, self._folder) | changes
-        document["speculation"] |= {"tuned": tuned} if tuned else {}
-        (version / "boot.json").write_text(json.dumps(document))
+        (version / "boot.json").write_text(text)
         link = self._folder / "..new"
         link.symlink_to(version.name)
         os.replace(link, self._folder / "..data")
@@ -263,6 +266,16 @@ def test_a_bad_file_is_refused_and_the_old_table_stays(engine, eventually):
     metrics = engine.get("/metrics").text
     assert 'specdecode_table_reloads_total{result="refused"}' in metrics
     assert 'specdecode_table_reloads_total{result="applied"}' in metrics
+
+
+def test_a_boot_file_that_nests_too_deep_is_refused_and_the_next_one_is_read(engine, eventually):
+    engine.write_text("[" * 100_000)
+    refusal = "boot.json is not valid JSON"
+    eventually(lambda: refusal in str(engine.get("/speculation/table").json()), 30)
+    engine.write(SHALLOW)
+    eventually(lambda: engine.table() == {"1": [1], "7": [3]}, 30)
+    engine.write(WIDE)
+    eventually(lambda: engine.table() == {"1": [0, 1, 3], "4": [0, 1]}, 30)
 
 
 def test_what_only_a_restart_takes_up_is_reported(engine, eventually):

@@ -4,8 +4,6 @@ The table's file is read once, here. What follows from it is computed before the
 validated, because its fields may be absent.
 """
 
-import json
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from specdecode_api.table import (
     read_table,
     table_warnings,
 )
+from specdecode_engine.cli.json_file import read_json
 
 Word = TypeVar("Word", bound=StrEnum)
 
@@ -55,9 +54,12 @@ def resolve_table(
     """
     path = speculation.get("table_path")
     try:
-        document = read_json(path) if isinstance(path, str) else speculation.get("table")
-    except TableError as error:
-        return ResolvedTable(mistakes=error.mistakes)
+        document = read_json(Path(path)) if isinstance(path, str) else speculation.get("table")
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}; correct speculation.table_path"
+        return ResolvedTable(mistakes=(f"{path}: {reason}",))
+    except ValueError as error:
+        return ResolvedTable(mistakes=(f"{path}: {error}; correct the file",))
     policy = _policy(speculation, document, is_adaptive, policy_flag)
     algorithm = _word(Algorithm, speculation.get("algorithm")) or Algorithm.NONE
     if algorithm is Algorithm.NONE:
@@ -90,19 +92,6 @@ def _steps_of_nodes(speculation: Mapping[str, Any], algorithm: Algorithm) -> int
     return min(max(nodes // topk, 1), MAX_STEPS) if algorithm is Algorithm.NGRAM else None
 
 
-def read_json(path: str) -> object:
-    """Read a JSON file in which no object contains a key twice, or raise `TableError`."""
-    try:
-        # utf-8-sig: editors on Windows write a byte order mark.
-        text = Path(path).read_text(encoding="utf-8-sig")
-        return json.loads(text, object_pairs_hook=_each_key_once)
-    except OSError as error:
-        mistake = f"cannot be read: {error.strerror}; correct speculation.table_path"
-    except (ValueError, RecursionError) as error:
-        mistake = f"is not valid JSON: {error}; correct the file"
-    raise TableError((f"{path}: {mistake}",))
-
-
 def _policy(
     speculation: Mapping[str, Any], document: object, is_adaptive: bool, policy_flag: str | None
 ) -> Policy | None:
@@ -125,14 +114,6 @@ def _read(
         entries = default_table(policy, algorithm.most_default_steps)
         return SpeculationTable(entries, table_warnings(entries, policy))
     return read_table(document, policy, num_steps)
-
-
-def _each_key_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    counts = Counter(key for key, _ in pairs)
-    twice = [key for key, count in counts.items() if count > 1]
-    if twice:
-        raise ValueError(f"an object contains the key {twice[0]!r} twice")
-    return dict(pairs)
 
 
 def _word(words: type[Word], value: object) -> Word | None:

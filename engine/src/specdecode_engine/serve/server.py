@@ -101,9 +101,13 @@ class SignalledServer(uvicorn.Server):
 
 
 async def _repeat(check: Callable[[], Awaitable[None]]) -> None:
+    """Check for ever: a check that fails must not end the watch of keys or tables."""
     while True:
         await asyncio.sleep(WATCH_SECONDS)
-        await check()
+        try:
+            await check()
+        except Exception:
+            log.exception("a watched file could not be checked; it is checked again")
 
 
 async def run(
