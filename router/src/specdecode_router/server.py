@@ -46,8 +46,10 @@ async def run(settings: RouterSettings) -> None:
     Raises:
         ListenError: a port cannot be listened on.
     """
-    api_socket = listen(settings.host, settings.port, "--port")
-    management_socket = listen(settings.host, settings.management_port, "--management-port")
+    api_socket = listen(settings.host, settings.port, "--port", "--host")
+    management_socket = listen(
+        settings.host, settings.management_port, "--management-port", "--host"
+    )
     lifecycle = ServerLifecycle()
     pool = EnginePool(time.monotonic)
     assert settings.token_path is not None

@@ -28,7 +28,8 @@ class Listeners:
         Raises:
             ListenError: one of them is in use, is not an address of this host, or is not permitted.
         """
-        api = listen(boot.host, boot.port, "--port (boot file: server.port)")
+        host_setting = "--host (boot file: server.host)"
+        api = listen(boot.host, boot.port, "--port (boot file: server.port)", host_setting)
         opened = [api]
         try:
             host, port = api.getsockname()[:2]
@@ -36,7 +37,9 @@ class Listeners:
             if boot.management_port not in (0, port):
                 where = boot.management_host or boot.host
                 setting = "--management-port (boot file: server.management_port)"
-                management = listen(where, boot.management_port, setting)
+                if boot.management_host:
+                    host_setting = "--management-host (boot file: server.management_host)"
+                management = listen(where, boot.management_port, setting, host_setting)
                 opened.append(management)
             drain = drain_socket.listen(boot.drain_socket, host, port)
         except (ListenError, DrainSocketError) as error:
