@@ -1,6 +1,8 @@
 """The command line on depth: who decides, in which table, starting where."""
 
 import json
+import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from specdecode_api.boot import SpeculationBoot
 from specdecode_api.speculation import Algorithm, Policy
+from specdecode_engine.__main__ import _COMMANDS
 from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.process import ConfigurationError
 
@@ -53,7 +56,9 @@ def test_the_policy_can_be_named(policy: Policy) -> None:
     arguments = ("--speculative-adaptive-policy", policy.value)
     assert read(*arguments).policy is policy
     assert read("--speculative-adaptive", *arguments).policy is policy
-    assert refusal("--speculative-adaptive-policy", "fast")[0].startswith("speculation.policy: ")
+    assert refusal("--speculative-adaptive-policy", "fast")[0].startswith(
+        "--speculative-adaptive-policy: "
+    )
 
 
 def test_a_file_implies_adaptive_and_sets_where_it_starts(write) -> None:
@@ -94,14 +99,14 @@ def test_a_start_outside_the_table_is_refused_with_those_inside(write) -> None:
     ]
     (default,) = refusal("--speculative-adaptive", "--speculative-num-steps", "4")
     assert default.endswith(
-        "num_steps 4 is in no entry of the table: use one of [0, 1, 2, 3, 5, 7]"
+        "--speculative-num-steps 4 is in no entry of the table: use one of [0, 1, 2, 3, 5, 7]"
     )
 
 
 def test_mistakes_of_file_and_flags_are_reported_together(write) -> None:
     path = write({"candidate_steps": [1, 3], "ema_alpha": 2})
     sentences = refusal("--speculative-adaptive-config", path, "--port", "-1")
-    assert [sentence.partition(": ")[0] for sentence in sentences] == [path, path, "server.port"]
+    assert [sentence.partition(": ")[0] for sentence in sentences] == [path, path, "--port"]
     assert sentences[0].startswith(f"{path}: ema_alpha: input should be less than or equal to 1")
     assert '{"1": {"candidate_steps": [1, 3], "ema_alpha": 2}}' in sentences[1]
 
@@ -139,6 +144,31 @@ def boot(write, **speculation: object) -> str:
     return str(write(document, "boot.json"))
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("{", "is not valid JSON: Expecting property name"),
+        ("[" * 100_000, "is not valid JSON: "),
+        ('{"threads": 1, "threads": 2}', "an object contains the key 'threads' twice"),
+        ("[]", "does not contain a JSON object; write one, such as"),
+    ],
+    ids=["text", "depth", "key twice", "list"],
+)
+def test_a_file_that_is_no_boot_file_is_refused_by_its_path(text, part, write) -> None:
+    path = write(text, "boot.json")
+    with pytest.raises(ConfigurationError) as refused:
+        parse_flags(["--boot", path])
+    assert str(refused.value).startswith(f"boot file {path} ")
+    assert part in str(refused.value)
+
+
+def test_a_boot_file_that_is_not_there_is_refused_by_its_path(tmp_path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"none\.json cannot be read: No such file .*--boot"
+    ):
+        parse_flags(["--boot", str(tmp_path / "none.json")])
+
+
 def test_flags_win_over_the_boot_file(write) -> None:
     static = boot(write, policy="static", table={"1": {"candidate_steps": [3]}})
     adaptive = parse_flags(["--boot", static, "--speculative-adaptive"]).speculation
@@ -168,7 +198,8 @@ def test_a_bad_table_in_the_boot_file_is_refused_once(write) -> None:
 def test_plain_decoding_takes_no_table(write) -> None:
     arguments = ["--model-path", "/models/m", "--speculative-adaptive-config", write(TABLE)]
     with pytest.raises(
-        ConfigurationError, match="algorithm NONE does not draft: remove table_path"
+        ConfigurationError,
+        match="algorithm NONE does not draft: remove --speculative-adaptive-config",
     ):
         parse_flags(arguments)
 
@@ -180,6 +211,46 @@ def test_sglangs_nextn_is_mtp_with_shallow_candidates() -> None:
     assert speculation.entries["1"].candidate_steps == (0, 1, 2, 3)
     named = parse_flags([*model, "--speculative-draft-model-path", "/models/nextn"]).speculation
     assert (named.draft_path, named.usual_steps) == ("/models/nextn", 3)
+
+
+def test_errors_of_flags_name_the_flags() -> None:
+    eagle3 = ["--model-path", "/m", "--speculative-algorithm", "EAGLE3", "--port", "99999"]
+    with pytest.raises(ConfigurationError) as refused:
+        parse_flags(eagle3)
+    assert sorted(str(refused.value).splitlines()) == [
+        "--port: input should be less than or equal to 65535; got 99999",
+        "speculation: algorithm EAGLE3 needs --speculative-draft-model-path: add it",
+    ]
+    with pytest.raises(ConfigurationError, match="add --model-path FOLDER, or --boot FILE"):
+        parse_flags([])
+
+
+def test_errors_of_a_boot_file_name_its_fields(write) -> None:
+    path = write({"model": {"path": "/m"}, "server": {"port": 99999}}, "boot.json")
+    with pytest.raises(ConfigurationError, match=r"^server\.port: input should be"):
+        parse_flags(["--boot", path])
+
+
+def test_a_command_that_does_not_exist_is_refused_with_those_that_do(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_flags(["chek"])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "{check,kernels,drain,undrain,fetch}" in error
+    assert error.endswith("error: unrecognized arguments: chek\n")
+    assert len(error.splitlines()) == 4
+
+
+def test_help_lists_the_commands_and_version_is_that_of_the_package(capsys) -> None:
+    with pytest.raises(SystemExit):
+        parse_flags(["--help"])
+    shown = capsys.readouterr().out.partition("commands (")[2]
+    assert set(re.findall(r"^  ([a-z]+)[ ,]", shown, re.M)) == set(_COMMANDS) - {"undrain"}
+    assert "\n  drain, undrain  " in shown
+    with pytest.raises(SystemExit) as ended:
+        parse_flags(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"specdecode-engine {version('specdecode-engine')}\n"
 
 
 def test_help_names_every_algorithm_there_is(capsys) -> None:

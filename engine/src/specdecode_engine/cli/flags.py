@@ -1,10 +1,11 @@
 """The command line: a boot file, flags named as in SGLang, or both; flags take precedence."""
 
 import argparse
-import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -14,6 +15,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
 from specdecode_api.validation_errors import validation_errors
 from specdecode_engine.cli.adaptive_flags import ResolvedTable, resolve_table
+from specdecode_engine.cli.json_file import read_json
 from specdecode_engine.process import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -123,6 +125,24 @@ _SWITCHES: tuple[tuple[str, str, object, str], ...] = (
 )  # fmt: skip
 
 
+_USAGE = """specdecode-engine --model-path FOLDER [FLAG ...]
+       specdecode-engine --boot FILE [FLAG ...]
+       specdecode-engine {check,kernels,drain,undrain,fetch} ..."""
+
+_LIST_OF_COMMANDS = """commands (COMMAND --help describes each):
+  check MODEL [DRAFT]    report whether they can be served, and in what memory
+  kernels --list MODEL   list the Triton kernels that a GPU would compile
+  drain, undrain         report a running engine as not ready, or as ready again
+  fetch                  download models from the Hugging Face Hub"""
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Wraps the help of flags, and keeps the lines of the list of commands."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text == _LIST_OF_COMMANDS else super()._fill_text(text, width, indent)
+
+
 def parse_flags(
     arguments: Sequence[str] | None = None, *, log_warnings: bool = False
 ) -> EngineBoot:
@@ -138,7 +158,10 @@ def parse_flags(
         SystemExit: for --help and unknown flags.
     """
     options = vars(_parser().parse_args(arguments))
-    document = _read(options.pop("boot", None))
+    boot_file = options.pop("boot", None)
+    if boot_file is None and "model.path" not in options:
+        raise ConfigurationError("there is no model: add --model-path FOLDER, or --boot FILE")
+    document = _read(boot_file)
     is_adaptive = options.pop("is_adaptive", False)
     mistakes = list(_unite_flags(options))
     for place, value in options.items():
@@ -149,9 +172,9 @@ def parse_flags(
     try:
         boot = EngineBoot.model_validate(document)
     except ValidationError as error:
-        raise ConfigurationError(
-            "\n".join([*mistakes, *validation_errors(error, EngineBoot)])
-        ) from None
+        errors = validation_errors(error, EngineBoot)
+        named = map(_name_flags, errors) if boot_file is None else errors
+        raise ConfigurationError("\n".join([*mistakes, *named])) from None
     if mistakes:
         raise ConfigurationError("\n".join(mistakes))
     if log_warnings:
@@ -166,12 +189,36 @@ def parse_flags(
     return boot.model_copy(update={"speculation": speculation})
 
 
+def _name_flags(error: str) -> str:
+    """Name flags in an error of the boot file instead of the fields that they set.
+
+    Field names without an underscore are also words of a sentence and stay.
+    """
+    place, _, message = error.partition(": ")
+    for flag, field, _ in _FLAGS:
+        section, _, name = field.rpartition(".")
+        if field == place:
+            return f"{flag}: {message}"
+        if section == place and "_" in name:
+            message = re.sub(rf"\b{name}\b", flag, message)
+    return f"{place}: {message}"
+
+
 def _parser() -> argparse.ArgumentParser:
     """Return a parser whose result has only the given flags, by their field of the boot file."""
     parser = argparse.ArgumentParser(
         prog="specdecode-engine",
+        usage=_USAGE,
         description="Serve a model with speculative decoding over an OpenAI-compatible API.",
+        epilog=_LIST_OF_COMMANDS,
+        formatter_class=_HelpFormatter,
         argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"specdecode-engine {version('specdecode-engine')}",
+        help="Print the version.",
     )
     parser.add_argument("--boot", type=Path, help="Boot file (JSON); flags override its fields.")
     for flag, place, kind in _FLAGS:
@@ -231,11 +278,15 @@ def _read(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"boot file {path} cannot be read: {error}") from None
+        document = read_json(path)
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}; correct --boot"
+        raise ConfigurationError(f"boot file {path} {reason}") from None
+    except ValueError as error:
+        raise ConfigurationError(f"boot file {path} {error}; correct the file") from None
     if not isinstance(document, dict):
-        raise ConfigurationError(f"boot file {path} does not contain a JSON object")
+        reason = 'does not contain a JSON object; write one, such as {"model": {"path": "/model"}}'
+        raise ConfigurationError(f"boot file {path} {reason}")
     return document
 
 
