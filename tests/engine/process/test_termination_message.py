@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from specdecode_engine.serve.text.loading import TokenizerUnusable, load_text_mo
 from specdecode_engine.startup.config import CannotServe, resolve
 from specdecode_engine.startup.memory import NotEnoughMemory
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "models" / "target"
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
 
@@ -130,6 +132,14 @@ def test_a_tokenizer_that_is_missing_is_a_fault_of_the_checkpoint(checkpoints, t
     words = termination_message_for(caught.value)
     assert words.reason == TerminationReason.CHECKPOINT_INVALID
     assert str(tmp_path) in words.message
+
+
+def test_a_config_that_transformers_refuses_makes_the_tokenizer_unusable(tmp_path):
+    shutil.copytree(EXAMPLE, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pretraining_tp": "0"}))
+    with pytest.raises(TokenizerUnusable, match="pretraining_tp"):
+        load_text_model(tmp_path / "model")
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,11 @@ def test_a_refused_draft_leaves_the_old_one_and_its_reason(server, tmp_path):
     assert described["path"] == str(HEAD)
     assert "the running draft stays" in described["latest_refusal"]
     assert described["refused_needs_restart"] is False
-    assert put(server, "relative/path").status_code == 400
+    for path in ("relative/path", "pvc://models/draft", "/models/\0"):
+        response = put(server, path)
+        assert response.status_code == 400
+        message = response.json()["error"]["message"]
+        assert message.endswith(": give the absolute path of a folder that the engine can read")
     assert put(server, HEAD, configHash="x" * 64).status_code == 400
     assert text_of(server)
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from specdecode_api import names
 from specdecode_api.table import TableError
@@ -105,12 +105,18 @@ async def get_draft(request: Request) -> dict[str, object]:
     return service_of(request).drafts.describe()
 
 
+def _absolute(path: str) -> str:
+    if not path.startswith("/") or "\0" in path:
+        raise ValueError("give the absolute path of a folder that the engine can read")
+    return path
+
+
 class DraftOffer(BaseModel):
     """The body of a PUT: a folder that the engine can read, and the name of the configuration."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    path: Annotated[str, Field(pattern="^/", max_length=4096)]
+    path: Annotated[str, Field(max_length=4096), AfterValidator(_absolute)]
     config_hash: (
         Annotated[str, Field(min_length=1, max_length=names.MAX_CONFIG_HASH_LENGTH)] | None
     ) = Field(default=None, alias="configHash")

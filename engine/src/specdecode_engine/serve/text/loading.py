@@ -43,7 +43,7 @@ def load_text_model(folder: Path) -> TextProcessor:
 
     try:
         wrapped: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # transformers validates config.json too, with errors of its own
         raise TokenizerUnusable(folder, f"cannot be read ({error})") from error
     tokenizer = getattr(wrapped, "backend_tokenizer", None)
     if not isinstance(tokenizer, Tokenizer):
