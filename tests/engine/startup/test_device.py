@@ -5,9 +5,11 @@ import threading
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
+from specdecode_engine.startup.build import use_threads
 from specdecode_engine.startup.device import keep_to, read_cpu_list
 from tests.engine.whole_engine import boot_of
 
@@ -39,13 +41,25 @@ def test_a_thread_keeps_to_its_processors() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0-9999", r"names processors \[.*9999\], and this process may use \["),
+        ("0-9999", r"names processors [0-9,-]{1,40}-9999, and this process may use [0-9,-]+; name"),
+        ("9000,9002-9004", "names processors 9000,9002-9004, and this process"),
         ("3-1", "names no processor; a range goes upwards"),
     ],
 )
 def test_processors_that_it_may_not_use_are_named(text: str, message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         keep_to(text)
+
+
+def test_more_threads_than_processors_are_logged_as_a_warning(checkpoints, caplog) -> None:
+    processors, before = len(os.sched_getaffinity(0)), torch.get_num_threads()
+    for threads in (processors, processors + 1):
+        document = boot_of(checkpoints, "NONE", 1) | {"threads": threads}
+        use_threads(EngineBoot.model_validate(document))
+        assert torch.get_num_threads() == threads
+    torch.set_num_threads(before)
+    (warning,) = caplog.messages
+    assert warning.startswith(f"threads is {processors + 1}, and the engine may use {processors} ")
 
 
 def test_an_engine_computes_with_as_many_threads_as_it_has_processors(checkpoints) -> None:

@@ -1,6 +1,7 @@
 """Builds an engine: loads its checkpoints, plans its memory and wires its context."""
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -109,7 +110,7 @@ def build(
             remedy.
     """
     boot = config.boot
-    _use_threads(boot)
+    use_threads(boot)
     _log_choices(config)
     models = load_models(config, progress, open_store)
     on_weights()
@@ -145,8 +146,17 @@ def build(
     return core
 
 
-def _use_threads(boot: EngineBoot) -> None:
+def use_threads(boot: EngineBoot) -> None:
+    """Set the number of threads, and pin this one to the configured processors."""
     threads = default_threads() if boot.cpu_affinity is None else keep_to(boot.cpu_affinity)
+    processors = len(os.sched_getaffinity(0))
+    if boot.threads is not None and boot.threads > processors:
+        log.warning(
+            "threads is %d, and the engine may use %d processors: threads that wait for each other "
+            "slow every step down; lower it (--threads, engine.threads) or leave it out",
+            boot.threads,
+            processors,
+        )
     torch.set_num_threads(boot.threads or threads)
 
 

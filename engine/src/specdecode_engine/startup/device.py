@@ -68,8 +68,8 @@ def keep_to(cpu_list: str) -> int:
     missing = sorted(wanted - may_use)
     if missing:
         raise RuntimeError(
-            f"cpu_affinity {cpu_list} names processors {missing}, and this process may use "
-            f"{sorted(may_use)}; name some of these, or leave it out"
+            f"cpu_affinity {cpu_list} names processors {_as_cpu_list(missing)}, and this process "
+            f"may use {_as_cpu_list(sorted(may_use))}; name some of these, or leave it out"
         )
     os.sched_setaffinity(0, wanted)
     return len(wanted)
@@ -82,6 +82,18 @@ def read_cpu_list(cpu_list: str) -> set[int]:
         first, _, last = part.partition("-")
         numbers.update(range(int(first), int(last or first) + 1))
     return numbers
+
+
+def _as_cpu_list(numbers: list[int]) -> str:
+    """Write ascending CPU numbers as `read_cpu_list` parses them: 0-3,8."""
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        first, last = ranges.pop() if ranges else (number, number - 1)
+        if number > last + 1:
+            ranges.append((first, last))
+            first = number
+        ranges.append((first, number))
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
 
 def default_threads() -> int:
