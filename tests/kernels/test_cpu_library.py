@@ -90,7 +90,16 @@ def test_a_cache_that_cannot_be_written_is_reported(
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
     reported, computed = report(SPECDECODE_CACHE=str(tmp_path / "file"))
-    assert "file" in reported
+    assert f"{tmp_path}/file/cpu cannot be written (Not a directory): make it writable" in reported
+    assert "set SPECDECODE_CACHE" in reported
+    assert computed == "torch torch"
+
+
+def test_a_linker_that_fails_is_reported_by_its_own_reason(
+    report: Callable[..., list[str]],
+) -> None:
+    reported, computed = report(CC="gcc -l:no-such-library.so")
+    assert "no-such-library.so: No such file or directory" in reported
     assert computed == "torch torch"
 
 

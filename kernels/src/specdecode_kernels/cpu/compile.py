@@ -58,8 +58,7 @@ def compile_library(
     """Load a library that was compiled before, or compile it first.
 
     Raises:
-        CannotCompile: there is no compiler, or it fails.
-        OSError: the cache cannot be written.
+        CannotCompile: there is no compiler, it fails, or the cache cannot be written.
     """
     files = (*sources, *headers)
     for file in _precompiled(files, flags):
@@ -124,10 +123,16 @@ def _compiled(sources: tuple[Path, ...], files: tuple[Path, ...], flags: tuple[s
     folder = _folder()
     file = folder / f"{_fingerprint(compiler, options, files)}.so"
     if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as part:
-            _compile([compiler, *options, *map(str, sources)], Path(part.name))
-        Path(part.name).replace(file)  # whole or not at all, whoever else compiles just now
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor, part = tempfile.mkstemp(dir=folder, suffix=".part")
+        except OSError as error:
+            remedy = f"make it writable, or set {CACHE_VARIABLE} to a folder that is"
+            reason = f"{folder} cannot be written ({error.strerror}): {remedy}"
+            raise CannotCompile(reason) from None
+        os.close(descriptor)
+        _compile([compiler, *options, *map(str, sources)], Path(part))
+        Path(part).replace(file)  # whole or not at all, whoever else compiles just now
     return file
 
 
@@ -143,8 +148,10 @@ def _compile(command: list[str], to: Path) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         to.unlink(missing_ok=True)
         output = getattr(error, "stderr", None) or str(error)
-        first = next((line for line in output.splitlines() if "error" in line), output.strip())
-        raise CannotCompile(f"{command[0]} cannot compile them: {first}") from None
+        # collect2 only reports that the linker, whose last line has the reason, has failed.
+        lines = [line for line in output.splitlines() if not line.startswith("collect2:")]
+        reason = next((line for line in lines if "error" in line), "".join(lines[-1:]))
+        raise CannotCompile(f"{command[0]} cannot compile them: {reason}") from None
 
 
 def _compiler() -> list[str]:
