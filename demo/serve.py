@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:
-    """Write the boot file and serve it; FILE and PORT choose another resource and port."""
+    """Write the boot file and serve it; FILE, PORT and MANAGEMENT_PORT choose others."""
     resource = Path(os.environ.get("FILE") or ROOT / "examples" / "specdecode.yaml")
     try:
         document = boot(str(resource), resource.read_text(), ROOT / "examples" / "models")
@@ -34,7 +34,10 @@ def main() -> int:
             '"What is speculative decoding?"}]}\'',
             file=sys.stderr,
         )
-        return serve_engine(["--boot", str(file), "--host", "127.0.0.1", "--port", port])
+        given = ["--boot", str(file), "--host", "127.0.0.1", "--port", port]
+        if management_port := os.environ.get("MANAGEMENT_PORT"):
+            given += ["--management-port", management_port]
+        return serve_engine(given)
 
 
 if __name__ == "__main__":
