@@ -195,6 +195,7 @@ def test_effort_reaches_the_template(server: RunningServer) -> None:
         ({"truncation": "auto"}, "truncation", '"disabled"'),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema", ""),
         ({"input": []}, "input", "input"),
+        ({"input": [{"type": "computer_call"}]}, "input[0]", "function_call_output or reasoning"),
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0]", "function_call_output"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},

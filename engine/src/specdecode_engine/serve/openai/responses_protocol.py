@@ -101,7 +101,12 @@ InputItem = Annotated[
     | Annotated[FunctionCallItem, Tag("function_call")]
     | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
     | Annotated[ReasoningItem, Tag("reasoning")],
-    Discriminator(_item_type),
+    Discriminator(
+        _item_type,
+        custom_error_type="item_type",
+        custom_error_message="its type has to be message, function_call, function_call_output or "
+        "reasoning; change the type or remove the item",
+    ),
 ]
 
 
