@@ -13,6 +13,7 @@ from loading_memory.checkpoints import FORMATS, write_shards
 from loading_memory.measure import WAYS, measured
 from specdecode_api.boot import ModelImplementation
 from specdecode_engine.model.checkpoint import TensorError
+from specdecode_engine.model.config_file import ConfigError
 from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.pickle_store import PICKLE, PICKLE_INDEX
@@ -244,6 +245,12 @@ def _mark(_: str) -> None:
 def write_config(folder: Path, keys: dict[str, object]) -> Path:
     (folder / "config.json").write_text(json.dumps(keys))
     return folder
+
+
+def test_a_text_config_that_is_no_object_is_refused_by_its_key(tmp_path: Path) -> None:
+    keys: dict[str, object] = {"model_type": "llama", "architectures": ["A"], "text_config": 1}
+    with pytest.raises(ConfigError, match="text_config is 1; it must be an object"):
+        read_config(write_config(tmp_path, keys))
 
 
 def test_an_unknown_model_type_is_refused_and_its_code_never_runs(tmp_path: Path) -> None:

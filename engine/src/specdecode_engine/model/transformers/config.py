@@ -104,6 +104,7 @@ def _read_text_config(file: ConfigFile) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     folder = file.file.parent
+    file.section("text_config")  # transformers takes whatever it is for a config
     try:
         whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         text = whole.get_text_config(decoder=True)
