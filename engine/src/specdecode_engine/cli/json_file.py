@@ -10,7 +10,7 @@ def read_json(path: Path) -> object:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no JSON, nests too deep, or an object contains a key twice.
+        ValueError: it is not valid JSON, nests too deep, or an object contains a key twice.
     """
     # utf-8-sig: editors on Windows write a byte order mark.
     text = path.read_text(encoding="utf-8-sig")
