@@ -29,6 +29,12 @@ REFUSED = [
     ("json_schema", '{"$ref": "#/$defs/none"}', r"at \$: .*does not exist"),
     ("json_schema", '{"$ref": "#"}', "nothing matches it"),
     ("json_schema", '{"type": "string", "pattern": "(?<=a)b"}', "look-around"),
+    ("json_schema", '{"if": {}, "then": {}}', r'at \$: Unimplemented .*"then"\]; remove them'),
+    (
+        "json_schema",
+        '{"oneOf": [{"type": "integer"}, {"type": "number"}]}',
+        r'oneOf is not supported; write anyOf, or add "x-guidance"',
+    ),
     ("json_schema", nest(90), "recursion limit"),
     ("json_schema", '{"a": ' * 5000 + "1" + "}" * 5000, "nested too deeply|not valid JSON"),
     ("json_schema", " " * 300_000, "300000 characters; at most 262144"),

@@ -123,7 +123,10 @@ class GrammarCompiler:
     def _explain_schema(self, schema: JsonSchema, is_strict: bool) -> str | None:
         """Return what is wrong with a schema, and where; None if nothing is."""
         fault = find_fault(with_defaults(schema, is_strict), self._refuse)
-        return None if fault is None else f"at {fault[0]}: {fault[1]}"
+        if fault is None:
+            return None
+        place, reason = fault
+        return f"at {place}: {_with_remedy(reason)}"
 
     def _explain_message(self, message: MessageGrammar, shown: str) -> str:
         """Find the part of a message's grammar that is refused."""
@@ -142,6 +145,14 @@ class GrammarCompiler:
         validate = LLMatcher.validate_grammar_with_warnings
         is_wrong, messages = validate(grammar, self._tokenizer, limits=_LIMITS)
         return messages[0].strip() if is_wrong else None
+
+
+def _with_remedy(reason: str) -> str:
+    """Replace or append the remedy of what the library does not support in a schema."""
+    if reason.startswith("oneOf constraints"):
+        remedy = 'write anyOf, or add "x-guidance": {"coerce_one_of": true} to the schema'
+        return f"oneOf is not supported; {remedy}, which takes it for anyOf"
+    return f"{reason}; remove them" if reason.startswith("Unimplemented keys") else reason
 
 
 def _own_words(kind: GrammarKind, message: str) -> str:

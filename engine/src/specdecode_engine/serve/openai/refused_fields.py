@@ -45,6 +45,7 @@ REFUSED: Mapping[str, str] = MappingProxyType(
 
 REFUSED_UNLESS: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
     {
+        "best_of": ((None, 1), "every generated answer is returned; use n"),
         "modalities": ((None, ["text"]), 'only ["text"] is generated'),
         "skip_special_tokens": ((None, True), "special tokens are never part of the text"),
         "separate_reasoning": ((None, True), "reasoning is in a field of its own; remove it"),
