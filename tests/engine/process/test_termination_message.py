@@ -76,6 +76,7 @@ def test_a_bad_boot_file_ends_the_process_with_its_faults(run):
     code, words, _ = run("--page-size", "3")
     assert code == 2
     assert words.reason == TerminationReason.BOOT_FILE_INVALID
+    assert words.message.splitlines()[0].startswith("there is no model: add --model-path FOLDER")
     assert "power of two" in words.message
 
 

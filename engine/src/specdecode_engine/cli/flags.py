@@ -159,8 +159,6 @@ def parse_flags(
     """
     options = vars(_parser().parse_args(arguments))
     boot_file = options.pop("boot", None)
-    if boot_file is None and "model.path" not in options:
-        raise ConfigurationError("there is no model: add --model-path FOLDER, or --boot FILE")
     document = _read(boot_file)
     is_adaptive = options.pop("is_adaptive", False)
     mistakes = list(_unite_flags(options))
@@ -195,6 +193,8 @@ def _name_flags(error: str) -> str:
     Field names without an underscore are also words of a sentence and stay.
     """
     place, _, message = error.partition(": ")
+    if place == "model":
+        return "there is no model: add --model-path FOLDER, or --boot FILE"
     for flag, field, _ in _FLAGS:
         section, _, name = field.rpartition(".")
         if field == place:
