@@ -33,6 +33,7 @@ class ScriptedDrafter:
 
     lookahead = 0
     bonus_rows = 1
+    computes_late = False
 
     def __init__(
         self, table: RequestTable, texts: Items[Items[int]], vocab: int, right: float

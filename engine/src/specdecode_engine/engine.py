@@ -230,8 +230,9 @@ class EngineCore:
         launched = self._launcher.launch(self.context, plan, table, self.choose_rows, self._pending)
         for chunk in plan.chunks:
             chunk.sequence.computed = chunk.end
-            with_draft_kv = chunk.end - self.scheduler.cache.lookahead
-            chunk.sequence.reusable = max(chunk.sequence.reusable, with_draft_kv)
+            if not chunk.waits:
+                with_draft_kv = chunk.end - self.scheduler.cache.lookahead
+                chunk.sequence.reusable = max(chunk.sequence.reusable, with_draft_kv)
         self.counters.steps += bool(launched)
         return launched
 
@@ -381,6 +382,6 @@ class EngineCore:
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.req_index is not None:
-            close_request(self.context, sequence, self.scheduler.cache.lookahead)
+            close_request(self.context, sequence, self.scheduler)
         self.scheduler.finish(sequence, reason)
         del self._sequences[sequence.request.request_id]

@@ -113,6 +113,18 @@ def test_a_draft_that_reads_one_hidden_state_is_one_step_late():
     ]
 
 
+def test_prompts_wait_while_a_draft_rests_that_can_compute_them_later():
+    policy, rest = Scripted(STAY, PROBE, STAY, RISE), DraftRest(computes_late=True)
+    other, defers = Scripted(STAY), [rest.defers_prompts]
+    while policy.script:
+        rest.decide(policy, 1, 0, 0.0)
+        defers.append(rest.defers_prompts)
+    assert defers == [False, True, False, True, False]
+    reads_hidden_states = DraftRest(KEPT)
+    reads_hidden_states.decide(other, 1, 0, 0.0)
+    assert not reads_hidden_states.defers_prompts
+
+
 def test_a_draft_that_reads_no_hidden_states_never_waits():
     found = follow(DraftRest(math.inf), *[STAY] * 300, PROBE)
     assert found == [(0, True)] * 300 + [(1, True)]

@@ -51,8 +51,7 @@ class Sequence:
     `in_flight_tokens` more tokens, and at least one each.
 
     `reusable` counts the leading tokens whose rows are right in the target and, right or zero, in
-    the draft, so that another sequence may use them. It is less than `computed` while the draft
-    lacks rows.
+    the draft. It is less than `computed` while the draft lacks rows.
 
     `prompt_logprobs`, if requested, are those that the host has, from the prompt's second token on.
     They are kept across preemption, so that none is returned twice.
@@ -156,11 +155,15 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """Prompt tokens [start, end) of one sequence to compute now."""
+    """Prompt tokens [start, end) of one sequence to compute now.
+
+    With `waits` the draft computes its rows of these, and of what waited before, later.
+    """
 
     sequence: Sequence
     start: int
     end: int
+    waits: bool = False
 
     @property
     def is_last(self) -> bool:

@@ -1,5 +1,6 @@
 """How far each decode step drafts, and which requests pass the draft."""
 
+import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 
@@ -72,6 +73,16 @@ class Drafting:
     def feeds_draft(self, decision: Decision) -> bool:
         """Whether a step keeps what the draft reads: while that is unfit, only for probes."""
         return decision.reason is Reason.UNFIT_PROBE if self.is_unfit else self.rest.keeps
+
+    @property
+    def defers_prompts(self) -> bool:
+        """Whether short prompts wait for the next draft, which computes their rows.
+
+        Where a step's time is limited, none does: what has to be computed then is not foreseen.
+        """
+        if self.is_unfit or self.policy.table.max_step_s < math.inf:
+            return False
+        return self.rest.defers_prompts
 
     def is_probe(self, sequence: Sequence) -> bool:
         """Whether a sequence that is admitted now is to show whether an unfit draft fits."""

@@ -1,14 +1,16 @@
 """Computed prefixes kept for later requests: which pages hold which tokens, who uses them.
 
 Only full pages of committed tokens are kept, and a page that is kept is never written again: a
-sequence that reuses a prefix starts computing at the page boundary after it, in its own pages.
+sequence that reuses a prefix starts computing at the page boundary after it, in its own pages. Rows
+of a draft are the exception: some may be missing, and whoever reuses the page then computes them.
 
 Target and draft share page numbers, so a page is only right for a sequence if its draft rows are
-too, or zero. Draft row i of the EAGLE family is computed from token i + 1; the last row of a page
-therefore depends on the first token of the next one. So with `lookahead` 1 a page is keyed by its
-own tokens and the one after them: a match then never ends in a row that was computed for another
-continuation, and no row of a shared page has to be computed again. It costs a page per different
-continuation right at its end. Drafts that read token i alone, and none at all, have `lookahead` 0.
+too, or zero, or can be computed from tokens. Draft row i of the EAGLE family is computed from token
+i + 1; the last row of a page therefore depends on the first token of the next one. So with
+`lookahead` 1 a page is keyed by its own tokens and the one after them: a match then never ends in a
+row that was computed for another continuation, and no row of a shared page has to be computed
+again. It costs a page per different continuation right at its end. Drafts that read token i alone,
+and none at all, have `lookahead` 0.
 
 Pages that nobody uses stay until memory is short, and go in the order in which their last use
 ended, ends of prefixes first.
@@ -120,7 +122,7 @@ class PrefixCache:
         self.hit_tokens = 0
         self.evicted_pages = 0
         self._paging = Paging(page_size, lookahead)
-        self._is_on = is_on
+        self.is_on = is_on
         self._roots: dict[int, Node] = {}
         self._idle: OrderedDict[Node, None] = OrderedDict()
         self._holds: dict[int, tuple[Node, int]] = {}  # end of each prefix, and its pages
@@ -148,7 +150,7 @@ class PrefixCache:
         node = self._end_at(last, pages)
         self._take(node)
         self._holds[holder] = node, len(pages)
-        self.queried_tokens += len(tokens) if self._is_on else 0
+        self.queried_tokens += len(tokens) if self.is_on else 0
         self.hit_tokens += len(pages) * self._paging.page_size
 
     def insert(
@@ -165,7 +167,7 @@ class PrefixCache:
             none of these if the cache is off.
         """
         before, shared = self._holds.pop(holder)
-        if not self._is_on:
+        if not self.is_on:
             return pages, []
         found, _, last = self._walk(before, shared, tokens, len(pages))
         node = self._end_at(last, found)

@@ -3,9 +3,10 @@
 import math
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specdecode_engine.adaptive.draft_health import MAX_PER_REQUEST, DraftHealth
+from specdecode_engine.adaptive.draft_rest import MOST_WAITING
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
 from specdecode_engine.schedule.drafting import Drafting
@@ -62,7 +63,8 @@ class Scheduler:
     the front of the queue. Sampling is keyed by position, so preemption does not change the output.
 
     What a sequence has computed goes to the prefix cache when it leaves. Pages that only the cache
-    holds are as good as free; they are evicted when free ones run out.
+    holds are as good as free; they are evicted when free ones run out. A draft that can compute
+    missing rows later may lack some of such pages: who reuses them computes the draft's rows again.
     """
 
     def __init__(self, limits: Limits, drafting: Drafting, cache: PrefixCache) -> None:
@@ -82,6 +84,7 @@ class Scheduler:
         self.preempted_total = 0
         self._draft_kv_generation = 0
         self._blocked: Sequence | None = None  # the first to wait, until memory is given back
+        self._lacking: set[int] = set()  # cached pages of which the draft lacks rows
         self._reduced_to: int | None = None  # most running sequences after a step without memory
         self._free_req_indices = list(range(limits.max_running, 0, -1))
 
@@ -140,13 +143,14 @@ class Scheduler:
         if self.windows is not None:
             self._move_windows(self.windows, chunks, decoding)
         if not decoding:
-            return SchedulerOutput(chunks, (), grown, None, kv_tokens)
+            return SchedulerOutput(self._defer(chunks), (), grown, None, kv_tokens)
         prefill_s = 0.0
         if chunks:
             tokens = sum([one.end - one.start for one in chunks])
             prefill_s = self.prefill_pace.added_s(tokens, len(decoding))
         decision = self.drafting.decide(decoding, kv_tokens, prefill_s)
         feeds_draft = self.drafting.feeds_draft(decision)
+        chunks = self._defer(chunks)
         return SchedulerOutput(chunks, tuple(decoding), grown, decision, kv_tokens, feeds_draft)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
@@ -195,6 +199,11 @@ class Scheduler:
         self.drafting.policy.forget_draft()
         self.forget_draft_kv()
 
+    def draft_catches_up(self, sequence: Sequence) -> bool:
+        """Whether the draft can compute later what it lacks of a sequence, and that is little."""
+        is_little = sequence.computed - sequence.reusable <= MOST_WAITING
+        return is_little and self.drafting.rest.computes_late
+
     def forget_draft_kv(self) -> None:
         """Let no new request use a cached prefix: its rows in the draft's KV cache are not right.
 
@@ -225,8 +234,15 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         assert sequence.req_index is not None
-        full = sequence.reusable // self.limits.page_size
+        end = max(sequence.reusable, sequence.matched)
+        if self.draft_catches_up(sequence):
+            end = max(sequence.computed, end)
+        full = end // self.limits.page_size
         kept, rest = sequence.pages[:full], sequence.pages[full:]
+        if self.cache.is_on and (self._lacking or end > sequence.reusable):
+            current = sequence.reusable // self.limits.page_size
+            self._lacking.difference_update(kept[:current])
+            self._lacking.update(kept[current:])
         surplus, cached = self.cache.insert(sequence.req_index, sequence.tokens, kept)
         if self.windows is not None:
             self.windows.close(sequence.req_index, sequence.pages)
@@ -311,7 +327,8 @@ class Scheduler:
                 self.windows.open(sequence.req_index, shared, most)
             sequence.pages = shared + self._take(needed - len(shared))
             sequence.matched = len(shared) * self.limits.page_size
-            sequence.computed = sequence.reusable = sequence.matched
+            sequence.computed = sequence.matched
+            sequence.reusable = self._draft_rows(shared)
             sequence.prefill_end = len(sequence.tokens)
             self.drafting.admit(sequence, self.running, is_probe=is_probe)
             self.running.append(sequence)
@@ -330,6 +347,12 @@ class Scheduler:
         if self.windows is None or (usable := self.windows.usable(found[0])) == len(found[0]):
             return found
         return self.cache.match(sequence.tokens, usable * self.limits.page_size, key)
+
+    def _draft_rows(self, pages: list[int]) -> int:
+        """Count the leading rows of cached pages that the draft has too."""
+        lacking = self._lacking
+        found = (place for place, page in enumerate(pages) if page in lacking)
+        return self.limits.page_size * (next(found, len(pages)) if lacking else len(pages))
 
     def _move_windows(
         self, windows: WindowPages, chunks: tuple[PrefillChunk, ...], decoding: list[Sequence]
@@ -355,4 +378,14 @@ class Scheduler:
             PrefillChunk(sequence, sequence.computed, sequence.computed + count)
             for sequence, count in zip(prompts, shares, strict=True)
             if count
+        )
+
+    def _defer(self, chunks: tuple[PrefillChunk, ...]) -> tuple[PrefillChunk, ...]:
+        """Let the draft compute its rows of short prompts later, if it rests."""
+        if not chunks or not self.drafting.defers_prompts:
+            return chunks
+        lacking = [chunk.end - chunk.sequence.reusable for chunk in chunks]
+        return tuple(
+            replace(chunk, waits=rows <= MOST_WAITING)
+            for chunk, rows in zip(chunks, lacking, strict=True)
         )

@@ -123,6 +123,7 @@ class BlockDrafter:
     """
 
     lookahead = 0
+    computes_late = False
     bonus_rows = 0
 
     def __init__(

@@ -120,6 +120,8 @@ class ChainDrafter:
         window: the most rows that a module may lack in a step; more are computed before it.
     """
 
+    computes_late = False
+
     def __init__(
         self, forward: ChainForward, sampler: Sampler, graphs: GraphCache, window: int
     ) -> None:

@@ -34,6 +34,14 @@ class Drafter(Protocol):
         """
         ...
 
+    @property
+    def computes_late(self) -> bool:
+        """Whether any missing row can be computed later, as the draft reads tokens alone.
+
+        Spans that are not given to `prefill` then wait for the next one, or for `draft`.
+        """
+        ...
+
     def open(self, req_index: int, rows: int, length: int) -> None:
         """Reset a request of at most `length` tokens; its first `rows` rows are computed already.
 

@@ -97,6 +97,7 @@ class FrozenDrafter:
     """
 
     lookahead = 0
+    computes_late = False
     bonus_rows = 1
 
     def __init__(

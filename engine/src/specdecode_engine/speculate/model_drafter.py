@@ -45,6 +45,7 @@ class ModelDrafter:
     ) -> None:
         self.lookahead = layout.lookahead
         self.bonus_rows = layout.bonus_rows
+        self.computes_late = layout.ring is None
         self._network = network
         self._pool = pool
         self._layout = layout
@@ -71,7 +72,9 @@ class ModelDrafter:
 
     def prefill(self, spans: Items[Span], aux_hidden_states: Tensor | None) -> None:
         hidden = None
-        if self._ring is not None:
+        if self._ring is None:
+            spans = [(one, self._progress.num_computed(one), end) for one, _, end in spans]
+        else:
             assert aux_hidden_states is not None
             known = self._ring.shift(spans, aux_hidden_states, self._progress, self.lookahead)
             spans, hidden = known

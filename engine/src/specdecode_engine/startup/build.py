@@ -1,6 +1,7 @@
 """Builds an engine: loads its checkpoints, plans its memory and wires its context."""
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -168,12 +169,16 @@ def _scheduler(
     tests_draft: bool,
 ) -> Scheduler:
     """Make the scheduler; only a draft model can be one for another target, and is tested."""
-    lookahead = context.drafter.lookahead if context.drafter else 0
+    drafter = context.drafter
+    lookahead = drafter.lookahead if drafter else 0
     cache = PrefixCache(limits.page_size, lookahead, is_on=config.boot.memory.prefix_cache)
     is_tested = tests_draft and config.draft is not None
     health = DraftHealth() if is_tested else None
     has_fallback = config.boot.speculation.fallback is not None
-    rest = None if config.aux_spec.is_empty else DraftRest(config.method.kept_rows)
+    kept = math.inf if config.aux_spec.is_empty else config.method.kept_rows
+    # Rows of window pages that were given back cannot be computed any more.
+    is_late = drafter is not None and drafter.computes_late and limits.window is None
+    rest = DraftRest(kept, computes_late=is_late)
     drafting = Drafting(policy, health, rest, has_fallback=has_fallback)
     return Scheduler(limits, drafting, cache)
 

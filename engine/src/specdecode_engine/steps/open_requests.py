@@ -34,24 +34,26 @@ def _open_request(context: ModelContext, sequence: Sequence) -> None:
     rules = request.grammar, sequence.ending_ids
     context.sampler.open(req_index, request.sampling, prompt, output, *rules)
     if context.drafter is not None:
-        context.drafter.open(req_index, sequence.matched, sequence.total_limit)
+        context.drafter.open(req_index, sequence.reusable, sequence.total_limit)
 
 
-def close_request(context: ModelContext, sequence: Sequence, lookahead: int) -> None:
-    """Close a request that ends, and make zero what the draft lacks, if that is much.
+def close_request(context: ModelContext, sequence: Sequence, scheduler: Scheduler) -> None:
+    """Close a request that ends, and make zero what the draft lacks of the answer, if it is much.
 
     Others may then use what was decoded without draft steps. A draft has its acceptance back after
     a few tens of rows, which the prompt of the next turn has; to compute the answer again would
-    cost more.
-
-    Args:
-        lookahead: of the prefix cache.
+    cost more. Rows of a prompt that has waited are computed.
     """
     assert sequence.req_index is not None
     context.sampler.close(sequence.req_index)
-    if context.drafter is None or sequence.is_prefilling:
+    drafter, req_index = context.drafter, sequence.req_index
+    if drafter is None or sequence.is_prefilling or not scheduler.cache.is_on:
         return
-    start, end = sequence.reusable, sequence.computed - lookahead
-    if end - start > KEPT_ROWS:
-        context.drafter.clear(sequence.req_index, start, end)
-        sequence.reusable = end
+    start, end = sequence.reusable, sequence.computed - scheduler.cache.lookahead
+    if end - start <= KEPT_ROWS or scheduler.draft_catches_up(sequence):
+        return
+    if drafter.computes_late and start < sequence.prefill_end:  # it has waited
+        drafter.prefill([(req_index, start, sequence.prefill_end)], None)
+        start = sequence.prefill_end
+    drafter.clear(req_index, start, end)
+    sequence.reusable = end

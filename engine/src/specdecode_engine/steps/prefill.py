@@ -119,21 +119,22 @@ def prefill(
 def _prefill_draft(drafter: Drafter, prompts: StagedPrefill, aux: Tensor | None) -> None:
     """Pass the chunks and their aux hidden states [rows, width] to the draft.
 
-    An unfit draft computes nothing for requests that are not to probe it.
+    An unfit draft computes nothing for requests that are not to probe it, and one that rests
+    nothing for chunks that wait.
     """
-    spans = prompts.spans.spans
-    skips = [chunk.sequence.skips_draft for chunk in prompts.chunks]
-    if not any(skips):
+    spans, chunks = prompts.spans.spans, prompts.chunks
+    skipped = [_req_index(chunk) for chunk in chunks if chunk.sequence.skips_draft]
+    if skipped:
+        drafter.skip(skipped)
+    passes = [not (chunk.waits or chunk.sequence.skips_draft) for chunk in chunks]
+    if all(passes):
         drafter.prefill(spans, aux)
-        return
-    drafter.skip([span[0] for span, is_skipped in zip(spans, skips, strict=True) if is_skipped])
-    if all(skips):
-        return
-    counts = [end - start for _, start, end in spans]
-    hidden = (None,) * len(spans) if aux is None else aux.split_with_sizes(counts)
-    for span, own, is_skipped in zip(spans, hidden, skips, strict=True):
-        if not is_skipped:
-            drafter.prefill([span], own)
+    elif any(passes):
+        counts = [end - start for _, start, end in spans]
+        hidden = (None,) * len(spans) if aux is None else aux.split_with_sizes(counts)
+        for span, own, is_passed in zip(spans, hidden, passes, strict=True):
+            if is_passed:
+                drafter.prefill([span], own)
 
 
 def _run_target(
