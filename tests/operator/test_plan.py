@@ -137,15 +137,20 @@ def pod(config_hash):
 
 
 @pytest.mark.parametrize(
-    ("is_complete", "pod_hash", "is_pruned"),
-    [(True, None, True), (False, None, False), (True, "old", False)],
+    ("is_complete", "pod_hash", "phase", "is_pruned"),
+    [
+        (True, None, "", True),
+        (False, None, "", False),
+        (True, "old", "Running", False),
+        (True, "old", "Failed", True),
+    ],
 )
 def test_an_old_boot_file_stays_until_no_pod_can_need_it(
-    is_complete, pod_hash, is_pruned, example, observe, build, live
+    is_complete, pod_hash, phase, is_pruned, example, observe, build, live
 ):
     old = live(build(example(pageSize=32))["ConfigMap"])
     old_hash = old["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH]
-    pods = (pod(old_hash),) if pod_hash else ()
+    pods = (pod(old_hash) | {"status": {"phase": phase}},) if pod_hash else ()
     keep = (lambda _: None) if not is_complete else complete
     observed = observe(example(), pods=pods, Deployment=keep)
     observed = observed.with_children([old], [])

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from specdecode_api import names
 from specdecode_api.v1alpha1 import ModelStatus
-from specdecode_operator import children, downloads, matching, trial
+from specdecode_operator import children, downloads, matching, pods, trial
 from specdecode_operator.draft_exchange import DraftExchange
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, Manifest
 from specdecode_operator.kinds import child_id as identify
@@ -291,4 +291,5 @@ def _needed_hashes(observed: Observed, desired_hash: str) -> set[str | None] | N
         return None
     if rollout(live) is not Rollout.COMPLETE:
         return None
-    return {desired_hash, *(_hash_of(pod) for pod in observed.pods)}
+    left = (pod for pod in observed.pods if not pods.has_ended(pod))
+    return {desired_hash, *map(_hash_of, left)}

@@ -57,13 +57,17 @@ def config_hash_of(pod: Manifest) -> str | None:
     return annotations.get(names.ANNOTATION_CONFIG_HASH)
 
 
-def is_active(pod: Manifest) -> bool:
-    """Whether a pod counts as a replica: it is not terminating, and its phase is not final.
+def has_ended(pod: Manifest) -> bool:
+    """Whether no container of a pod starts again, as after an eviction.
 
-    An evicted pod stays until somebody deletes it; its ReplicaSet has made another one.
+    Such a pod stays until somebody deletes it; its ReplicaSet has made another one.
     """
-    phase = (pod.get("status") or {}).get("phase")
-    return not _is_terminating(pod) and phase not in ("Failed", "Succeeded")
+    return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
+
+
+def is_active(pod: Manifest) -> bool:
+    """Whether a pod counts as a replica: it is not terminating, and has not ended."""
+    return not _is_terminating(pod) and not has_ended(pod)
 
 
 def is_ready(pod: Manifest) -> bool:
