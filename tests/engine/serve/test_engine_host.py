@@ -26,7 +26,12 @@ from specdecode_engine.grammar import (
     TokenBytes,
     TranslatedGrammar,
 )
-from specdecode_engine.serve.engine.core import GrammarBusy, LoadedEngine, ProcessFailed
+from specdecode_engine.serve.engine.core import (
+    EngineFailed,
+    GrammarBusy,
+    LoadedEngine,
+    ProcessFailed,
+)
 from specdecode_engine.serve.engine.engine_host import COMPILE_THREADS, EngineHost
 from specdecode_engine.serve.engine.messages import (
     Abort,
@@ -125,6 +130,15 @@ def test_a_grammar_that_the_engine_refuses_ends_its_request_alone(hosted: Hosted
     assert isinstance(error, RequestRefused)
     assert "the grammar is refused" in str(error)
     assert hosted.call(3, Submit((request("b", WORD),))).error is None
+
+
+def test_a_command_that_fails_in_a_thread_is_answered(
+    hosted: Hosted, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = hosted.call(2, PrepareGrammars(TokenBytes([b"a"], frozenset(), frozenset({5}))))
+    assert isinstance(reply.error, EngineFailed)
+    assert str(reply.error) == "ValueError in the engine"
+    assert "EOS token ID 5 is out of range" in caplog.text
 
 
 def test_requests_with_grammars_delay_no_others_and_are_refused_after_a_while(

@@ -83,14 +83,14 @@ class EngineHost:
         command = call.command
         match command:
             case PrepareGrammars():
-                self._pool.submit(self._prepare, call.number, command.tokens)
+                self._pool.submit(self._answer, call.number, self._prepare, command.tokens)
             case ExchangeDraft():
                 exchange = partial(self._exchange, call.number, command.folder)
                 threading.Thread(target=exchange, name="draft", daemon=True).start()
             case Submit() if command.has_grammars:
                 with self._lock:
                     self._compiling.update(command.request_ids)
-                self._pool.submit(self._compile, call.number, command, self._clock())
+                self._pool.submit(self._answer, call.number, self._compile, command, self._clock())
             case Abort():
                 with self._lock:
                     self._compiling.difference_update(command.request_ids)
@@ -167,6 +167,14 @@ class EngineHost:
     def _reply(self, number: int, value: object = None, error: Exception | None = None) -> None:
         if number:
             self._emit(Reply(number, value, error))
+
+    def _answer(self, number: int, work: Callable[..., None], *arguments: object) -> None:
+        """Do work that replies to a command; what it raises is the reply: somebody waits."""
+        try:
+            work(number, *arguments)
+        except Exception as error:
+            log.exception("a command to the engine failed")
+            self._reply(number, None, EngineFailed(f"{type(error).__name__} in the engine"))
 
     def _prepare(self, number: int, tokens: TokenBytes) -> None:
         """Build the compiler of a vocabulary.
