@@ -1,9 +1,8 @@
 """Measured seconds that chunks of prompts add to a decode step, by their tokens.
 
-A line gives the size of a chunk that adds a given time from few chunks of any sizes. It does not
-describe the first tokens: a step is bound by reading weights up to some number of rows and by
-arithmetic above it, and kernels compute rows in blocks. Where a step's time is limited, and a few
-tokens fit, a curve of measured sizes decides.
+A line gives the size of a chunk that adds a given time from few chunks of any sizes. It misses the
+first tokens: a step is bound by reading weights up to some number of rows, by arithmetic above it,
+and kernels compute rows in blocks. Where a step has a limit, a curve of measured sizes decides.
 """
 
 KEPT = 0.95

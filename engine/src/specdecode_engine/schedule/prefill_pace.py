@@ -98,9 +98,8 @@ class PrefillPace:
         return self._curve(decoding).seconds(tokens)
 
     def _usual_tokens(self, decoding: int) -> int:
-        step_s = None
-        if decoding and self._delay_steps:
-            step_s = self._decode_s(decoding, self._num_steps)
+        has_bound = decoding and self._delay_steps
+        step_s = self._decode_s(decoding, self._num_steps) if has_bound else None
         line = self._lines[self._lines[True].is_known]
         if step_s is None or not line.is_known:
             return self._most_tokens

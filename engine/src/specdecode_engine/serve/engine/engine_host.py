@@ -172,6 +172,8 @@ class EngineHost:
         """Do work that replies to a command; what it raises is the reply: somebody waits."""
         try:
             work(number, *arguments)
+        except (GrammarBusy, GrammarRefused, RequestRefused) as refusal:
+            self._reply(number, None, refusal)
         except Exception as error:
             log.exception("a command to the engine failed")
             self._reply(number, None, EngineFailed(f"{type(error).__name__} in the engine"))
@@ -182,26 +184,18 @@ class EngineHost:
         The library holds the interpreter meanwhile, 0.3 s for 128 000 tokens: at the first grammar
         it would stop all requests.
         """
-        try:
-            self._compiler = GrammarCompiler(tokens)
-        except GrammarRefused as refusal:
-            self._reply(number, None, refusal)
-        else:
-            self._reply(number)
+        self._compiler = GrammarCompiler(tokens)
+        self._reply(number)
 
     def _compile(self, number: int, command: Submit, queued_s: float) -> None:
         """Compile the grammars of requests and submit them, unless they were aborted meanwhile."""
+        if self._clock() - queued_s > COMPILE_WAIT_SECONDS:
+            raise GrammarBusy("other grammars are being compiled; try again")
+        assert self._compiler is not None, "the vocabulary was not prepared"
         try:
-            if self._clock() - queued_s > COMPILE_WAIT_SECONDS:
-                raise GrammarBusy("other grammars are being compiled; try again")
-            assert self._compiler is not None, "the vocabulary was not prepared"
             compiled = command.compile_grammars(self._compiler)
-        except GrammarBusy as refusal:
-            self._reply(number, None, refusal)
-            return
         except GrammarRefused as refusal:
-            self._reply(number, None, RequestRefused(f"the grammar is refused: {refusal}"))
-            return
+            raise RequestRefused(f"the grammar is refused: {refusal}") from None
         ids = set(command.request_ids)
         with self._lock:
             if ids <= self._compiling:
