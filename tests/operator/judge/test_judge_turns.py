@@ -182,6 +182,16 @@ def test_a_gain_that_costs_time_to_first_token_is_not_promoted():
     assert slightly.first_token.estimate == pytest.approx(-0.09, abs=0.01)
 
 
+def test_a_gain_that_waits_for_the_time_to_first_token_names_it():
+    draw = random.Random(3)
+    pairs = [counts(new_time=0.9, first=draw.choice((0.3, 3.0))) for _ in range(16)]
+    found = judge_turns(trial(pairs), GUARD, 3600.0)
+    assert (found.verdict, found.reason) == (Verdict.CONTINUE, "NotClear")
+    assert found.message.startswith("decode time per token -10.0% (")
+    assert ", time to first token " in found.message
+    assert found.message.endswith("), at most +10% allowed: more requests are needed")
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [({"restarts": 3}, "RestartsRail"),

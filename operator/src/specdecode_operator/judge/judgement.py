@@ -200,6 +200,9 @@ def _wait(found: Findings, guard: Guard) -> _Answer:
     if found.unmet:
         return Verdict.CONTINUE, *found.unmet[0]
     text = "no comparison yet" if found.gain is None else _describe(found.gain)
+    if found.gain is not None and not _keeps_first_token(found, guard):
+        first = "not compared yet" if found.first_token is None else _percent(found.first_token)
+        text += f", time to first token {first}, at most {guard.first_token_margin:+.0%} allowed"
     return Verdict.CONTINUE, "NotClear", f"{text}: more requests are needed"
 
 
