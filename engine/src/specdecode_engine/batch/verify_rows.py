@@ -174,6 +174,10 @@ class VerifyRows:
             ),
         )
 
+    def acceptable(self) -> Tensor:
+        """Count the drafted tokens of each request that are verified and may be accepted, [B]."""
+        return (self.left_out == 0).sum(dim=1)
+
     def limit(self, draft: Draft) -> Draft:
         """Replace the tokens of nodes that are not verified by -1, which no target chooses."""
         return replace(draft, tokens=draft.tokens | self.left_out[: len(draft.tokens)])

@@ -5,6 +5,7 @@ Only the rows of the accepted path are kept, in order, by `gather_accepted` and 
 width is that of the longest path, not of the tree.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -172,7 +173,8 @@ def decode(
     routed = None
     if staged.routed is not None:
         routed = staged.routed.select(context, batch, tokens.shape[1])
-    others = logprobs, routed, staged.drafted, inputs.verified
+    verified = None if verify is None or inputs.verified is None else verify.acceptable()
+    others = logprobs, routed, staged.drafted, verified
     steps[-1].send_tokens(staged.sequences, tokens, accepted, _num_drafted(draft), *others)
 
 
@@ -217,6 +219,8 @@ def _inputs(
     size, verify_tokens = context.graphs.padded_batch(batch.size), draft.shape.verify_tokens
     verified = divide(scores, size, verify_tokens)
     verify = VerifyRows.divided(verified, rows, draft.shape.verify_rows(size))
+    if within is not None:  # rows that are left over may belong to tokens that may not be accepted
+        verify = replace(verify, left_out=verify.left_out[: batch.size] | within.left_out)
     return inputs._replace(verify=verify, verified=verified, verify_tokens=verify_tokens), verify
 
 
