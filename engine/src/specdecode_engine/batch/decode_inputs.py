@@ -41,6 +41,12 @@ class DecodeInputs(NamedTuple):
     def batch_size(self) -> int:
         return len(self.req_indices)
 
+    def divided_rows(self) -> VerifyRows:
+        """Lay out the rows of the tokens that `verified` counts."""
+        assert self.verified is not None
+        total = len(self.verified) * (1 + self.verify_tokens)
+        return VerifyRows.divided(self.verified, self.rows, total)
+
     def gather(self, table: RequestTable) -> DecodeBatch:
         """Return the batch, gathered now unless it was before."""
         if self.batch is not None:

@@ -43,10 +43,6 @@ class DraftShape:
             return self
         return replace(self, verify_tokens=verify_tokens)
 
-    def verify_rows(self, batch_size: int) -> int:
-        """Return the rows of the forward that verifies the drafts of a batch."""
-        return batch_size * (1 + self.verify_tokens if self.verify_tokens else self.num_tokens)
-
     @property
     def path_length(self) -> int:
         """Nodes on the longest path, root included: the width of everything that was accepted."""

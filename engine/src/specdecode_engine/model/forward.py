@@ -16,7 +16,6 @@ from torch import Tensor
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
-from specdecode_engine.batch.verify_rows import VerifyRows
 from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.draft_scratch import DraftScratch
@@ -115,8 +114,7 @@ class VerifyLayout:
             rows = table.window_rows(batch, 0, inputs.rows)
         ids, verify, node_rows = ids.flatten(), inputs.verify, None
         if verify is None and inputs.verified is not None:
-            total = inputs.batch_size * (1 + inputs.verify_tokens)
-            verify = VerifyRows.divided(inputs.verified, inputs.rows, total)
+            verify = inputs.divided_rows()
         if verify is not None:
             ids, rows, node_rows = ids[verify.nodes], verify.select(rows), verify.rows
         return ForwardInputs(

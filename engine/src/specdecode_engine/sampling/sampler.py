@@ -233,19 +233,20 @@ class Sampler:
         return torch.log_softmax(perturbed.float(), dim=-1)
 
     def draft_confidence(
-        self,
-        logits: Tensor,
-        batch: SamplingBatch,
-        positions: Tensor,
-        target_ids: Tensor | None = None,
+        self, logits: Tensor, batch: SamplingBatch, positions: Tensor, target_ids: Tensor | None
     ) -> Tensor:
-        """Return the score [batch, nodes] f32 of each node's best token, see `score_draft`.
+        """Return the score [batch] f32, see `score_draft`, of what `sample_draft` returns.
 
-        It is the token that `sample_block` chooses. A row of NaN scores minus infinity.
+        A row of NaN scores minus infinity.
         """
+        return self.block_confidence(logits[:, None], batch, positions[:, None], target_ids)[:, 0]
+
+    def block_confidence(
+        self, logits: Tensor, batch: SamplingBatch, positions: Tensor, target_ids: Tensor | None
+    ) -> Tensor:
+        """As `draft_confidence`, of what `sample_block` returns: [batch, n] f32."""
         perturbed = self._perturbed(logits, batch, positions, target_ids).float()
-        confidence = perturbed.amax(dim=-1) - perturbed.logsumexp(dim=-1)
-        return torch.nan_to_num(confidence, nan=-torch.inf)
+        return torch.nan_to_num(perturbed.amax(-1) - perturbed.logsumexp(-1), nan=-torch.inf)
 
     def _perturbed(
         self, logits: Tensor, batch: SamplingBatch, positions: Tensor, target_ids: Tensor | None

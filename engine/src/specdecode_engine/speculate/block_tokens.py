@@ -81,7 +81,7 @@ class BlockTokens:
         rows = logits, sampling, positions, self._target_ids
         ids, scores = self._sampler.sample_block(*rows), None
         if shape.verify_tokens:
-            scores = self._sampler.draft_confidence(*rows).cumsum(dim=1)
+            scores = self._sampler.block_confidence(*rows).cumsum(dim=1)
         return Draft(shape, _to_target(self._target_ids, ids), scores=scores)
 
     def _markov_chain(
@@ -96,10 +96,10 @@ class BlockTokens:
         confidences: list[Tensor] = []
 
         def choose(logits: Tensor, step: int) -> Tensor:
-            rows = logits[:, None], sampling, positions[:, step, None], self._target_ids
+            rows = logits, sampling, positions[:, step], self._target_ids
             if shape.verify_tokens:
-                confidences.append(self._sampler.draft_confidence(*rows)[:, 0])
-            return self._sampler.sample_block(*rows)[:, 0]
+                confidences.append(self._sampler.draft_confidence(*rows))
+            return self._sampler.sample_draft(*rows)
 
         bonus = self._table.tokens_at(batch.req_indices, batch.lengths)
         ids = draft_chain(markov, bonus, outputs, shape.num_steps, self._target_ids, choose)

@@ -187,8 +187,8 @@ class ChainDrafter:
             outputs = self._graphs.run(ForwardKind.MODULE, inputs)
             drafted.append(self._choose(outputs, sampling, positions[:, module]))
             if shape.verify_tokens:
-                rows = outputs.logits[:, None], sampling, positions[:, module, None]
-                confidences.append(self._sampler.draft_confidence(*rows)[:, 0])
+                rows = outputs.logits, sampling, positions[:, module], None
+                confidences.append(self._sampler.draft_confidence(*rows))
             if module + 1 < steps:
                 # The next module reads it where a committed token will be.
                 self._table.put_tokens(batch.req_indices, positions[:, module], drafted[-1])

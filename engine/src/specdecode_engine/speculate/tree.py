@@ -116,18 +116,12 @@ class DraftTreeBuilder:
                 token = self._sample(outputs, sampling, place)
             drafted.append(token)
             if shape.verify_tokens:
-                confidences.append(self._confidence(outputs, sampling, place))
+                rows = outputs.logits, sampling, place, self._target_ids(outputs)
+                confidences.append(self._sampler.draft_confidence(*rows))
             if step + 1 < num_steps:
                 outputs = draft_step(_inputs(batch, token.unsqueeze(1), step))
         tokens = self._layout.to_target(torch.stack(drafted, dim=1))
         return Draft(shape, tokens, scores=path_scores(confidences))
-
-    def _confidence(
-        self, outputs: ForwardOutputs, sampling: SamplingBatch, places: Tensor
-    ) -> Tensor:
-        """Return the score [B] of the token after each row."""
-        rows = outputs.logits[:, None], sampling, places[:, None], self._target_ids(outputs)
-        return self._sampler.draft_confidence(*rows)[:, 0]
 
     def _target_ids(self, outputs: ForwardOutputs) -> Tensor | None:
         """Return the target's ids of the columns that are scored; None: the columns are the ids."""

@@ -218,10 +218,11 @@ def _inputs(
         scores = scores.masked_fill(within.left_out < 0, -torch.inf)
     size, verify_tokens = context.graphs.padded_batch(batch.size), draft.shape.verify_tokens
     verified = divide(scores, size, verify_tokens)
-    verify = VerifyRows.divided(verified, rows, draft.shape.verify_rows(size))
+    inputs = inputs._replace(verified=verified, verify_tokens=verify_tokens)
+    verify = inputs.divided_rows()
     if within is not None:  # rows that are left over may belong to tokens that may not be accepted
         verify = replace(verify, left_out=verify.left_out[: batch.size] | within.left_out)
-    return inputs._replace(verify=verify, verified=verified, verify_tokens=verify_tokens), verify
+    return inputs._replace(verify=verify), verify
 
 
 def _sampled_positions(
