@@ -39,6 +39,16 @@ class Engines:
         """Every depth captured, policy goodput; whoever dictates a depth puts the policy back."""
         return self._keep("adaptive", self.document("goodput", self._scale.depths))
 
+    def divided(self) -> EngineCore:
+        """Large batches, and steps that verify fewer tokens than they draft."""
+        scale = self._scale
+        sizes = scale.batches[-1], scale.most_running
+        document = self.document("goodput", scale.divided_depths, sizes, kv_part=0.5)
+        speculation = document["speculation"]
+        assert isinstance(speculation, dict)
+        speculation["table"]["1"]["verify_tokens"] = scale.verify_tokens
+        return self._keep("divided", document)
+
     def plain(self) -> EngineCore:
         """No draft at all."""
         return self._keep("plain", self.document(None, (0,), kv_part=0.5))
@@ -53,9 +63,13 @@ class Engines:
         return self._build(self.document("static", (num_steps,), batches=(1,), overlap=True))
 
     def agree(self, epsilon: float) -> None:
-        """Turn the dial of every engine that is built, in place: CUDA graphs see it too."""
+        """Turn the dial of every engine that is built, in place: CUDA graphs see it too.
+
+        Policies then take the draft for another one, as after its exchange.
+        """
         factor, self._epsilon = epsilon / self._epsilon, epsilon
         for core in self._kept.values():
+            core.scheduler.drafting.policy.forget_draft()
             target = core.context.target
             assert isinstance(target, Llama)
             for layer in target.layers[1:]:

@@ -68,7 +68,8 @@ def _trees(draw: _Draw) -> Calls:
     first = -draw.normal(BATCH, 2).abs()
     scores = torch.cat([first, first[:, [0, 0, 1, 1]] - draw.normal(BATCH, 4).abs()], dim=1)
     parents = draw.numbers(*PARENTS, dtype=torch.int64).expand(BATCH, NODES).contiguous()
-    drafted, tokens = draw.below(3, BATCH, NODES - 1), draw.below(3, BATCH, NODES)
+    tokens = draw.below(3, BATCH, NODES)
+    drafted = draw.numbers(0, 1, 2, 0, 1, 2, dtype=torch.int64).expand(BATCH, -1).contiguous()
     ids = draw.below(9, BATCH, 6)
     return {
         "select_tree_nodes": lambda ops: ops.select_tree_nodes(scores, ids, candidates, 4),

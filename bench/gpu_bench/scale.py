@@ -29,7 +29,10 @@ class Scale:
     prompt_tokens: int  # G1, G2
     short_prompt_tokens: int  # G7, G8
     depths: tuple[int, ...]
+    divided_depths: tuple[int, ...]
+    verify_tokens: int  # of steps of divided_depths that draft more
     timed_steps: int
+    learning_steps: int  # of the adaptive policy, before its timed steps
     copy_bytes: int
     gemm: int  # rows, columns and depth of the product
     lossless_cases: int
@@ -57,7 +60,10 @@ REAL = Scale(
     prompt_tokens=1024,
     short_prompt_tokens=128,
     depths=(0, 1, 3, 7),
+    divided_depths=(0, 1, 2, 3, 7),
+    verify_tokens=2,
     timed_steps=32,
+    learning_steps=96,
     copy_bytes=1 << 30,
     gemm=8192,
     lossless_cases=200,
@@ -82,7 +88,10 @@ DRY = Scale(
     prompt_tokens=24,
     short_prompt_tokens=8,
     depths=(0, 1, 2),
+    divided_depths=(0, 1, 2),
+    verify_tokens=1,
     timed_steps=4,
+    learning_steps=4,
     copy_bytes=1 << 20,
     gemm=64,
     lossless_cases=1,

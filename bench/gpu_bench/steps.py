@@ -1,7 +1,8 @@
 """Runs an engine's steps on made-up requests, at a depth that is dictated or by its policy."""
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -74,18 +75,46 @@ def time_steps(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What a batch emitted, and with which draft steps."""
+
+    tokens_per_s: float
+    steps: Mapping[int, int]  # timed steps by draft steps
+    eager: int  # timed forwards that no CUDA graph computed
+
+    @property
+    def note(self) -> str:
+        """Name the draft steps, and what ran eagerly."""
+        chosen = ", ".join(f"{steps} x {count}" for steps, count in sorted(self.steps.items()))
+        return f"draft steps {chosen}" + (f"; {self.eager} eager" if self.eager else "")
+
+
 def measure_rate(
     core: EngineCore,
     load: Load,
     policy: AdaptivePolicy,
     clock: Callable[[], float],
     sync: Callable[[], None],
-) -> float:
-    """Tokens per second under a policy, after as many steps to learn in as are timed."""
+    learning_steps: int = 0,
+) -> Rate:
+    """Tokens per second under a policy, after the warm-up and steps to learn in."""
     with decoding_under(core, load, policy):
-        _run(core, load.timed_steps, clock, sync)
+        _run(core, WARM_UP_STEPS + learning_steps, clock, sync)
+        steps, eager = _steps(core), _eager(core)
         wall_s, tokens = _run(core, load.timed_steps, clock, sync)
-    return tokens / wall_s
+        return Rate(tokens / wall_s, _steps(core) - steps, _eager(core) - eager)
+
+
+def _steps(core: EngineCore) -> Counter[int]:
+    steps: Counter[int] = Counter()
+    for (_, num_steps), totals in core.counters.buckets.items():
+        steps[num_steps] += totals.steps
+    return steps
+
+
+def _eager(core: EngineCore) -> int:
+    return sum(core.context.graphs.report().eager_steps.values())
 
 
 def _run(

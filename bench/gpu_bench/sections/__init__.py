@@ -14,6 +14,7 @@ from gpu_bench.sections import (
     peers,
     small_kernels,
     steps,
+    verify,
     waits,
 )
 
@@ -31,8 +32,9 @@ SECTIONS: tuple[Section, ...] = (
     Section("attention", "G3, G4 attention", attention.measure, budget_s=60, least_s=15),
     Section("small", "G5 small kernels", small_kernels.measure, budget_s=40, least_s=10),
     Section("envelope", "G8 adaptive against every fixed depth", envelope.measure, 90, least_s=30),
+    Section("verify", "G9 verifying less than is drafted", verify.measure, 60, least_s=30),
     Section("overlap", "G7 overlap and idle time", overlap.measure, budget_s=40, least_s=20),
+    Section("flashinfer", "Peer: FlashInfer's attention", peers.measure_flashinfer, 90, least_s=15),
     Section("transformers", "Peer: transformers", peers.measure_transformers, 60, least_s=25),
     Section("compiled", "Peer: transformers, compiled", peers.measure_compiled, 90, least_s=45),
-    Section("flashinfer", "Peer: FlashInfer's attention", peers.measure_flashinfer, 90, least_s=30),
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gpu_bench.context import Context
 from gpu_bench.engines import STRONG, WEAK
 from gpu_bench.record import Row
-from gpu_bench.steps import Load, measure_rate
+from gpu_bench.steps import Load, Rate, measure_rate
 from gpu_bench.targets import TO_BEST_STATIC, TO_NO_SPECULATION
 from specdecode_engine.startup.profiling import FixedSteps
 
@@ -27,8 +27,8 @@ def measure(context: Context) -> Iterator[Row]:
             yield from _rows(f"{name} draft, batch {batch}", _rates(context, load))
 
 
-def _rates(context: Context, load: Load) -> dict[str, float]:
-    """Tokens per second of every arm."""
+def _rates(context: Context, load: Load) -> dict[str, Rate]:
+    """Time every arm once."""
     core, plain = context.engines.adaptive(), context.engines.plain()
     arms = {f"depth {steps}": (core, FixedSteps(steps)) for steps in context.scale.depths}
     arms["no draft"] = (plain, FixedSteps(0))
@@ -36,13 +36,16 @@ def _rates(context: Context, load: Load) -> dict[str, float]:
         name: measure_rate(core, load, policy, context.clock, context.sync)
         for name, (core, policy) in arms.items()
     }
-    adaptive = measure_rate(core, load, core.scheduler.drafting.policy, context.clock, context.sync)
+    policy, learning = core.scheduler.drafting.policy, context.scale.learning_steps
+    adaptive = measure_rate(core, load, policy, context.clock, context.sync, learning)
     return {**rates, "adaptive": adaptive}
 
 
-def _rows(name: str, rates: dict[str, float]) -> Iterator[Row]:
+def _rows(name: str, arms: dict[str, Rate]) -> Iterator[Row]:
+    rates = {arm: rate.tokens_per_s for arm, rate in arms.items()}
     adaptive, plain = rates["adaptive"], rates["no draft"]
     best = max(rate for arm, rate in rates.items() if arm.startswith("depth"))
-    yield Row(f"{name}: adaptive", adaptive, "tokens/s", peers=rates)
+    note = arms["adaptive"].note
+    yield Row(f"{name}: adaptive", adaptive, "tokens/s", peers=rates, note=note)
     yield Row(f"{name}: to the best fixed", adaptive / best, "x", target=TO_BEST_STATIC)
     yield Row(f"{name}: to no draft", adaptive / plain, "x", target=TO_NO_SPECULATION)
