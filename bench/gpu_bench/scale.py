@@ -33,6 +33,7 @@ class Scale:
     verify_tokens: int  # of steps of divided_depths that draft more
     timed_steps: int
     learning_steps: int  # of the adaptive policy, before its timed steps
+    fewest_tokens: int  # of an arm of G8, at one token a step: acceptance varies from step to step
     copy_bytes: int
     gemm: int  # rows, columns and depth of the product
     lossless_cases: int
@@ -64,6 +65,7 @@ REAL = Scale(
     verify_tokens=2,
     timed_steps=32,
     learning_steps=96,
+    fewest_tokens=128,
     copy_bytes=1 << 30,
     gemm=8192,
     lossless_cases=200,
@@ -92,6 +94,7 @@ DRY = Scale(
     verify_tokens=1,
     timed_steps=4,
     learning_steps=4,
+    fewest_tokens=4,
     copy_bytes=1 << 20,
     gemm=64,
     lossless_cases=1,

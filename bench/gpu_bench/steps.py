@@ -98,9 +98,12 @@ def measure_rate(
     sync: Callable[[], None],
     learning_steps: int = 0,
 ) -> Rate:
-    """Tokens per second under a policy, after the warm-up and steps to learn in."""
+    """Tokens per second under a policy, after steps of other requests for it to learn in."""
+    if learning_steps:
+        with decoding_under(core, load, policy):
+            _run(core, learning_steps, clock, sync)
     with decoding_under(core, load, policy):
-        _run(core, WARM_UP_STEPS + learning_steps, clock, sync)
+        _run(core, WARM_UP_STEPS, clock, sync)
         steps, eager = _steps(core), _eager(core)
         wall_s, tokens = _run(core, load.timed_steps, clock, sync)
         return Rate(tokens / wall_s, _steps(core) - steps, _eager(core) - eager)

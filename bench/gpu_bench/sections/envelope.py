@@ -23,7 +23,8 @@ def measure(context: Context) -> Iterator[Row]:
         for batch in (*scale.batches, scale.most_running):
             if not context.has_time(BATCH_S):
                 return
-            load = Load(batch, scale.short_prompt_tokens, scale.timed_steps)
+            steps = max(scale.timed_steps, scale.fewest_tokens // batch)
+            load = Load(batch, scale.short_prompt_tokens, steps)
             yield from _rows(f"{name} draft, batch {batch}", _rates(context, load))
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.shapes import ForwardKind, ForwardShape, ForwardWidths
 from specdecode_engine.model.forward import BestTokens, ForwardOutputs
+from specdecode_kernels import TORCH, Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,14 @@ class GraphBuffers:
     """Inputs and outputs of every forward in `shapes`; without any they are empty."""
 
     def __init__(
-        self, spec: BufferSpec, shapes: Collection[ForwardShape], device: torch.device
+        self,
+        spec: BufferSpec,
+        shapes: Collection[ForwardShape],
+        device: torch.device,
+        ops: Backend = TORCH,
     ) -> None:
         self.inputs = InputBuffers(spec, shapes, device)
-        self.outputs = OutputBuffers(spec, shapes, device)
+        self.outputs = OutputBuffers(spec, shapes, device, ops)
 
     def view(self, shape: ForwardShape, longest: int | None = None) -> DecodeInputs:
         """Return the inputs of a forward; draft steps and modules read the outputs before theirs.
@@ -191,8 +196,13 @@ class OutputBuffers:
     """
 
     def __init__(
-        self, spec: BufferSpec, shapes: Collection[ForwardShape], device: torch.device
+        self,
+        spec: BufferSpec,
+        shapes: Collection[ForwardShape],
+        device: torch.device,
+        ops: Backend,
     ) -> None:
+        self._ops = ops
         rows: dict[ForwardKind, int] = {}
         hidden_rows: dict[ForwardKind, int] = {}
         for shape in shapes:
@@ -285,10 +295,11 @@ class OutputBuffers:
                 own.best.ids.copy_(outputs.best.ids)
                 return
             if self._topk == 1:
-                best = outputs.logits.argmax(dim=-1, keepdim=True)
+                # Positions count for noise alone, and without parameters nothing is sampled.
+                best = self._ops.sample(own.logits.unsqueeze(1), None, own.best.ids, None)
                 own.best.ids.copy_(best if own.ids is None else own.ids.gather(1, best))
                 return
-            scores = torch.log_softmax(outputs.logits.float(), dim=-1)
+            scores = torch.log_softmax(own.logits.float(), dim=-1)
             found = BestTokens.of(scores, self._topk, own.ids)
             for buffer, values in zip(own.best, found, strict=True):
                 buffer.copy_(values)

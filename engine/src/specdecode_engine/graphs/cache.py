@@ -131,7 +131,7 @@ class GraphCache:
         """Run a forward of the activated step."""
         active = self._active
         if active is None:
-            return self._functions[kind](inputs)
+            return self._functions[kind](inputs).widened()
         seen = 0 if inputs.mask is None else inputs.mask.shape[2]
         if kind is ForwardKind.DRAFT_STEP and inputs.rows > 1:
             seen = inputs.first + inputs.rows

@@ -15,7 +15,7 @@ from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.draft_config import HeadConfig
 from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.layers import Linear, widened
+from specdecode_engine.model.layers import Linear
 from specdecode_engine.model.linears import Linears, Placement
 from specdecode_engine.model.pickle_store import open_unquantized
 from specdecode_engine.model.rope import make_rotary_limits
@@ -127,8 +127,8 @@ class HiddenStateHead(ABC, Generic[Config]):
         """Map aux hidden states [rows, width] to hidden states [rows, hidden] of its type."""
 
     def logits(self, normed: Tensor) -> Tensor:
-        """Score the draft's vocabulary: [rows, draft_vocab] f32, or f64 for such a head."""
-        return widened(self.head(normed))
+        """Score the draft's vocabulary: [rows, draft_vocab] of the head's type, or wider."""
+        return self.head(normed)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

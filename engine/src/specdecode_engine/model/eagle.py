@@ -213,8 +213,8 @@ class Eagle3Head(DraftHead[Eagle3Config]):
         return torch.cat((self.token_norm(token), normed_hidden), dim=-1), normed_hidden
 
     def logits(self, normed: Tensor) -> Tensor:
-        logits, scale = widened(self.head(normed)), self.config.logit_scale
-        return logits if scale == 1.0 else logits * scale
+        logits, scale = self.head(normed), self.config.logit_scale
+        return logits if scale == 1.0 else widened(logits) * scale
 
 
 def _angles(config: HeadConfig, limits: RotaryLimits, placement: Placement) -> Tensor:

@@ -22,6 +22,7 @@ from specdecode_engine.model.draft_scratch import DraftScratch
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import KVView, PagedView, ScratchView
 from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.layers import widened
 from specdecode_engine.model.routed_experts import RoutedExperts, forward_target
 from specdecode_kernels import AttentionMetadata
 
@@ -55,10 +56,14 @@ class ForwardInputs(NamedTuple):
 class ForwardOutputs(NamedTuple):
     """What a pass leaves, good until the next pass of its kind; m is n, or 1 after catching up."""
 
-    logits: Tensor  # [B * m, columns] f32 or f64
+    logits: Tensor  # [B * m, columns] of the model's type or wider; f32 or f64 once widened
     hidden: Tensor | None = None  # [B * m, width]: aux hidden states, or what the next row reads
     best: "BestTokens | None" = None  # of a draft, from a CUDA graph or of a block's chain
     ids: Tensor | None = None  # [B * m, columns] i64, tokens that are scored; None: all in order
+
+    def widened(self) -> "ForwardOutputs":
+        """Give the logits the type in which sampling computes."""
+        return self._replace(logits=widened(self.logits))
 
 
 class BestTokens(NamedTuple):

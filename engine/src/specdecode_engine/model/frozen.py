@@ -41,7 +41,6 @@ from specdecode_engine.model.layers import (
     QueryNorm,
     RotaryRows,
     rotary_rows,
-    widened,
 )
 from specdecode_engine.model.linears import MapKind
 from specdecode_engine.model.rope import build_angles
@@ -87,7 +86,7 @@ class CentroidHead:
             torch.bmm(weights[some].flatten(1, 2), rows[:, :, None])[:, :, 0]
             for some, rows in zip(torch.split(chosen, most), torch.split(normed, most), strict=True)
         ]
-        return widened(torch.cat(pieces)), self.ids[chosen].flatten(1)
+        return torch.cat(pieces), self.ids[chosen].flatten(1)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -10,7 +10,7 @@ from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
 from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView, PagedView
-from specdecode_engine.model.layers import Linear, widened
+from specdecode_engine.model.layers import Linear
 from specdecode_engine.model.transformers.config import TransformersConfig
 
 LanguageModelConfig = LlamaConfig | TransformersConfig
@@ -88,5 +88,8 @@ class LanguageModel(ABC):
         self.forward(ids, positions, kv)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Score the vocabulary for [rows, hidden]: [rows, vocab] f32, or f64 for such a model."""
-        return widened(self.head(hidden))
+        """Score the vocabulary for [rows, hidden]: [rows, vocab] of the model's type, or wider.
+
+        Whoever stores or reads them widens them: CUDA graphs do so as they copy them.
+        """
+        return self.head(hidden)

@@ -33,7 +33,7 @@ def rotary_rows(angles: Tensor, positions: Tensor) -> RotaryRows:
 
 
 def widened(logits: Tensor) -> Tensor:
-    """Give logits the type in which sampling computes."""
+    """Give logits of a model's type the type in which sampling computes: f32, or f64."""
     return logits if logits.dtype == torch.float64 else logits.float()
 
 

@@ -188,9 +188,8 @@ class Llama(LanguageModel):
         return [rotary[rope] for rope in self.config.rope_indices]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        logits = widened(self.head(hidden))
-        cap = self.config.logit_softcap
-        return logits if cap is None else self.norm.ops.softcap(logits, cap)
+        logits, cap = self.head(hidden), self.config.logit_softcap
+        return logits if cap is None else self.norm.ops.softcap(widened(logits), cap)
 
 
 @cache

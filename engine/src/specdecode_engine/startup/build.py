@@ -241,7 +241,9 @@ def _wire(
     if config.draft_plan is not None and models.draft is not None:
         wiring = config.method.wire(config.draft_plan, models.draft, limits, table, pool)
         functions |= wiring.functions
-    graphs = make_graphs(graph_config, functions, limits.pages_per_sequence, config.device, clock)
+    graphs = make_graphs(
+        graph_config, functions, limits.pages_per_sequence, config.device, ops, clock
+    )
     drafter = None if wiring is None else wiring.make(sampler, graphs)
     return ModelContext(
         ops,

@@ -15,6 +15,7 @@ from specdecode_engine.graphs.cuda_graph import CaptureStream
 from specdecode_engine.graphs.plan import Budget, CaptureDecision, GraphPlan, GraphSpace
 from specdecode_engine.model.forward import DecodeFunction
 from specdecode_engine.startup.config import CUDA, OFF, EngineConfig, GraphsUnavailable
+from specdecode_kernels import Backend
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ def make_graphs(
     functions: Mapping[ForwardKind, DecodeFunction],
     pages_per_sequence: int,
     device: torch.device,
+    ops: Backend,
     clock: Callable[[], float],
 ) -> GraphCache:
     """Allocate the buffers that graphs share; nothing is captured yet."""
@@ -83,7 +85,7 @@ def make_graphs(
     # The pool may be too small for the longest request of the context that was planned for.
     spec = replace(config.spec, pages=pages_per_sequence)
     try:
-        buffers = GraphBuffers(spec, config.plan.forwards(), device)
+        buffers = GraphBuffers(spec, config.plan.forwards(), device, ops)
         stream = CaptureStream.open(device) if config.mode == CUDA else None
     except RuntimeError as error:
         log.warning("CUDA graphs: preparing failed", exc_info=True)

@@ -18,6 +18,7 @@ from specdecode_engine.batch.request_table import Rows
 from specdecode_engine.batch.sequence import PrefillChunk, Sequence
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.layers import widened
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_kernels.torch.by_row import log_softmax
 
@@ -153,5 +154,5 @@ def _wanted(chunk: PrefillChunk) -> range:
 def _score(target: LanguageModel, hidden: Tensor, tokens: Tensor, top: int) -> Scores:
     """Score tokens [n] by the rows [n, hidden] before them; [1, n]."""
     pieces = zip(torch.split(hidden, PIECE_ROWS), torch.split(tokens, PIECE_ROWS), strict=True)
-    scores = [Scores.of(target.logits(rows), ids, top) for rows, ids in pieces]
+    scores = [Scores.of(widened(target.logits(rows)), ids, top) for rows, ids in pieces]
     return Scores(*(torch.cat(columns)[None] for columns in zip(*scores, strict=True)))

@@ -14,6 +14,7 @@ from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import PagedView
 from specdecode_engine.model.language_model import NeededRows
+from specdecode_engine.model.layers import widened
 from specdecode_engine.model.routed_experts import forward_target
 from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.speculate.drafter import Drafter
@@ -104,7 +105,7 @@ def prefill(
     last = None if ending is None else context.table.span_rows(ending.spans)
     split, count = len(rows.positions), 0 if ending is None else len(ending.sequences)
     hidden, wanted, aux = _run_target(context, prompts, rows, last, nodes)
-    logits = context.target.logits(wanted) if len(wanted) else wanted
+    logits = widened(context.target.logits(wanted)) if len(wanted) else wanted
     if context.drafter is not None:
         _prefill_draft(context.drafter, prompts, None if aux is None else aux[:split])
     for req_index, _, end in spans:

@@ -242,8 +242,8 @@ class TransformersModel(LanguageModel):
 
     def logits(self, hidden: Tensor) -> Tensor:
         with torch.no_grad():
-            logits = widened(self._scores(hidden))
-        return logits if self.softcap is None else self.softcap(logits)
+            logits = self._scores(hidden)
+        return logits if self.softcap is None else self.softcap(widened(logits))
 
     def _scores(self, hidden: Tensor) -> Tensor:
         return self.head(hidden) if self.scorer is None else _compute(self.scorer, hidden)
