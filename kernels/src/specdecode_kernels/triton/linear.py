@@ -1,7 +1,7 @@
 """Linear maps whose weights are integers with scales; plain weights go to torch.
 
 The tile of outputs and inputs depends on the type alone, so that every output is one sum over the
-inputs in their order. No time of it has been measured on a GPU.
+inputs in their order. It has not been timed on a GPU.
 """
 
 import torch

@@ -4,7 +4,8 @@ A pair is one query row of one query head. All pairs of a request that share a k
 side, so that a tile of pairs loads keys and values once for every one of them. Tiles are the
 largest that the compiler fits into registers without a stack, and into the 99 KiB of shared memory
 of capabilities 8.6, 8.9 and 12.0 with two tiles of keys and of values in flight;
-`kernels/compiled.tsv` lists what each of them takes. No time of them has been measured.
+`kernels/compiled.tsv` lists what each of them takes. Other tiles have not been timed; docs/gpu.md
+has the times of these on an H100.
 """
 
 from dataclasses import dataclass
