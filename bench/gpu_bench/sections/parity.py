@@ -15,7 +15,7 @@ from gpu_bench.op_calls import op_calls
 from gpu_bench.record import Row
 from gpu_bench.targets import PARITY
 from specdecode_kernels import FLOAT8, choose_backend
-from specdecode_kernels.choice import Kernels
+from specdecode_kernels.choice import Attention, Kernels
 from specdecode_kernels.testing import Shape, backend_of, draw_case
 
 WAYS: tuple[Kernels, ...] = ("torch", "triton")
@@ -25,9 +25,11 @@ ALLOWED = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
 def measure(context: Context) -> Iterator[Row]:
-    """Yield a row per shape of attention and per op."""
+    """Yield a row per shape and kernels of attention, and per op."""
     for name, shape in attention_shapes(context.is_dry):
-        yield _row_of_attention(f"attend, {name}", shape, context.device)
+        yield _row_of_attention(name, shape, "triton", context.device)
+        if shape.dtype == torch.bfloat16 and not shape.tree_rows and shape.pool_dtype is None:
+            yield _row_of_attention(name, shape, "flashinfer", context.device)
     for name in op_calls(context.device):
         yield Row(name, _op(name, context.device), "of allowed", target=PARITY)
 
@@ -51,14 +53,15 @@ def attention_shapes(is_dry: bool) -> Iterator[tuple[str, Shape]]:
         yield name, Shape(**settings)  # type: ignore[arg-type]
 
 
-def _row_of_attention(name: str, shape: Shape, device: torch.device) -> Row:
+def _row_of_attention(name: str, shape: Shape, kernels: Attention, device: torch.device) -> Row:
+    metric = f"attend by {kernels}, {name}"
     try:
-        backend = choose_backend("triton", device, shape.dtype, shape.dim, shape.pool_dtype).backend
-    except ValueError as obstacle:  # an old device has no float8
-        return Row(name, None, "", target=PARITY, note=str(obstacle))
+        backend = choose_backend(kernels, device, shape.dtype, shape.dim, shape.pool_dtype).backend
+    except ValueError as obstacle:  # an old device has no float8, FlashInfer may be absent
+        return Row(metric, None, "", target=PARITY, note=str(obstacle))
     case = draw_case(shape, 0).to(device)
     apart = difference(case.attend(), case.attend(backend))
-    return Row(name, apart, "of allowed", target=PARITY)
+    return Row(metric, apart, "of allowed", target=PARITY)
 
 
 def _op(name: str, device: torch.device) -> float:
