@@ -1,4 +1,4 @@
-"""What the machine allows at best, from a copy and a product measured in the same run.
+"""What the machine allows at best, from memory and a product measured in the same run.
 
 A pass must read the weights and the cached keys and values once and multiply every row with every
 weight; it cannot be faster than the slower of both.
@@ -15,7 +15,7 @@ from specdecode_engine.model.config_file import DTYPES
 class Floors:
     """Measured on the device."""
 
-    copy_bytes_per_s: float  # read and written
+    memory_bytes_per_s: float  # of a copy, read and written, or of reading: the faster
     gemm_flop_per_s: float
     launch_us: float  # of a kernel that does nothing, in a graph
 
@@ -40,7 +40,7 @@ class Traffic:
 
     def seconds(self, floors: Floors, rows: int, kv_tokens: float) -> float:
         """Least time for `rows` rows over `kv_tokens` cached tokens in all."""
-        read = (self.weight_bytes + kv_tokens * self.kv_bytes_per_token) / floors.copy_bytes_per_s
+        read = (self.weight_bytes + kv_tokens * self.kv_bytes_per_token) / floors.memory_bytes_per_s
         return max(read, 2 * self.parameters * rows / floors.gemm_flop_per_s)
 
 

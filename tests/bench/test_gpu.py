@@ -301,7 +301,7 @@ def test_measured_rows_are_held_against_their_targets(tmp_path: Path) -> None:
 
 
 def test_floors_are_those_of_the_published_shape() -> None:
-    floors = Floors(copy_bytes_per_s=3.0e12, gemm_flop_per_s=798e12, launch_us=3)
+    floors = Floors(memory_bytes_per_s=3.0e12, gemm_flop_per_s=798e12, launch_us=3)
     target, draft = Traffic.of(REAL.model, 32), Traffic.of(REAL.model, 1)
     assert target.weight_bytes == pytest.approx(15.0e9, rel=0.01)
     assert target.kv_bytes_per_token == 131_072

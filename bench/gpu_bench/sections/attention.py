@@ -51,7 +51,7 @@ def time_one(context: Context, calls: Calls, backend: Backend) -> float:
 
 
 def _row_of_decode(context: Context, cell: Cell, took_us: float, torch_us: float) -> Row:
-    floor_us = 1e6 * cell.kv_bytes / context.floors.copy_bytes_per_s
+    floor_us = 1e6 * cell.kv_bytes / context.floors.memory_bytes_per_s
     target = ATTENTION_SHARE if cell.kv_bytes >= LARGE_KV_BYTES else None
     peers = {"torch, not paged": torch_us}
     return Row(str(cell), took_us, "µs", floor_us, floor_us / took_us, target, peers)

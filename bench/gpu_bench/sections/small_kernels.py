@@ -68,7 +68,7 @@ def _rows(context: Context, op: str, case: OpCase) -> Iterator[Row]:
         launches[way] = len(busy_spans(call, context.device))
     took_us = context.time_us(calls["triton"])
     floors = context.floors
-    moved_us = 1e6 * case.moved_bytes / floors.copy_bytes_per_s
+    moved_us = 1e6 * case.moved_bytes / floors.memory_bytes_per_s
     target = KERNEL_US if moved_us < floors.launch_us else None
     floor_us = max(floors.launch_us, moved_us)
     yield Row.of_time(name, took_us, "µs", floor_us, target)
