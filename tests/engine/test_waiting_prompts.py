@@ -117,6 +117,27 @@ def test_no_more_rows_of_a_long_prompt_wait_than_a_step_can_compute(
 
 
 @pytest.mark.parametrize("overlap", [False, True])
+def test_a_draft_catches_up_in_chunks_after_a_long_rest(
+    checkpoints: Checkpoints, overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No forward is larger than a prefill's, and drafts are those after one forward over all."""
+    requests, found, counts = requests_of(checkpoints.vocab, 2, 90), [], []
+    for most_rows in (None, 10**6):
+        core = build(checkpoints, overlap=overlap)
+        assert isinstance(core.context.drafter, ModelDrafter)
+        if most_rows:
+            monkeypatch.setattr(core.context.drafter._pending, "_most_rows", most_rows)
+        rows, drafts = count_rows(core, monkeypatch), record_drafts(core)
+        found.append((answer(core, requests, stay=60), drafts))
+        counts.append(rows)
+    assert found[0] == found[1]
+    assert found[0][1]
+    chunked, whole = counts
+    assert max(chunked) == core.scheduler.limits.chunk_tokens < 60 < max(whole)
+    assert sum(chunked) == sum(whole)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
 def test_whoever_reuses_pages_that_the_draft_lacks_has_them_computed(
     checkpoints: Checkpoints, overlap: bool
 ) -> None:

@@ -20,6 +20,7 @@ from specdecode_engine.model.forward import DraftNetwork, ForwardOutputs, store_
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.draft_layout import DraftLayout
+from specdecode_engine.speculate.draft_state import KEPT_ROWS
 from specdecode_engine.speculate.pending_rows import PendingRows
 from specdecode_engine.speculate.tree import DraftTreeBuilder, RecurrentStep
 
@@ -31,6 +32,7 @@ class ModelDrafter:
         graphs: runs the network's forwards.
         window: most rows that one catch-up forward computes per sequence.
         topk: of every draft shape that is a tree.
+        chunk_tokens: most rows of a forward that computes what a request lacks before them.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class ModelDrafter:
         graphs: GraphCache,
         window: int,
         topk: int,
+        chunk_tokens: int = KEPT_ROWS,
     ) -> None:
         self.lookahead = layout.lookahead
         self.bonus_rows = layout.bonus_rows
@@ -60,6 +63,7 @@ class ModelDrafter:
             layout.window_rows,
             self._compute,
             lambda rows: self._pool.clear(rows.slot_mapping),
+            chunk_tokens,
         )
         self._builder = DraftTreeBuilder(layout, sampler, topk)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 
 from specdecode_engine.batch.request_table import DecodeBatch, Rows
-from specdecode_engine.speculate.draft_state import DraftKvProgress
+from specdecode_engine.speculate.draft_state import KEPT_ROWS, DraftKvProgress
 
 
 class PendingRows:
@@ -17,6 +17,7 @@ class PendingRows:
             each request, without those already computed.
         compute: writes the keys and values of rows.
         clear: makes keys and values of rows zero.
+        most_rows: that `compute` is given at once; by default all that a head can be given.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class PendingRows:
         lay_out: Callable[[DecodeBatch, int, int], Rows],
         compute: Callable[[Rows], None],
         clear: Callable[[Rows], None],
+        most_rows: int = KEPT_ROWS,
     ) -> None:
         self._progress = progress
         self._kept = kept
@@ -34,6 +36,7 @@ class PendingRows:
         self._lay_out = lay_out
         self._compute = compute
         self._clear = clear
+        self._most_rows = most_rows
 
     def catch_up(self, batch: DecodeBatch, required: Items[int]) -> int:
         """Compute all pending rows but the last `window`, and record that none is missing.
@@ -66,4 +69,7 @@ class PendingRows:
             self._progress.invalidate(req_index)
             self._clear(self._lay_out(one, pending, pending - kept))
             pending = kept
-        self._compute(self._lay_out(one, pending, pending - self._window))
+        while pending > self._window:
+            count = min(pending - self._window, self._most_rows)
+            self._compute(self._lay_out(one, pending, count))
+            pending -= count

@@ -85,8 +85,8 @@ class TokenByToken(DraftMethod):
         catch_up, draft_step = draft_forwards(network, pool, scratch)
 
         def make(sampler: Sampler, graphs: GraphCache) -> Drafter:
-            window = sizes.max_path_length
-            return ModelDrafter(network, pool, layout, sampler, graphs, window, sizes.topk)
+            bounds = sizes.max_path_length, sizes.topk, limits.chunk_tokens
+            return ModelDrafter(network, pool, layout, sampler, graphs, *bounds)
 
         functions = {
             ForwardKind.CATCH_UP: DecodeForward(layout.catch_up, catch_up),
