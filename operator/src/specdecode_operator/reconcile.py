@@ -219,7 +219,8 @@ class Reconciler:
             self.image_rollouts.forget(key)
             return
         new = hash_of_template(live)
-        stable = filter(pods.is_stable, observed.pods)
+        left = (pod for pod in observed.pods if not pods.has_ended(pod))
+        stable = filter(pods.is_stable, left)
         self.image_rollouts.note(
             key,
             is_complete=rollout(live) is Rollout.COMPLETE,

@@ -1,19 +1,25 @@
 """Limits of trials: the strategy, the exploration budget, the switch for all, the engine image."""
 
+import copy
 from dataclasses import replace as change
+from typing import Any, cast
 
 import pytest
 
 from specdecode_api import names
 from specdecode_operator.kinds import DEPLOYMENT, ChildId
+from specdecode_operator.metrics import Metrics
+from specdecode_operator.observed import Key
 from specdecode_operator.plan import plan
 from specdecode_operator.resource import parse
 from specdecode_operator.rollout import ImageRollouts
+from specdecode_operator.run import _build
 from specdecode_operator.trial.exploration import rest_after_s, share, worst_case_s
 from specdecode_operator.trial.record import Record, Spent
 from specdecode_operator.trial.state import Kind
 
 FASTER_AT_1 = {1: 0.010, 3: 0.030, 5: 0.050}
+KEY = Key("default", "chat-standalone")
 STABLE = ChildId(DEPLOYMENT.kind, "chat-standalone")
 DAY_S = 86_400.0
 
@@ -242,6 +248,29 @@ def test_rollouts_of_a_new_image_are_limited_until_they_are_complete():
     assert not rollouts.admit("c")
     rollouts.forget("d")
     assert rollouts.admit("c")
+
+
+@pytest.mark.parametrize(
+    ("status", "deleted", "is_rolling"),
+    [
+        ({"phase": "Running"}, {}, True),
+        ({"phase": "Running"}, {"deletionTimestamp": "2026-11-21T12:00:00Z"}, True),
+        ({"phase": "Failed", "reason": "Evicted"}, {}, False),
+        ({"phase": "Succeeded"}, {}, False),
+    ],
+)
+def test_a_pod_that_has_ended_is_no_part_of_a_rollout(world, status, deleted, is_rolling):
+    """Such a pod of an older image stays: a later disturbance would count as a rollout."""
+    made, nothing = world(guarded=False), cast("Any", None)
+    settings = change(made.settings, engine_image=image_of(made))
+    reconciler = _build(settings, nothing, nothing, Metrics("test")).reconciler
+    old = copy.deepcopy(next(iter(made.engines.values())).pod)
+    hashes = {"annotations": {names.ANNOTATION_CONFIG_HASH: "old"}}
+    old["metadata"] |= {"name": "old", "uid": "old", **hashes, **deleted}
+    made.evicted.append({**old, "status": status})
+    made.children[STABLE]["status"]["availableReplicas"] = 0  # a node restarts
+    reconciler._note_rollout(KEY, made.observed)
+    assert reconciler.image_rollouts.is_rolling(KEY) is is_rolling
 
 
 def test_a_new_engine_image_of_a_guarded_resource_is_tried_first(world):
