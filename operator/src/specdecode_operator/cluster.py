@@ -88,19 +88,29 @@ class Cluster:
         path = LEASE.path(lease["metadata"]["namespace"], lease["metadata"]["name"])
         return await self.api.request("PUT", path, {}, lease, usual=(HTTPStatus.CONFLICT,))
 
-    async def apply(self, manifest: Manifest, *, force: bool, is_trial: bool = False) -> Manifest:
+    async def apply(
+        self,
+        manifest: Manifest,
+        *,
+        force: bool,
+        is_trial: bool = False,
+        manager: str = names.FIELD_MANAGER,
+    ) -> Manifest:
         """Write an owned object by server-side apply.
+
+        With a `resourceVersion`, another stored version is a conflict.
 
         Args:
             force: take over fields from other managers; without it, the request fails with a
                 conflict if an unowned object of that name was created meanwhile.
             is_trial: dry run; returns what would be stored.
+            manager: of the fields; two writes of one manager never conflict.
         """
         kind = BY_KIND[manifest["kind"]]
         _check(kind.verbs, "patch", kind)
         _check(kind.verbs, "create", kind)
         metadata = manifest["metadata"]
-        query = {"fieldManager": names.FIELD_MANAGER, "force": "true" if force else "false"}
+        query = {"fieldManager": manager, "force": "true" if force else "false"}
         if is_trial:
             query["dryRun"] = "All"
         path = kind.path(metadata["namespace"], metadata["name"])

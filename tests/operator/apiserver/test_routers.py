@@ -2,6 +2,7 @@
 
 import base64
 import copy
+from datetime import UTC, datetime
 
 import pytest
 
@@ -17,6 +18,9 @@ from specdecode_operator.kinds import (
     SERVICE,
     SERVICE_ACCOUNT,
 )
+from specdecode_operator.kube_api import KubeApiError
+from specdecode_operator.router_secrets import RouterSecrets
+from specdecode_operator.token_rotation import LIFETIME, next_step
 
 pytestmark = pytest.mark.apiserver
 
@@ -134,6 +138,30 @@ def test_the_token_is_rotated_when_its_annotation_is_removed(operator, api, name
     after = tokens(api, namespace)
     assert after[names.ROUTER_TOKEN_KEY] == before
     assert after["next"] != before
+
+
+async def test_a_token_that_another_operator_wrote_first_stays(api, namespace, parts):
+    """Two operators, or two workers of one, that have read the same state of the Secret."""
+    now, stored = datetime.now(UTC), None
+    async with parts() as started:
+        writer = RouterSecrets(started.cluster, lambda: now)
+        for expected in (
+            {"token": "first"},
+            {"token": "first", "next": "second"},
+            {"token": "second", "previous": "first"},
+            {"token": "second"},
+        ):
+            fresh = "first" if stored is None else "second"
+            first, late = (next_step(stored, namespace, now, x).secret for x in (fresh, "late"))
+            assert first is not None
+            assert late is not None
+            await writer._write(first, stored)
+            with pytest.raises(KubeApiError) as refused:
+                await writer._write(late, stored)
+            assert refused.value.code == 409
+            assert tokens(api, namespace) == expected
+            stored = await started.cluster.get(SECRET, namespace, names.ROUTER_SECRET)
+            now += LIFETIME
 
 
 def test_a_resource_without_routers_has_the_same_objects_as_before(
