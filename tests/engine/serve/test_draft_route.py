@@ -146,6 +146,10 @@ def test_a_refused_draft_leaves_the_old_one_and_its_reason(server, tmp_path):
         message = response.json()["error"]["message"]
         assert message.endswith(": give the absolute path of a folder that the engine can read")
     assert put(server, HEAD, configHash="x" * 64).status_code == 400
+    twice = f'{{"path": "/models/draft", "path": "{HEAD}"}}'
+    response = httpx.put(server.url + "/speculation/draft", content=twice, timeout=30)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == "path is given twice; remove one"
     assert text_of(server)
 
 

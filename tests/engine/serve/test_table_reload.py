@@ -417,6 +417,25 @@ def test_every_table_expires_though_the_loop_of_the_server_may_call_timers_early
         runner.run(expire_many())
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{"table": {"1": 3}, "table": {"1": 1}}', "table"),
+        ('{"table": {"1": {"ema_alpha": 1, "ema_\\u0061lpha": 0}}}', "table.1.ema_alpha"),
+        ('{"table": {"batchSizes": [{}, {"from": 1, "from": 8}]}}', "table.batchSizes[1].from"),
+    ],
+    ids=["body", "escaped", "list"],
+)
+def test_a_key_that_is_given_twice_is_refused_with_its_place(engine, text, place):
+    before = engine.get("/speculation/table").json()["entries"]
+    answer = httpx.put(f"{engine.url()}/speculation/table", content=text, timeout=10)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == (place, "duplicate_key")
+    assert error["message"] == f"{place} is given twice; remove one"
+    assert engine.get("/speculation/table").json()["entries"] == before
+
+
 def test_text_that_is_not_json_is_refused(engine):
     answer = httpx.put(f"{engine.url()}/speculation/table", content=b"{", timeout=10)
     assert answer.status_code == 400

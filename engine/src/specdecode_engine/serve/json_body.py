@@ -1,6 +1,7 @@
 """A body of JSON: read with a limit, checked against its model, refused by the name of a field."""
 
 import asyncio
+import json
 from typing import TypeVar
 
 from fastapi import Request
@@ -49,6 +50,39 @@ def parse_json(model: type[Model], data: bytes) -> Model:
         return model.model_validate_json(data)
     except ValidationError as error:
         raise errors.from_validation(error, _document(data)) from None
+
+
+def parse_strict_json(model: type[Model], data: bytes) -> Model:
+    """As `parse_json`, and refuse an object that contains a key twice, as kubectl does.
+
+    It takes eight times as long, so run it in a thread.
+    """
+    parsed = parse_json(model, data)  # which keeps the last of equal keys, and limits the depth
+    # Integers stay text, because Python limits their digits.
+    place = _repeated_key(json.loads(data, object_pairs_hook=_Pairs, parse_int=str))
+    if place:
+        raise errors.invalid(place, f"{place} is given twice; remove one", "duplicate_key")
+    return parsed
+
+
+class _Pairs(list[tuple[str, object]]):
+    """The keys and values of an object."""
+
+
+def _repeated_key(value: object, place: str = "") -> str:
+    """Return the path of the first repeated key, as in `table.batchSizes[0].from`, or ""."""
+    keys = set[str]()
+    children: list[tuple[str, object]] = []
+    if isinstance(value, _Pairs):
+        for key, child in value:
+            path = f"{place}.{key[: errors.SHOWN_VALUE_CHARS]}".removeprefix(".")
+            if key in keys:
+                return path
+            keys.add(key)
+            children.append((path, child))
+    elif isinstance(value, list):
+        children = [(f"{place}[{number}]", child) for number, child in enumerate(value)]
+    return next(filter(None, (_repeated_key(child, path) for path, child in children)), "")
 
 
 def _document(data: bytes) -> object:

@@ -11,7 +11,7 @@ from specdecode_api import names
 from specdecode_api.table import TableError
 from specdecode_engine.adaptive.policy import DraftRefused, TableRefused
 from specdecode_engine.serve import VERSION, errors
-from specdecode_engine.serve.json_body import parse_json
+from specdecode_engine.serve.json_body import parse_strict_json
 from specdecode_engine.serve.service import service_of
 from specdecode_server.body import read_limited
 
@@ -81,7 +81,7 @@ async def put_table(request: Request) -> dict[str, object]:
     service = service_of(request)
     service.lifecycle.check_admission()
     data = await read_limited(request, MAX_TABLE_BYTES, "a table has one entry per batch size")
-    offer = parse_json(TableOffer, data)
+    offer = await asyncio.to_thread(parse_strict_json, TableOffer, data)
     try:
         await service.tables.apply_document(offer.table, TABLE_SOURCE, offer.expires_after_s)
     except TableError as error:
@@ -132,7 +132,7 @@ async def put_draft(request: Request, response: Response) -> dict[str, object]:
     service = service_of(request)
     service.lifecycle.check_admission()
     data = await read_limited(request, MAX_DRAFT_BYTES, "a draft is named by its path")
-    offer = parse_json(DraftOffer, data)
+    offer = await asyncio.to_thread(parse_strict_json, DraftOffer, data)
     try:
         async with asyncio.timeout(MAX_DRAFT_SECONDS):
             await service.drafts.apply(offer.path, DRAFT_SOURCE, offer.config_hash)
