@@ -25,6 +25,12 @@ def test_a_tile_is_legal_and_fits(pairs: int, dim: int, itemsize: int) -> None:
     assert tile.pairs * tile.dim * itemsize + in_flight <= SMALLEST_SHARED_BYTES
 
 
+def test_no_tile_holds_32_pairs_where_64_were_faster() -> None:
+    assert [choose_tile(pairs, 128, 2).pairs for pairs in (16, 17, 32, 33)] == [16, 64, 64, 64]
+    assert choose_tile(32, 128, 2, is_tree=True).pairs == 64
+    assert choose_tile(32, 128, 2, is_float8=True).pairs == choose_tile(32, 64, 2).pairs == 32
+
+
 @pytest.mark.parametrize("is_float8", [False, True])
 @pytest.mark.parametrize("itemsize", [2, 4])
 @pytest.mark.parametrize("dim", [64, 80, 96, 128, 256])

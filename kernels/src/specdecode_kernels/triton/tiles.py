@@ -4,8 +4,8 @@ A pair is one query row of one query head. All pairs of a request that share a k
 side, so that a tile of pairs loads keys and values once for every one of them. Tiles are the
 largest that the compiler fits into registers without a stack, and into the 99 KiB of shared memory
 of capabilities 8.6, 8.9 and 12.0 with two tiles of keys and of values in flight;
-`kernels/compiled.tsv` lists what each of them takes. Other tiles have not been timed; docs/gpu.md
-has the times of these on an H100.
+`kernels/compiled.tsv` lists what each of them takes, docs/gpu.md their times on an H100. There 32
+pairs at 16-bit heads of 128 fill its processors with one wave of programs and a third of another.
 """
 
 from dataclasses import dataclass
@@ -47,6 +47,8 @@ def choose_tile(
     wide = power_of_two(dim)
     rows = min(64, max(MIN_DOT, KEY_BYTES // (wide * itemsize)))
     held = min(_most_pairs(wide, itemsize, is_float8, is_tree), power_of_two(pairs))
+    if (held, wide, itemsize) == (32, 128, 2) and not is_float8:
+        held = 64  # 0.82 of the time of 32 at 64 requests on an H100, 0.99 to 1.03 at 1 and 8
     # Four warps would spill; 32 pairs (16 in float32) at heads of 64 on 8.6 and 8.9 alone.
     is_tight = (is_tree or is_float8) and (held * itemsize, wide) == (64, 64)
     is_large = held > 64 or held * wide > 64 * 128 or is_tight
