@@ -31,7 +31,7 @@ PACKAGES = {
 }
 CORE = ("engine", "kernels", "crds")  # whose lines are limited together
 
-MAX_CORE_LINES = 56_257
+MAX_CORE_LINES = 56_259
 MAX_ENGINE_LINES = 41_552
 MAX_ENGINE_CODE_LINES = 23_099
 MAX_ENGINE_FILES = 295
