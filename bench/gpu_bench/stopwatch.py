@@ -1,12 +1,21 @@
 """Times a call, replayed in a graph with cold caches, and lists the kernels of another."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 WARM_UPS = 3
+
+
+class Span(NamedTuple):
+    """When a kernel or a copy ran on the device, in microseconds of the trace."""
+
+    start: float
+    end: float
+    name: str = ""
 
 
 def time_us(
@@ -39,19 +48,19 @@ def _event() -> "torch.cuda.Event":
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def busy_spans(work: Callable[[], object], device: torch.device) -> list[tuple[float, float]]:
-    """List when kernels of `work` began and ended, in microseconds; none on a shadow device."""
-    with profile(activities=[ProfilerActivity.CUDA]) as traced:
+def busy_spans(work: Callable[[], object], device: torch.device) -> list[Span]:
+    """List the kernels and copies of `work`; none on a shadow device."""
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as traced:
         work()
         torch.cuda.synchronize(device)
     events = (event for event in traced.events() or () if event.device_type.name == "CUDA")
-    return [(float(e.time_range.start), float(e.time_range.end)) for e in events]
+    return [Span(float(e.time_range.start), float(e.time_range.end), e.name) for e in events]
 
 
-def covered(spans: list[tuple[float, float]]) -> float:
+def covered(spans: Iterable[Span]) -> float:
     """Length of the union of spans."""
     total, reached = 0.0, float("-inf")
-    for start, end in sorted(spans):
+    for start, end, _ in sorted(spans):
         total += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     return total

@@ -14,6 +14,7 @@ from gpu_bench.sections import (
     peers,
     small_kernels,
     steps,
+    trace,
     verify,
     waits,
 )
@@ -29,6 +30,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("decode", "G1 decoding against the memory's rate", decode.measure, 90, least_s=10),
     Section("graphs", "G6 capture and swap", graphs.measure, budget_s=20, least_s=5),
     Section("steps", "G2 speculative steps against their floor", steps.measure, 45, least_s=10),
+    Section("trace", "What a step consists of", trace.measure, budget_s=30, least_s=10),
     Section("attention", "G3, G4 attention", attention.measure, budget_s=60, least_s=15),
     Section("small", "G5 small kernels", small_kernels.measure, budget_s=40, least_s=10),
     Section("envelope", "G8 adaptive against every fixed depth", envelope.measure, 90, least_s=30),

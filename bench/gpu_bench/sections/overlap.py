@@ -43,7 +43,7 @@ def _idle(core: EngineCore, load: Load, steps: int, context: Context) -> Row:
         spans = busy_spans(work, context.device)
     if not spans:
         return Row("device idle", None, "", note="no kernel was traced on a device")
-    wall_us = max(end for _, end in spans) - min(start for start, _ in spans)
+    wall_us = max(one.end for one in spans) - min(one.start for one in spans)
     idle = 1 - covered(spans) / wall_us
     note = f"{len(spans)} kernels in {wall_us / 1e3:.1f} ms, traced"
     return Row("device idle", idle, "", target=IDLE_SHARE, note=note)

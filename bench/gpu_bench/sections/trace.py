@@ -1,0 +1,53 @@
+"""What a step consists of: the kernels that take most of it, and the time in which none runs."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from gpu_bench.context import Context
+from gpu_bench.record import Row
+from gpu_bench.steps import WARM_UP_STEPS, Load, decoding_under
+from gpu_bench.stopwatch import Span, busy_spans, covered
+from specdecode_engine.startup.profiling import FixedSteps
+
+STEPS = 6
+KERNELS = 14
+NAME_CHARS = 70
+
+
+def measure(context: Context) -> Iterator[Row]:
+    """Trace plain steps and steps with drafts, of the smallest and the largest batch."""
+    scale = context.scale
+    for batch in (scale.batches[0], scale.batches[-1]):
+        for steps in (0, scale.depths[-2], scale.depths[-1]):
+            spans = _trace(context, batch, steps)
+            yield from _rows(f"depth {steps}, batch {batch}", spans)
+
+
+def _trace(context: Context, batch: int, steps: int) -> list[Span]:
+    core = context.engines.adaptive()
+    with decoding_under(core, Load(batch, context.scale.prompt_tokens, STEPS), FixedSteps(steps)):
+        for _ in range(WARM_UP_STEPS):
+            core.step()
+
+        def work() -> None:
+            for _ in range(STEPS):
+                core.step()
+
+        context.sync()
+        return busy_spans(work, context.device)
+
+
+def _rows(name: str, spans: list[Span]) -> Iterator[Row]:
+    """Yield times of one step; tracing makes the gaps between kernels longer than they are."""
+    if not spans:
+        yield Row(f"{name}: kernels", None, "µs", note="no kernel was traced on a device")
+        return
+    wall_us = max(one.end for one in spans) - min(one.start for one in spans)
+    note = f"{len(spans) / STEPS:.0f} kernels and copies, traced in {wall_us / STEPS:.0f} µs"
+    yield Row(f"{name}: a kernel runs", covered(spans) / STEPS, "µs", note=note)
+    times: dict[str, list[float]] = defaultdict(list)
+    for one in spans:
+        times[one.name[:NAME_CHARS]].append(one.end - one.start)
+    for kernel, us in sorted(times.items(), key=lambda each: -sum(each[1]))[:KERNELS]:
+        note = f"{len(us) / STEPS:.0f} of {sum(us) / len(us):.2f} µs"
+        yield Row(f"{name}: {kernel}", sum(us) / STEPS, "µs", note=note)
