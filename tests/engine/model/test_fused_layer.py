@@ -254,6 +254,25 @@ def test_a_layer_of_a_draft_may_read_a_pair_instead_of_the_stream(kind: str) -> 
         check(counts, [replace(draw_layer(torch.float32), input_norm=None)], kind, calls=1)
 
 
+def test_layers_op_by_op_norm_the_stream_in_the_call_that_adds_to_it() -> None:
+    torch.manual_seed(5)
+    with launches() as counts:
+        layers = [draw_layer(torch.bfloat16) for _ in range(3)]
+        batch = make_batch(layers, "chains", 4)
+        x = torch.randn(len(batch.positions), HIDDEN).bfloat16()
+        angles = batch.positions[:, None] * torch.linspace(0.1, 1, DIM // 2)
+        rotary = angles.cos(), angles.sin()
+        one_by_one = x
+        for number, layer in enumerate(layers):
+            one_by_one = layer(one_by_one, rotary, number, batch.view)
+        counts.clear()
+        output, ends = map_and_collect(layers, x, rotary, 0, batch.view, (0, 1))
+        assert (counts["rms_norm"], counts["add_rms_norm"]) == (1, 5)
+        assert torch.equal(output, one_by_one)
+        assert torch.equal(ends[0], layers[0](x, rotary, 0, batch.view))
+        assert torch.equal(ends[1], layers[1](ends[0], rotary, 1, batch.view))
+
+
 @pytest.mark.parametrize("ends", [(0,), (1, 3), (2,), (3,), (0, 1, 2, 3), (7,)])
 @pytest.mark.parametrize("windows", [(None, None, None, None), (None, 5, 5, None)])
 def test_streams_between_layers_are_those_of_the_layers_one_by_one(

@@ -194,8 +194,19 @@ class DecoderLayer:
 
         Attention reads `read` [rows, inputs], if that is not None.
         """
+        x, update = self.update(x, rotary, layer, kv, read)
+        return x + update
+
+    def update(
+        self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView, read: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the residual stream after attention, and what the MLP adds to it."""
         read = self._read(x) if read is None else read
-        return self.finish(x, self.attention(read, rotary, layer, kv))
+        attended, norms = self.attention(read, rotary, layer, kv), self.output_norms
+        attended = attended if norms is None else norms.attention(attended)
+        x, normed = self.mlp_norm.after_adding(x, attended)
+        update = self.mlp(normed)
+        return x, update if norms is None else norms.mlp(update)
 
     def store_kv(self, x: Tensor, rotary: RotaryRows, layer: int, kv: PagedView) -> None:
         """Write the keys and values that a call would write."""
@@ -203,15 +214,6 @@ class DecoderLayer:
 
     def _read(self, x: Tensor) -> Tensor:
         return x if self.input_norm is None else self.input_norm(x)
-
-    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Add what attention gave to the residual stream [rows, hidden], then the MLP."""
-        norms = self.output_norms
-        if norms is None:
-            x, normed = self.mlp_norm.after_adding(x, attended)
-            return x + self.mlp(normed)
-        x, normed = self.mlp_norm.after_adding(x, norms.attention(attended))
-        return x + norms.mlp(self.mlp(normed))
 
 
 def map_by_layers(
@@ -243,12 +245,34 @@ def map_and_collect(
     while number < stop:
         rest = layers[number - first :]
         streams, count = _map_fused(rest, x, rotary, number, kv, ends, read)
+        read_next = None
         if not count:
-            streams, count = [rest[0](x, rotary, number, kv, read)], 1
+            after, read_next = _map_by_one(rest, x, rotary, number, kv, read)
+            streams, count = [after], 1
         number += count
-        x, read = streams[-1], None
+        x, read = streams[-1], read_next
         collected += streams if number - 1 in ends else streams[:-1]
     return x, collected
+
+
+def _map_by_one(
+    layers: Sequence[DecoderLayer],
+    x: Tensor,
+    rotary: RotaryRows,
+    number: int,
+    kv: KVView,
+    read: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Map by the first layer; one call adds its update and norms the sum for the next layer.
+
+    Returns:
+        The stream, and what attention of the next layer reads; None if that layer norms it.
+    """
+    x, update = layers[0].update(x, rotary, number, kv, read)
+    following = layers[1] if len(layers) > 1 else None
+    if following is None or following.fused is not None or following.input_norm is None:
+        return x + update, None
+    return following.input_norm.after_adding(x, update)
 
 
 def _map_fused(
