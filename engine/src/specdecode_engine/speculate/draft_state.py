@@ -67,10 +67,13 @@ class DraftKvProgress:
                 self._after_skipped[req_index] += rows
 
     def max_pending(self, req_indices: Items[int], required: Items[int]) -> list[int]:
-        """Rows of `required` that may be missing, at least 1; exact at the first decode step."""
+        """Rows of `required` that may be missing, at least 1; exact at the first decode step.
+
+        Bounds of many steps add up to more than all rows that there are.
+        """
         pairs = zip(req_indices, required, strict=True)
         return [
-            max(1, self._pending.get(req_index, rows - self._computed[req_index]))
+            max(1, min(rows, self._pending.get(req_index, rows - self._computed[req_index])))
             for req_index, rows in pairs
         ]
 
