@@ -10,8 +10,8 @@ from unittest import mock
 import torch
 
 from gpu_bench import random_weights
-from gpu_bench.sections import attention, overlap, parity, peers, small_kernels, trace
-from gpu_bench.stopwatch import Span
+from gpu_bench.sections import attention, parity, peers, small_kernels, trace
+from gpu_bench.stopwatch import BusySpan
 from specdecode_kernels import Backend, Choice, choose_backend
 from specdecode_kernels.testing import backend_of
 from tests.shadow_cuda.active import shadow_cuda
@@ -39,12 +39,12 @@ def shadow_device() -> Iterator[None]:
         on_cpu = torch.Generator()  # one for a GPU needs a driver
         stack.enter_context(mock.patch.object(random_weights, "Generator", return_value=on_cpu))
 
-        def launches(work: Callable[[], object], where: object) -> list[Span]:
+        def launches(work: Callable[[], object], where: object) -> list[BusySpan]:
             before = device.launches
             work()
-            return [Span(number, number + 0.5) for number in range(device.launches - before)]
+            return [BusySpan(number, number + 0.5) for number in range(device.launches - before)]
 
-        for module in (overlap, small_kernels, trace):
+        for module in (small_kernels, trace):
             stack.enter_context(mock.patch.object(module, "busy_spans", launches))
         for module in (attention, parity, peers):
             stack.enter_context(mock.patch.object(module, "choose_backend", choose))

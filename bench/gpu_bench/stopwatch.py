@@ -1,7 +1,7 @@
 """Times a call, replayed in a graph with cold caches, and lists the kernels of another."""
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 WARM_UPS = 3
 
 
-class Span(NamedTuple):
+class BusySpan(NamedTuple):
     """When a kernel or a copy ran on the device, in microseconds of the trace."""
 
     start: float
@@ -48,19 +48,24 @@ def _event() -> "torch.cuda.Event":
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def busy_spans(work: Callable[[], object], device: torch.device) -> list[Span]:
+def busy_spans(work: Callable[[], object], device: torch.device) -> list[BusySpan]:
     """List the kernels and copies of `work`; none on a shadow device."""
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as traced:
         work()
         torch.cuda.synchronize(device)
     events = (event for event in traced.events() or () if event.device_type.name == "CUDA")
-    return [Span(float(e.time_range.start), float(e.time_range.end), e.name) for e in events]
+    return [BusySpan(float(e.time_range.start), float(e.time_range.end), e.name) for e in events]
 
 
-def covered(spans: Iterable[Span]) -> float:
+def covered(spans: Iterable[BusySpan]) -> float:
     """Length of the union of spans."""
     total, reached = 0.0, float("-inf")
     for start, end, _ in sorted(spans):
         total += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     return total
+
+
+def extent(spans: Collection[BusySpan]) -> float:
+    """Time from the first start to the last end."""
+    return max(one.end for one in spans) - min(one.start for one in spans)

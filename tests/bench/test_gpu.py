@@ -28,7 +28,7 @@ from gpu_bench.sections import SECTIONS
 from gpu_bench.sections.waits import find_wait
 from gpu_bench.shadow import shadow_device
 from gpu_bench.steps import Load
-from gpu_bench.stopwatch import Span, covered
+from gpu_bench.stopwatch import BusySpan, covered
 from specdecode_engine.batch.request import Output
 from specdecode_engine.model.llama import Llama
 
@@ -313,7 +313,7 @@ def test_floors_are_those_of_the_published_shape() -> None:
 
 
 def test_the_busy_time_counts_what_overlaps_once() -> None:
-    spans = [Span(0, 2), Span(1, 3), Span(5, 6), Span(5.5, 5.6)]
+    spans = [BusySpan(0, 2), BusySpan(1, 3), BusySpan(5, 6), BusySpan(5.5, 5.6)]
     assert covered(spans) == pytest.approx(4)
     assert covered([]) == 0
 

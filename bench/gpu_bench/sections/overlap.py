@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from gpu_bench.context import Context
 from gpu_bench.record import Row
-from gpu_bench.steps import WARM_UP_STEPS, Load, decoding_under, time_steps
-from gpu_bench.stopwatch import busy_spans, covered
+from gpu_bench.sections.trace import trace_steps
+from gpu_bench.steps import Load, time_steps
+from gpu_bench.stopwatch import covered, extent
 from gpu_bench.targets import IDLE_SHARE, OVERLAP_GAIN
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.startup.profiling import FixedSteps
 
 
 def measure(context: Context) -> Iterator[Row]:
@@ -31,19 +31,10 @@ def measure(context: Context) -> Iterator[Row]:
 
 def _idle(core: EngineCore, load: Load, steps: int, context: Context) -> Row:
     """Share of the time between the first kernel and the last in which none ran."""
-    with decoding_under(core, load, FixedSteps(steps)):
-        for _ in range(WARM_UP_STEPS):
-            core.step()
-
-        def work() -> None:
-            for _ in range(load.timed_steps):
-                core.step()
-
-        context.sync()
-        spans = busy_spans(work, context.device)
+    spans = trace_steps(core, load, steps, context)
     if not spans:
         return Row("device idle", None, "", note="no kernel was traced on a device")
-    wall_us = max(one.end for one in spans) - min(one.start for one in spans)
+    wall_us = extent(spans)
     idle = 1 - covered(spans) / wall_us
     note = f"{len(spans)} kernels in {wall_us / 1e3:.1f} ms, traced"
     return Row("device idle", idle, "", target=IDLE_SHARE, note=note)

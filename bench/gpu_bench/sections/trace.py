@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from gpu_bench.context import Context
 from gpu_bench.record import Row
 from gpu_bench.steps import WARM_UP_STEPS, Load, decoding_under
-from gpu_bench.stopwatch import Span, busy_spans, covered
+from gpu_bench.stopwatch import BusySpan, busy_spans, covered, extent
+from specdecode_engine.engine import EngineCore
 from specdecode_engine.startup.profiling import FixedSteps
 
 STEPS = 6
@@ -19,31 +20,31 @@ def measure(context: Context) -> Iterator[Row]:
     scale = context.scale
     for batch in (scale.batches[0], scale.batches[-1]):
         for steps in (0, scale.depths[-2], scale.depths[-1]):
-            spans = _trace(context, batch, steps)
+            load = Load(batch, scale.prompt_tokens, STEPS)
+            spans = trace_steps(context.engines.adaptive(), load, steps, context)
             yield from _rows(f"depth {steps}, batch {batch}", spans)
 
 
-def _trace(context: Context, batch: int, steps: int) -> list[Span]:
-    core = context.engines.adaptive()
-    with decoding_under(core, Load(batch, context.scale.prompt_tokens, STEPS), FixedSteps(steps)):
+def trace_steps(core: EngineCore, load: Load, steps: int, context: Context) -> list[BusySpan]:
+    """List the kernels and copies of `load.timed_steps` steps with `steps` draft steps."""
+    with decoding_under(core, load, FixedSteps(steps)):
         for _ in range(WARM_UP_STEPS):
             core.step()
 
         def work() -> None:
-            for _ in range(STEPS):
+            for _ in range(load.timed_steps):
                 core.step()
 
         context.sync()
         return busy_spans(work, context.device)
 
 
-def _rows(name: str, spans: list[Span]) -> Iterator[Row]:
+def _rows(name: str, spans: list[BusySpan]) -> Iterator[Row]:
     """Yield times of one step; tracing makes the gaps between kernels longer than they are."""
     if not spans:
         yield Row(f"{name}: kernels", None, "µs", note="no kernel was traced on a device")
         return
-    wall_us = max(one.end for one in spans) - min(one.start for one in spans)
-    note = f"{len(spans) / STEPS:.0f} kernels and copies, traced in {wall_us / STEPS:.0f} µs"
+    note = f"{len(spans) / STEPS:.0f} kernels and copies, traced in {extent(spans) / STEPS:.0f} µs"
     yield Row(f"{name}: a kernel runs", covered(spans) / STEPS, "µs", note=note)
     times: dict[str, list[float]] = defaultdict(list)
     for one in spans:
