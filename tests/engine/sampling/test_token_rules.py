@@ -16,7 +16,7 @@ from specdecode_kernels import TORCH
 
 VOCAB = 6
 PROMPT = 4
-ENDING = frozenset({0, 3})
+ENDING = frozenset({0, 3, VOCAB, 2**31 - 1})  # two of them no logits have
 
 
 class Committed:
@@ -37,12 +37,12 @@ def expected(params: SamplingParams, output: list[int]) -> set[int]:
         count = len(word) - 1
         if count <= len(output) and output[len(output) - count :] == list(word[:-1]):
             found.add(word[-1])
-    return found
+    return found.intersection(range(VOCAB))
 
 
 def draw_params(rng: random.Random) -> SamplingParams:
     words = tuple(
-        tuple(rng.randrange(VOCAB) for _ in range(rng.randint(1, 4)))
+        tuple(rng.randrange(VOCAB + 1) for _ in range(rng.randint(1, 4)))
         for _ in range(rng.randint(0, 6))
     )
     return SamplingParams(0, 9, min_tokens=rng.choice((0, 2, 5)), bad_words=words)
@@ -77,7 +77,7 @@ def test_every_node_forbids_what_its_path_does(number: int) -> None:
     positions = torch.tensor(
         [[len(text) + len(path) for path in own] for text, own in zip(texts, found, strict=True)]
     )
-    rules = TokenRules(StagingBuffer(torch.device("cpu")), Committed(texts))
+    rules = TokenRules(VOCAB, StagingBuffer(torch.device("cpu")), Committed(texts))
     for req_index, params in enumerate(everything):
         rules.open(req_index, params, PROMPT, ENDING)
     batch = rules.stage([0, 1])
@@ -91,8 +91,15 @@ def test_every_node_forbids_what_its_path_does(number: int) -> None:
 
 
 def test_a_closed_request_has_no_rules() -> None:
-    rules = TokenRules(StagingBuffer(torch.device("cpu")), None)
+    rules = TokenRules(VOCAB, StagingBuffer(torch.device("cpu")), None)
     rules.open(1, SamplingParams(0, 9, min_tokens=2), PROMPT, ENDING)
     assert rules.stage([1]) is not None
     rules.close(1)
+    assert rules.stage([1]) is None
+
+
+def test_tokens_that_no_logits_have_need_no_rule() -> None:
+    rules = TokenRules(VOCAB, StagingBuffer(torch.device("cpu")), None)
+    params = SamplingParams(0, 9, min_tokens=2, bad_words=((1, VOCAB),))
+    rules.open(1, params, PROMPT, frozenset({VOCAB}))
     assert rules.stage([1]) is None

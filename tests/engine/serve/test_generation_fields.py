@@ -43,6 +43,11 @@ def test_min_tokens_puts_off_stop_tokens_and_stop_strings(request, fixture):
     assert choice(server, ignore_eos=True, stop=first)["text"] == free["text"][:1]
 
 
+def test_a_stop_token_beyond_the_vocabulary_changes_nothing(built_server):
+    fields = {"ignore_eos": True, "min_tokens": 3, "stop_token_ids": [2**31 - 1]}
+    assert choice(built_server, **fields) == choice(built_server, ignore_eos=True)
+
+
 def test_the_stop_string_may_be_part_of_the_text(echo_server):
     plain = choice(echo_server, prompt="the quick brown fox", stop="qui")
     kept = choice(echo_server, stop="qui", include_stop_str_in_output=True)

@@ -60,7 +60,7 @@ class Sampler:
         self._sampled: dict[int, _Numbers] = {}  # by request
         self._filtered: set[int] = set()
         self._penalties = Penalties(vocab, staging, ops)
-        self._rules = TokenRules(staging, tokens_at)
+        self._rules = TokenRules(vocab, staging, tokens_at)
 
     def open(
         self,

@@ -41,10 +41,12 @@ class TokenRules:
     """The rules of the requests that have any; `states` maps requests to them.
 
     Args:
+        vocab: width of the logits; a token beyond it is never generated and needs no rule.
         tokens_at: reads committed tokens; needed for rules that depend on earlier tokens.
     """
 
-    def __init__(self, staging: StagingBuffer, tokens_at: TokensAt | None) -> None:
+    def __init__(self, vocab: int, staging: StagingBuffer, tokens_at: TokensAt | None) -> None:
+        self._vocab = vocab
         self._staging = staging
         self._tokens_at = tokens_at
         self.states: dict[int, Tensor] = {}
@@ -57,6 +59,7 @@ class TokenRules:
         found: list[tuple[int, int, tuple[int, ...]]]
         found = [(token, allowed_from, ()) for token in sorted(ending) if params.min_tokens]
         found += [(word[-1], _ALWAYS, word[-2::-1]) for word in params.bad_words]
+        found = [rule for rule in found if rule[0] < self._vocab]
         if not found:
             return
         width = max(len(before) for _, _, before in found)
