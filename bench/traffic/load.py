@@ -77,7 +77,7 @@ class Load:
         self._texts = texts
         self._clients = clients
         self._is_on = is_on
-        self._active_clients = len(clients)
+        self._is_paused = False
         self._lock = threading.Lock()
         self._tally = Tally()
         self._may_be_cut = False
@@ -92,18 +92,20 @@ class Load:
         self._is_over = True
         self._thread.join()
 
-    def more(self, clients: Sequence[Client], is_on: Callable[[float], bool]) -> "Load":
+    def more(
+        self, clients: Sequence[Client], is_on: Callable[[float], bool] = lambda _: True
+    ) -> "Load":
         """Further traffic through the same Service, with counts of its own."""
         return Load(self._url, self._model, self._texts, clients, is_on)
 
     @contextmanager
-    def single_client(self) -> Iterator[None]:
-        """Let only the first client send requests: an engine has one at a time."""
-        self._active_clients = 1
+    def paused(self) -> Iterator[None]:
+        """Send no new requests meanwhile."""
+        self._is_paused = True
         try:
             yield
         finally:
-            self._active_clients = len(self._clients)
+            self._is_paused = False
 
     def begin(self) -> None:
         """Reset the counts, and count every broken request as a failure."""
@@ -134,22 +136,22 @@ class Load:
     async def _run(self) -> None:
         started_s = time.monotonic()
         async with asyncio.TaskGroup() as group:
-            for index, client in enumerate(self._clients):
-                group.create_task(self._ask_on(index, client, started_s))
+            for client in self._clients:
+                group.create_task(self._ask_on(client, started_s))
 
-    async def _ask_on(self, index: int, client: Client, started_s: float) -> None:
+    async def _ask_on(self, client: Client, started_s: float) -> None:
         questions = client.questions
         async with asking(self._url, keeps_connections=client.keeps_connections) as connection:
             for number in itertools.count(client.number):
-                while not self._is_over and not self._sends(index, time.monotonic() - started_s):
+                while not self._is_over and not self._sends(time.monotonic() - started_s):
                     await asyncio.sleep(PAUSE_S)
                 if self._is_over:
                     return
                 await self._ask(connection, client, questions[number % len(questions)])
                 await asyncio.sleep(PAUSE_S)
 
-    def _sends(self, index: int, at_s: float) -> bool:
-        return index < self._active_clients and self._is_on(at_s)
+    def _sends(self, at_s: float) -> bool:
+        return not self._is_paused and self._is_on(at_s)
 
     async def _ask(
         self, connection: openai.AsyncOpenAI, client: Client, question: Question

@@ -20,7 +20,7 @@ from localnode.paths import Paths
 from localnode.progress import report, step
 from specdecode_operator.kinds import Manifest
 from traffic.load import CLIENTS, Client, Load, plain_texts
-from traffic.questions import ALL_QUESTIONS, Question
+from traffic.questions import ALL_QUESTIONS, LONG_QUESTIONS, Question
 from traffic.reading import Reader, reading
 from traffic.routers import RouterCounts, read_counts, requests_on
 from traffic.seen import Seen, hash_of
@@ -149,7 +149,7 @@ def staged(
     """Stage engines under traffic, on a cluster that holds operator and checkpoints."""
     cluster.kubectl("delete", "sdd", NAME, PLAIN, "--ignore-not-found", "--wait")
     with reading() as reader:
-        texts = _plain_texts(cluster, reader, clients)
+        texts = _plain_texts(cluster, reader)
         router: Manifest = {"router": {"replicas": routers}} if routers else {}
         try:
             _apply(cluster, NAME, {"replicas": replicas, "speculation": _SPECULATION, **router})
@@ -166,14 +166,11 @@ def staged(
             cluster.kubectl("delete", "sdd", NAME, "--ignore-not-found", "--wait=false")
 
 
-def _plain_texts(
-    cluster: Cluster, reader: Reader, clients: Sequence[Client]
-) -> dict[Question, str]:
+def _plain_texts(cluster: Cluster, reader: Reader) -> dict[Question, str]:
     """What a plain engine of the same image answers."""
-    sent = (question for client in clients for question in client.questions)
     try:
         _apply(cluster, PLAIN, {"replicas": 1, "speculation": {"algorithm": "NONE"}})
-        return plain_texts(_service_url(reader, PLAIN), NAME, {*ALL_QUESTIONS, *sent})
+        return plain_texts(_service_url(reader, PLAIN), NAME, (*ALL_QUESTIONS, *LONG_QUESTIONS))
     finally:
         cluster.kubectl("delete", "sdd", PLAIN, "--ignore-not-found", "--wait=false")
 

@@ -50,9 +50,9 @@ def test_an_edit_to_each_algorithm_is_admitted(change):
 @pytest.mark.parametrize(
     ("verdicts", "best"),
     [
-        (("Promoted", "RolledBack"), "DFLASH"),
-        (("RolledBack", "Promoted"), "NGRAM"),
-        (("Promoted", "Promoted"), "NGRAM"),
+        (("Promoted", "RolledBack"), "NGRAM"),
+        (("RolledBack", "Promoted"), "DFLASH"),
+        (("Promoted", "Promoted"), "DFLASH"),
         (("RolledBack", "Inconclusive"), "EAGLE3"),
     ],
 )
