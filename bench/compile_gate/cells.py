@@ -38,6 +38,8 @@ FEATURES = {
     256: ("window softcap",),
 }
 """What bfloat16 cells have besides, by head dimension: as gpt-oss, Gemma 2, Mistral and Llama 4."""
+PAGE1_FORWARDS = ("decode page1", "tree page1")
+"""Over pages of one token, in bfloat16 at head dimension 128."""
 FEATURE_FORWARDS = ("decode", "tree", "extend")  # a verified chain has the kernel of an extend
 EXPERTS: dict[str, tuple[GateKind, torch.dtype]] = {
     "experts swigluoai": ("swigluoai", torch.bfloat16),
@@ -86,7 +88,6 @@ class Cell:
             dim=self.dim,
             dtype=dtype_of(self.dtype),
             pool_dtype=dtype_of(self.kv_dtype),
-            page_size=16,
         )
 
 
@@ -98,7 +99,9 @@ def shape_of(forward: str) -> Shape:
         sliding_window=4096 if "window" in features else None,
         attention_chunk_size=8192 if "chunk" in features else None,
     )
-    return replace(FORWARDS[name], params=params, has_sinks="sinks" in features)
+    page_size = 1 if "page1" in features else 16
+    has_sinks = "sinks" in features
+    return replace(FORWARDS[name], params=params, page_size=page_size, has_sinks=has_sinks)
 
 
 def all_cells() -> list[Cell]:
@@ -120,7 +123,7 @@ def all_cells() -> list[Cell]:
 
 
 def named_cells() -> list[Cell]:
-    """Return the cells that CI compiles: at most 120."""
+    """Return the cells that CI compiles: at most 122."""
     return [cell for cell in all_cells() if _is_named(cell)]
 
 
@@ -146,6 +149,8 @@ def _forwards(dtype: torch.dtype, kv_dtype: torch.dtype, dim: int) -> Iterator[s
     yield from FORWARDS
     if dtype == kv_dtype == torch.bfloat16 and dim in FEATURES:
         yield from map(" ".join, product(FEATURE_FORWARDS, FEATURES[dim]))
+    if (dtype, kv_dtype, dim) == (torch.bfloat16, torch.bfloat16, 128):
+        yield from PAGE1_FORWARDS
 
 
 def _groups_by_tile(
@@ -158,6 +163,7 @@ def _groups_by_tile(
             max(shape.qo_lens) * group,
             dim,
             dtype.itemsize,
+            page_size=shape.page_size,
             is_float8=kv_dtype == FLOAT8,
             is_tree=shape.tree_rows > 0,
         )

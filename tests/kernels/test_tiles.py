@@ -2,6 +2,8 @@
 
 import pytest
 
+from specdecode_kernels import AttentionParams
+from specdecode_kernels.triton.backend import tile_for
 from specdecode_kernels.triton.tiles import MAX_SPLITS, choose_splits, choose_tile, power_of_two
 
 SMALLEST_SHARED_BYTES = 99 << 10  # that a program may take, on the chips of 8.6, 8.9 and 12.0
@@ -29,6 +31,24 @@ def test_no_tile_holds_32_pairs_where_64_were_faster() -> None:
     assert [choose_tile(pairs, 128, 2).pairs for pairs in (16, 17, 32, 33)] == [16, 64, 64, 64]
     assert choose_tile(32, 128, 2, is_tree=True).pairs == 64
     assert choose_tile(32, 128, 2, is_float8=True).pairs == choose_tile(32, 64, 2).pairs == 32
+
+
+def test_registers_are_limited_where_four_programs_of_a_processor_were_faster() -> None:
+    def most_registers(pairs: int, page_size: int, itemsize: int) -> int | None:
+        return tile_for(
+            AttentionParams(),
+            pairs,
+            128,
+            itemsize,
+            page_size=page_size,
+            is_float8=False,
+            is_tree=False,
+        ).most_registers
+
+    assert most_registers(4, page_size=1, itemsize=2) == 128
+    assert most_registers(17, page_size=1, itemsize=2) is None
+    assert most_registers(4, page_size=16, itemsize=2) is None
+    assert most_registers(4, page_size=1, itemsize=4) is None
 
 
 @pytest.mark.parametrize("is_float8", [False, True])

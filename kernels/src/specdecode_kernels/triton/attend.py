@@ -316,11 +316,10 @@ def attend(
     shared = q_heads // kv_heads
     most = max(metadata.qo_lens)
     tiles = triton.cdiv(most * shared, tile.pairs)
-    batch = len(metadata.qo_lens)
     k, v, page_table = kv.k, kv.v, metadata.page_table
     if k.dtype == FLOAT8 and not converts_float8:
         k, v = k.view(torch.uint8), v.view(torch.uint8)
-    _attend_kernel[(batch * tiles, kv_heads, splits)](
+    _attend_kernel[(len(metadata.qo_lens) * tiles, kv_heads, splits)](
         (q, *q.stride()),
         (k, *k.stride()),
         (v, *v.stride()),
@@ -349,6 +348,7 @@ def attend(
         BLOCK_V=power_of_two(v_dim),
         num_warps=tile.warps,
         num_stages=tile.stages,
+        maxnreg=tile.most_registers,
     )
 
 

@@ -33,6 +33,7 @@ class Tile:
     dim: int  # the head dimension, filled up to a power of two
     warps: int
     stages: int
+    most_registers: int | None = None  # of a thread
 
 
 def choose_tile(
