@@ -17,6 +17,7 @@ from lossless.assistant import write_assistant
 from lossless.block_drafts import save_dflash, save_dspark, save_peagle
 from lossless.cases import MODULES, Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
+from lossless.disturbances import Disturbances
 from lossless.families import FAMILIES, LLAMA, MIXTURES, THROUGH_TRANSFORMERS, make_family
 from lossless.grammars import Constraints
 from lossless.mtp_module import write_mtp_modules
@@ -215,7 +216,10 @@ def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models]) ->
         requests = resume_some(case, options.seed, plain)
         with tuned(case.tuning):
             core = build_speculative(case, models)
-            answers = run_case(core, requests, case.preempted_at_steps)
+            drafts = models.drafts.get(case.algorithm)
+            disturbances = Disturbances(f"{options.seed}/{number}", core, drafts)
+            answers = run_case(core, requests, case.preempted_at_steps, disturbances.before)
+        tally.seen += disturbances.seen
         tally.count(case, core)
         tally.seen["requests resumed"] += sum(bool(each.begun) for each in requests)
         for request, expected, answer in zip(requests, plain, answers, strict=True):

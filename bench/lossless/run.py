@@ -1,7 +1,7 @@
 """Runs the requests of a case on an engine core, checking after every step that nothing leaked."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -199,9 +199,16 @@ def tuned(tuning: Tuning) -> Iterator[None]:
 
 
 def run_case(
-    core: EngineCore, requests: tuple[CaseRequest, ...], preempted_at_steps: tuple[int, ...] = ()
+    core: EngineCore,
+    requests: tuple[CaseRequest, ...],
+    preempted_at_steps: tuple[int, ...] = (),
+    disturb: Callable[[int], None] = lambda step: None,
 ) -> list[Answer]:
-    """Run all requests to their ends, each arriving, aborted and preempted at its step."""
+    """Run all requests to their ends, each arriving, aborted and preempted at its step.
+
+    Args:
+        disturb: called with the number of each step before it.
+    """
     answers = [Answer([*each.begun], [*each.begun_logprobs]) for each in requests]
     for step in range(MOST_STEPS):
         for _ in range(IDLE_STEPS):
@@ -215,6 +222,7 @@ def run_case(
             if request.aborted_at_step == step and answers[number].finish_reason is None:
                 core.abort(str(number))
                 answers[number].finish_reason = FinishReason.ABORT
+        disturb(step)
         for output in core.step():
             answers[int(output.request_id)].take(output)
         core.scheduler.check()

@@ -1,5 +1,6 @@
 """The engine in a process of its own, over real HTTP: it dies, it hangs, its server dies."""
 
+import asyncio
 import json
 import os
 import re
@@ -17,13 +18,16 @@ from typing import Any
 
 import httpx
 import pytest
+import uvloop
 
 from specdecode_api.report import TerminationMessage, TerminationReason
 from specdecode_engine.drain_socket import UNDRAIN, DrainClient
 from specdecode_engine.frames import LENGTH_BYTES, take_frames
+from specdecode_engine.serve.engine.child import Ping
 from specdecode_engine.serve.engine.engine_process import (
     DEATHS_SECONDS,
     MAX_DEATHS,
+    Channel,
     RestartLimit,
 )
 from tests.engine.serve.conftest import EXAMPLES, RunningServer, wait_until
@@ -369,6 +373,26 @@ def test_a_process_may_start_again_a_few_times_within_the_limit() -> None:
     assert allowed == [True] * MAX_DEATHS + [False]
     assert limit.allows(DEATHS_SECONDS + 1.5)
     assert not limit.allows(DEATHS_SECONDS + 2)
+
+
+def test_a_message_to_an_engine_whose_channel_is_closing_is_lost() -> None:
+    """A request that arrives between an engine's death and the next engine waits for that."""
+
+    async def send_late() -> None:
+        own, other = socket.socketpair()
+        with other:
+            channel = Channel(lambda message: None)
+            loop = asyncio.get_running_loop()
+            await loop.create_unix_connection(lambda: channel, sock=own)
+            channel.close()
+            channel.send(Ping())
+            await channel.closed
+            channel.send(Ping())
+            other.setblocking(False)
+            assert other.recv(1) == b"", "nothing was sent"
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # that of the server
+        runner.run(send_late())
 
 
 def test_frames_are_taken_whole_however_they_are_split() -> None:

@@ -84,7 +84,8 @@ class Channel(asyncio.Protocol):
     def send(self, message: ToEngine) -> None:
         """Send a message; one to a process that is gone is lost."""
         assert self._transport is not None
-        self._transport.write(framed(pickle.dumps(message)))
+        if not self._transport.is_closing():  # else the loop of uvloop raises an error
+            self._transport.write(framed(pickle.dumps(message)))
 
     def close(self) -> None:
         assert self._transport is not None
