@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lossless.families import LLAMA
 from specdecode_api.speculation import max_tree_tokens
@@ -78,6 +79,7 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
     """Draw case `number` of a run; the same numbers give the same case."""
     rng = random.Random(f"{seed}/{number}")
     requests = tuple(_draw_request(rng, material) for _ in range(rng.choice((1, 1, 2, 3, 5, 8))))
+    requests = _with_extremes(random.Random(f"{seed}/{number}/extremes"), requests, material.vocab)
     longest = max(len(r.prompt_ids) + r.sampling.max_tokens for r in requests)
     num_steps = rng.choice((0, 1, 2, 3, 3, 4, 5, 7, 9))
     topk = rng.choice((1, 1, 2, 3, 4, 8, 16))
@@ -248,6 +250,31 @@ def _with_token_rules(rng: random.Random, sampling: SamplingParams, vocab: int) 
         allowed = frozenset(rng.sample(range(vocab), vocab - vocab // rng.choice((2, 3, 9))))
     least = rng.choice((0, 0, 0, 1, 4, 12))
     return replace(sampling, min_tokens=least, bad_words=words, allowed_token_ids=allowed)
+
+
+def _with_extremes(
+    rng: random.Random, requests: tuple[CaseRequest, ...], vocab: int
+) -> tuple[CaseRequest, ...]:
+    """Give some requests one parameter at an end of its range; other cases stay as they were."""
+    extremes: tuple[dict[str, Any], ...] = (
+        {"temperature": 1e-5},
+        {"temperature": 2.0},
+        {"temperature": 1.0, "top_p": 1e-9},
+        {"temperature": 1.0, "top_k": 2**31 - 1},
+        {"temperature": 1.0, "min_p": 1.0},
+        {"repetition_penalty": 0.01},
+        {"repetition_penalty": 10.0},
+        {"presence_penalty": -2.0, "frequency_penalty": -2.0},
+        {"presence_penalty": 2.0, "frequency_penalty": 2.0},
+        {"logit_bias": {vocab - 1: 100.0}},
+        {"stop_token_ids": frozenset((vocab - 1, vocab, 2**31 - 1))},
+    )
+    return tuple(
+        replace(each, sampling=replace(each.sampling, **rng.choice(extremes)))
+        if rng.random() < 0.15
+        else each
+        for each in requests
+    )
 
 
 def _draw_bias(rng: random.Random, vocab: int) -> dict[int, float]:

@@ -7,6 +7,7 @@ import pytest
 
 from lossless.cases import ALGORITHMS, MODULES, Material, draw_case
 from lossless.compare import find_difference
+from lossless.disturbances import Disturbances
 from lossless.mtp_module import write_mtp_modules
 from lossless.run import Models, build_plain, build_speculative, run_alone, run_case, tuned
 from specdecode_engine.batch.request import FinishReason, TokenLogprobs
@@ -48,7 +49,10 @@ def test_random_case(number: int, models: Models, material: Material) -> None:
     models = replace(models, quantization=case.quantization)
     plain = build_plain(models)
     with tuned(case.tuning):
-        answers = run_case(build_speculative(case, models), case.requests)
+        core = build_speculative(case, models)
+        draft = models.drafts.get(case.algorithm)
+        disturbances = Disturbances(f"{SEED}/{number}", core, draft)
+        answers = run_case(core, case.requests, disturb=disturbances.before)
     for request, answer in zip(case.requests, answers, strict=True):
         is_aborted = answer.finish_reason is FinishReason.ABORT
         expected = run_alone(plain, request)
@@ -76,6 +80,24 @@ def test_a_changed_token_is_noticed(models: Models, material: Material) -> None:
 def test_the_same_seed_draws_the_same_case(material: Material) -> None:
     assert draw_case(5, 9, material) == draw_case(5, 9, material)
     assert draw_case(5, 9, material) != draw_case(5, 10, material)
+
+
+def test_every_disturbance_happens(models: Models, material: Material) -> None:
+    case = replace(draw_case(3, SEED, material), algorithm="EAGLE3", topk=1, num_draft_tokens=None)
+    core = build_speculative(replace(case, has_fallback=False, verify_tokens=None), models)
+    disturbances = Disturbances("0", core, models.drafts["EAGLE3"])
+    disturbances._prepare()
+    disturbances._steps = frozenset(range(300))
+    answers = run_case(core, case.requests * 20, disturb=disturbances.before)
+    assert {name.removeprefix("disturbed: ") for name in disturbances.seen} == {
+        "reload", "run_out_of_memory", "exchange", "find_unfit", "find_fit", "probe",
+    }  # fmt: skip
+    assert core.counters.out_of_memory["retried"] > 0
+    plain = [run_alone(build_plain(models), request) for request in case.requests]
+    for number, answer in enumerate(answers):
+        is_aborted = answer.finish_reason is FinishReason.ABORT
+        expected = plain[number % len(plain)]
+        assert find_difference(expected, answer, is_aborted, models.dtype) is None
 
 
 def test_checkpoints_lie_where_the_run_expects_them() -> None:
