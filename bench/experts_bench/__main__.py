@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from peers.floors import Floors, Limits
-from specdecode_engine.model.routing import RoutingConfig, route
 from specdecode_kernels import (
     Backend,
     ExpertWeights,
     GatedActivation,
     PackedWeight,
+    RoutingConfig,
 )
 from specdecode_kernels.testing import backend_of
 
@@ -76,7 +76,7 @@ class MixtureLayer:
         sizes = self.sizes
         logits = torch.randn(rows, sizes.experts, generator=torch.Generator().manual_seed(rows))
         config = RoutingConfig(top_k=sizes.top_k, scores="softmax", is_normalized=True)
-        routing = route(logits, config)
+        routing = self.ops.route_experts(logits, config, None)
         x = self._draw(rows, sizes.hidden)
         counts = routing.ids.flatten().long().bincount(minlength=sizes.experts).tolist()
         needed = [
@@ -93,7 +93,7 @@ class MixtureLayer:
         return MixtureCalls(
             op=lambda: self.ops.experts(x, routing, self.together, SILU),
             maps=compute_maps,
-            router=lambda: route(logits, config),
+            router=lambda: self.ops.route_experts(logits, config, None),
             rows_by_expert=tuple(count for count in counts if count),
         )
 

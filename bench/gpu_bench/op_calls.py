@@ -10,6 +10,7 @@ from specdecode_kernels import (
     DraftedNodes,
     LayerKV,
     PenaltyParamsBatch,
+    RoutingConfig,
     SamplingParamsBatch,
 )
 
@@ -59,6 +60,9 @@ def _elementwise(draw: _Draw) -> Calls:
         "silu_and_mul": lambda ops: ops.silu_and_mul(x[:, :64], x[:, 64:]),
         "gelu_tanh_and_mul": lambda ops: ops.gelu_tanh_and_mul(x[:, :64], x[:, 64:]),
         "softcap": lambda ops: ops.softcap(logits, 30.0),
+        "route_experts": lambda ops: ops.route_experts(
+            logits, RoutingConfig(top_k=8, scores="softmax", is_normalized=True), None
+        ),
         "store_kv": store,
     }
 

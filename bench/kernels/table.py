@@ -24,6 +24,7 @@ KERNEL_OPS = (
     "apply_rope",
     "silu_and_mul",
     "linear",
+    "route_experts",
     "experts",
     "gelu_tanh_and_mul",
     "softcap",

@@ -43,6 +43,7 @@ UNUSED = {
     # Gemma's and mixtures', with which `test_families.py` and the shadow CUDA device run.
     "gelu_tanh_and_mul",
     "softcap",
+    "route_experts",
     "experts",
 }
 PARAMS = SamplingParams(

@@ -23,7 +23,6 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts, Qw
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.routed_experts import RoutedShape
-from specdecode_engine.model.routing import RoutingConfig
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.input_scaled_mixture import recognise_input_scaled
 from specdecode_engine.model.transformers.mixture_recognition import (
@@ -34,7 +33,7 @@ from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.transformers.modules import RowModule
 from specdecode_engine.model.transformers.replacement import Replacer
 from specdecode_engine.model.transformers.shared_expert_gate import has_shared_expert_gate
-from specdecode_kernels import GatedActivation, choose_backend
+from specdecode_kernels import GatedActivation, RoutingConfig, choose_backend
 from tests.zoo.conftest import MakeModel
 from zoo.models import ZooModel, randomise
 

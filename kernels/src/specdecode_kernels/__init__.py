@@ -24,7 +24,12 @@ from specdecode_kernels.metadata import (
     SamplingParamsBatch,
     TreeKV,
 )
-from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation
+from specdecode_kernels.mixture import (
+    ExpertRouting,
+    ExpertWeights,
+    GatedActivation,
+    RoutingConfig,
+)
 from specdecode_kernels.quantize import INT4, INT8, quantize
 from specdecode_kernels.weights import AnyWeight, IntegerWeight, PackedWeight, Precision
 
@@ -57,6 +62,7 @@ __all__ = [
     "PackedWeight",
     "PenaltyParamsBatch",
     "Precision",
+    "RoutingConfig",
     "RowSpec",
     "SamplingParamsBatch",
     "TreeKV",

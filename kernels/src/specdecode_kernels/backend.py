@@ -29,7 +29,12 @@ from specdecode_kernels.metadata import (
     SamplingParamsBatch,
     TreeKV,
 )
-from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation
+from specdecode_kernels.mixture import (
+    ExpertRouting,
+    ExpertWeights,
+    GatedActivation,
+    RoutingConfig,
+)
 from specdecode_kernels.torch.attention import attend, attend_with_lse, merge_states
 from specdecode_kernels.torch.elementwise import (
     add_rms_norm,
@@ -42,6 +47,7 @@ from specdecode_kernels.torch.elementwise import (
 from specdecode_kernels.torch.experts import experts
 from specdecode_kernels.torch.kv_cache import compact_kv, lay_out_rows, load_kv, store_kv
 from specdecode_kernels.torch.linear import linear
+from specdecode_kernels.torch.routing import route_experts
 from specdecode_kernels.torch.sampling import apply_penalties, perturb_logits, sample
 from specdecode_kernels.torch.trees import (
     append_tokens,
@@ -119,6 +125,11 @@ class Backend:
     experts of a layer [experts, outputs, inputs] for `experts`; None where these take weights as
     they are. With `release`, the memory of a plain weight is given back meanwhile, and the weight
     lost."""
+
+    route_experts: Callable[[Tensor, RoutingConfig, Tensor | None], ExpertRouting]
+    """(logits, config, correction_bias): the experts of every row of logits [rows, experts], and
+    their factors, in float32. The bias [experts] f32 is added to scores of all experts for the
+    choice alone (DeepSeek-V3). Among equals any is chosen."""
 
     experts: Callable[[Tensor, ExpertRouting, ExpertWeights, GatedActivation], Tensor]
     """(hidden, routing, weights, activation): the weighted sum of the experts of each row
@@ -286,6 +297,7 @@ TORCH = Backend(
     ),
     linear=linear,
     pack_weight=None,
+    route_experts=route_experts,
     experts=experts,
     rms_norm=rms_norm,
     add_rms_norm=add_rms_norm,

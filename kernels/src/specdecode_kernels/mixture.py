@@ -12,6 +12,7 @@ from torch import Tensor
 from specdecode_kernels.weights import AnyWeight
 
 GateKind = Literal["silu", "gelu", "gelu_tanh", "swigluoai"]
+Scores = Literal["softmax", "softmax_of_top_k", "sigmoid", "sigmoid_of_top_k", "sparsemixer"]
 
 
 class GatedActivation(NamedTuple):
@@ -25,6 +26,26 @@ class GatedActivation(NamedTuple):
     kind: GateKind
     alpha: float = 1.702
     limit: float = 7.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingConfig:
+    """How a router's logits become experts and factors.
+
+    softmax and sigmoid are scores of all experts, whose `top_k` largest are chosen.
+    softmax_of_top_k chooses by logits and is the softmax of those alone (gpt-oss), sigmoid_of_top_k
+    the sigmoid of each (Llama 4), where large logits differ and their scores do not. sparsemixer
+    chooses one expert after another, each with a softmax over the logits within a relative
+    distance of 2 * `jitter` below the largest (Phi-3.5-MoE; Liu et al., "GRIN", 2024).
+    """
+
+    top_k: int
+    scores: Scores
+    is_normalized: bool = False  # factors are divided by their sum
+    scale: float = 1.0  # of all factors
+    num_groups: int = 1  # experts are chosen within the best groups of consecutive ones
+    top_groups: int = 1  # a group is as good as the sum of its two best experts
+    jitter: float = 0.0
 
 
 class ExpertRouting(NamedTuple):

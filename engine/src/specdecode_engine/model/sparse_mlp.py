@@ -11,8 +11,7 @@ from specdecode_engine.model.checkpoint import Shape
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.layers import Linear
-from specdecode_engine.model.routing import RoutingConfig, route
-from specdecode_kernels import GatedActivation
+from specdecode_kernels import GatedActivation, RoutingConfig
 from specdecode_kernels.torch.by_row import by_row
 
 DEFAULT_TOP_K = 8
@@ -233,5 +232,7 @@ class SparseMlp:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map [rows, hidden] to [rows, hidden]."""
-        mixed = self.experts(x, route(self.router(x), self.routing, self.correction_bias))
+        ops, logits = self.experts.ops, self.router(x)
+        routing = ops.route_experts(logits, self.routing, self.correction_bias)
+        mixed = self.experts(x, routing)
         return mixed if self.shared_expert is None else mixed + self.shared_expert(x)

@@ -101,6 +101,8 @@ def _layer_calls(
     activate = ops.gelu_tanh_and_mul if is_gelu else ops.silu_and_mul
     yield f"layers of the {name}", lambda: activate(gate, up)
     if model.sparse_mlp is not None:
+        route = partial(_route_experts, model.sparse_mlp, rows, dtype, ops)
+        yield f"experts of the {name}", route
         for precision in (None, *needs.integers):
             yield f"experts of the {name}", partial(_experts, model.sparse_mlp, precision, x, ops)
         shared = model.sparse_mlp.shared_expert
@@ -133,6 +135,11 @@ def _forward(model: TransformersModel, rows: int) -> None:
     ids = empty(rows)
     hidden, _ = model.forward(ids, ids, ProbeView(model.config.layer_map))
     model.logits(hidden)
+
+
+def _route_experts(config: SparseMlpConfig, rows: int, dtype: torch.dtype, ops: Backend) -> None:
+    bias = empty(config.num_experts, dtype=torch.float32) if config.has_correction_bias else None
+    ops.route_experts(empty(rows, config.num_experts, dtype=dtype), config.routing, bias)
 
 
 def _experts(config: SparseMlpConfig, precision: Precision | None, x: Tensor, ops: Backend) -> None:

@@ -26,7 +26,12 @@ from specdecode_kernels.metadata import (
     SamplingParamsBatch,
     TreeKV,
 )
-from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation
+from specdecode_kernels.mixture import (
+    ExpertRouting,
+    ExpertWeights,
+    GatedActivation,
+    RoutingConfig,
+)
 from specdecode_kernels.weights import AnyWeight
 
 
@@ -92,6 +97,26 @@ def _check_experts(
     if ids.dtype != torch.int32 or factors.dtype != torch.float32:
         raise ValueError(
             f"experts: ids {ids.dtype} and weights {factors.dtype} must be i32 and f32"
+        )
+
+
+def _check_route_experts(
+    logits: Tensor, config: RoutingConfig, correction_bias: Tensor | None
+) -> None:
+    if logits.dim() != 2 or not logits.is_floating_point():
+        raise ValueError(
+            f"route_experts: logits {list(logits.shape)} {logits.dtype} must be [rows, experts] "
+            "float"
+        )
+    experts = logits.shape[1]
+    if not 1 <= config.top_k <= experts or experts % config.num_groups:
+        raise ValueError(
+            f"route_experts: {experts} experts have neither {config.num_groups} equal groups nor "
+            f"the {config.top_k} best"
+        )
+    if correction_bias is not None and correction_bias.shape != (experts,):
+        raise ValueError(
+            f"route_experts: a correction bias {list(correction_bias.shape)} must be [{experts}]"
         )
 
 
@@ -365,6 +390,7 @@ def _shape_of(op: str, logits: Tensor) -> tuple[int, int, int]:
 
 CHECKS: dict[str, Callable[..., None]] = {
     "linear": _check_linear,
+    "route_experts": _check_route_experts,
     "experts": _check_experts,
     "rms_norm": _check_rms_norm,
     "add_rms_norm": _check_add_rms_norm,

@@ -13,7 +13,13 @@ from specdecode_kernels.metadata import (
     PenaltyParamsBatch,
     SamplingParamsBatch,
 )
-from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation, GateKind
+from specdecode_kernels.mixture import (
+    ExpertRouting,
+    ExpertWeights,
+    GatedActivation,
+    GateKind,
+    RoutingConfig,
+)
 from specdecode_kernels.quantize import INT4, quantize
 from specdecode_kernels.testing.attention import Shape, draw_case
 from specdecode_kernels.weights import AnyWeight, IntegerWeight, Precision
@@ -146,6 +152,9 @@ def _calls_on_rows(device: torch.device) -> Calls:
         "add_rms_norm": lambda ops: ops.add_rms_norm(x, x, weight, 1e-5),
         "apply_rope": lambda ops: ops.apply_rope(qkv[:, :4], qkv[:, 4:6], angles, angles),
         "linear": lambda ops: ops.linear(x, _packed(ops, call_weight(device, INT4)), None),
+        "route_experts": lambda ops: ops.route_experts(
+            x, RoutingConfig(top_k=4, scores="softmax", is_normalized=True), None
+        ),
         "experts": lambda ops: call_experts(ops, device, "silu", half, has_bias=False),
         "silu_and_mul": lambda ops: ops.silu_and_mul(x[:, :48], x[:, 48:]),
         "gelu_tanh_and_mul": lambda ops: ops.gelu_tanh_and_mul(x[:, :48], x[:, 48:]),

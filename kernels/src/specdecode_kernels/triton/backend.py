@@ -26,6 +26,7 @@ from specdecode_kernels.triton.gelu_tanh_and_mul import gelu_tanh_and_mul
 from specdecode_kernels.triton.linear import linear
 from specdecode_kernels.triton.merge_states import merge_splits, merge_states
 from specdecode_kernels.triton.rms_norm import add_rms_norm, rms_norm
+from specdecode_kernels.triton.route_experts import route_experts
 from specdecode_kernels.triton.sample import sample
 from specdecode_kernels.triton.select_tree_nodes import select_tree_nodes
 from specdecode_kernels.triton.silu_and_mul import silu_and_mul
@@ -44,6 +45,7 @@ def with_triton_ops(backend: Backend) -> Backend:
         backend,
         name="triton",
         linear=linear,
+        route_experts=route_experts,
         experts=experts,
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.linears import Linears, MapKind
-from specdecode_engine.model.routing import RoutingConfig
 from specdecode_engine.model.transformers.mixture_modules import RowInputScaledMixture, RowRouter
 from specdecode_engine.model.transformers.recognition import (
     is_close,
@@ -16,7 +15,7 @@ from specdecode_engine.model.transformers.recognition import (
     random_tensor,
     with_children,
 )
-from specdecode_kernels import GatedActivation
+from specdecode_kernels import GatedActivation, RoutingConfig
 from specdecode_kernels.mixture import GateKind
 
 CHILDREN = {"router", "experts", "shared_expert"}
@@ -97,7 +96,8 @@ def make_input_scaled(
         tensors.down.transpose(1, 2).contiguous(),
         kind.activation,
     )
-    router = RowRouter(linears.make(tensors.router, None, MapKind.ROUTER), kind.routing, None)
+    linear = linears.make(tensors.router, None, MapKind.ROUTER)
+    router = RowRouter(linear, linears.ops, kind.routing, None)
     return RowInputScaledMixture(router, experts, shared)
 
 

@@ -4,9 +4,8 @@ from torch import Tensor, nn
 
 from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.layers import Linear
-from specdecode_engine.model.routing import RoutingConfig, route
 from specdecode_engine.model.transformers.modules import RowModule
-from specdecode_kernels import ExpertRouting
+from specdecode_kernels import Backend, ExpertRouting, RoutingConfig
 
 
 class RowExperts(RowModule):
@@ -23,8 +22,11 @@ class RowExperts(RowModule):
 class RowRouter(RowModule):
     """A router whose logits are a linear map, of a type that may be wider than the model's."""
 
-    def __init__(self, linear: Linear, config: RoutingConfig, correction_bias: Tensor | None):
+    def __init__(
+        self, linear: Linear, ops: Backend, config: RoutingConfig, correction_bias: Tensor | None
+    ) -> None:
         super().__init__()
+        self.ops = ops
         self.linear = linear
         self.config = config
         self.correction_bias = (
@@ -39,7 +41,7 @@ class RowRouter(RowModule):
         logits = self.linear(rows.to(self.linear.weight.dtype))
         if correction_bias is None:
             correction_bias = self.correction_bias
-        routing = route(logits, self.config, correction_bias)
+        routing = self.ops.route_experts(logits, self.config, correction_bias)
         return logits, routing.weights, routing.ids
 
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from specdecode_engine.model.experts import gates_first
-from specdecode_engine.model.routing import RoutingConfig, Scores, route
 from specdecode_engine.model.transformers.recognition import is_close, random_linear, random_tensor
-from specdecode_kernels import ExpertRouting, GatedActivation
-from specdecode_kernels.mixture import GateKind
+from specdecode_kernels import TORCH, ExpertRouting, GatedActivation, RoutingConfig
+from specdecode_kernels.mixture import GateKind, Scores
 from specdecode_kernels.torch.experts import gate
 
 WIDTH = 16  # of random rows
@@ -103,7 +102,7 @@ def recognise_router(module: nn.Module) -> RouterKind | None:
     linear = nn.functional.linear(x, weight, bias)
     for config in _configs(module, computed[1].ids.shape[1], num_experts):
         for added in (None, correction):
-            if _is_same(route(linear, config, added), computed[1], num_experts):
+            if _is_same(TORCH.route_experts(linear, config, added), computed[1], num_experts):
                 is_held = added is not None and numbers.correction is not None
                 return RouterKind(config, _is_wide(probe, given, x, correction), is_held)
     return None
@@ -134,7 +133,7 @@ def recognise_scaled_router(module: nn.Module) -> RouterKind | None:
     routing = computed[1]
     logits = map_rows(_FixedNorm()(x) * scale * hidden**-0.5)
     for config in _configs(module, routing.ids.shape[1], num_experts):
-        ids, weights = route(logits, config)
+        ids, weights = TORCH.route_experts(logits, config, None)
         if _is_same(ExpertRouting(ids, weights * expert_scale[ids.long()]), routing, num_experts):
             return RouterKind(config)
     return None

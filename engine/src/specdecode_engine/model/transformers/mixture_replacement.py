@@ -83,7 +83,7 @@ class MixtureReplacer:
             linear = self._linears.make(weight, bias, MapKind.ROUTER)
         if correction is not None:
             correction = correction.flatten() if kind.has_correction else None
-        return RowRouter(linear, kind.config, correction)
+        return RowRouter(linear, self._linears.ops, kind.config, correction)
 
     def _scaled_router(self, module: nn.Module) -> RowScaledRouter | None:
         kind = recognise_scaled_router(module)

@@ -4,50 +4,21 @@ A flipped expert is a visible error, so every function keeps a row's bits whatev
 computed with: exponentials are computed row by row on a CPU, and sums over experts in their order.
 """
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from specdecode_kernels import ExpertRouting
+from specdecode_kernels.mixture import ExpertRouting, RoutingConfig
 from specdecode_kernels.torch.by_row import by_row
-
-Scores = Literal["softmax", "softmax_of_top_k", "sigmoid", "sigmoid_of_top_k", "sparsemixer"]
 
 SMALLEST_SUM = 1e-20
 """Added to what factors are divided by, as in GLM-4.5 and DeepSeek-V3."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingConfig:
-    """How a router's logits become experts and factors.
-
-    softmax and sigmoid are scores of all experts, whose `top_k` largest are chosen.
-    softmax_of_top_k chooses by logits and is the softmax of those alone (gpt-oss), sigmoid_of_top_k
-    the sigmoid of each (Llama 4), where large logits differ and their scores do not. sparsemixer
-    chooses one expert after another, each with a softmax over the logits within a relative
-    distance of 2 * `jitter` below the largest (Phi-3.5-MoE; Liu et al., "GRIN", 2024).
-    """
-
-    top_k: int
-    scores: Scores
-    is_normalized: bool = False  # factors are divided by their sum
-    scale: float = 1.0  # of all factors
-    num_groups: int = 1  # experts are chosen within the best groups of consecutive ones
-    top_groups: int = 1  # a group is as good as the sum of its two best experts
-    jitter: float = 0.0
-
-
-def route(
-    logits: Tensor, config: RoutingConfig, correction_bias: Tensor | None = None
+def route_experts(
+    logits: Tensor, config: RoutingConfig, correction_bias: Tensor | None
 ) -> ExpertRouting:
-    """Choose the experts of every row of logits [rows, experts], in float32.
-
-    Args:
-        correction_bias: [experts], added to scores for the choice alone (DeepSeek-V3).
-    """
     logits = logits.float()
     if config.scores == "sparsemixer":
         return _sparsemixer(logits, config)

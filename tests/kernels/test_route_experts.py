@@ -4,28 +4,11 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
-from specdecode_engine.model.routing import RoutingConfig, route
-from specdecode_kernels import ExpertRouting
+from specdecode_kernels import TORCH, ExpertRouting, RoutingConfig
+from tests.kernels.mixtures import normal
+from tests.kernels.routers import EXPERTS, ROUTERS
 from tests.unsteady_blas import under_unsteady_blas
-
-EXPERTS = 12
-CONFIGS = {
-    "softmax": RoutingConfig(top_k=3, scores="softmax"),
-    "normalized softmax": RoutingConfig(top_k=3, scores="softmax", is_normalized=True, scale=2.5),
-    "softmax of the best": RoutingConfig(top_k=3, scores="softmax_of_top_k"),
-    "sigmoid": RoutingConfig(top_k=1, scores="sigmoid"),
-    "sigmoid of the best": RoutingConfig(top_k=2, scores="sigmoid_of_top_k"),
-    "groups": RoutingConfig(
-        top_k=3, scores="sigmoid", is_normalized=True, num_groups=4, top_groups=2, scale=1.5
-    ),
-    "sparsemixer": RoutingConfig(top_k=2, scores="sparsemixer", jitter=0.3),
-}
-
-
-def draw(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 def routed_alone(logits: list[float], config: RoutingConfig, bias: list[float]) -> dict[int, float]:
@@ -46,13 +29,13 @@ def routed_alone(logits: list[float], config: RoutingConfig, bias: list[float]) 
     return {i: scores[i] / divisor * config.scale for i in chosen}
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "sparsemixer"])
+@pytest.mark.parametrize("name", [name for name in ROUTERS if name != "sparsemixer"])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_rows_are_routed_as_in_plain_python(name: str, has_bias: bool) -> None:
-    config, logits = CONFIGS[name], draw(40, EXPERTS)
+    config, logits = ROUTERS[name], normal(40, EXPERTS)
     has_effect = has_bias and "top_k" not in config.scores  # which choose by logits
-    bias = draw(EXPERTS) * 0.3 if has_effect else torch.zeros(EXPERTS)
-    routing = route(logits, config, bias if has_bias else None)
+    bias = normal(EXPERTS) * 0.3 if has_effect else torch.zeros(EXPERTS)
+    routing = TORCH.route_experts(logits, config, bias if has_bias else None)
     assert (routing.ids.dtype, routing.weights.dtype) == (torch.int32, torch.float32)
     for row in range(40):
         wanted = routed_alone(logits[row].tolist(), config, bias.tolist())
@@ -61,26 +44,30 @@ def test_rows_are_routed_as_in_plain_python(name: str, has_bias: bool) -> None:
 
 
 def test_experts_are_chosen_by_logits_where_their_scores_do_not_differ() -> None:
-    routing = route(torch.tensor([[30.0, 31.0, 2.0]]), CONFIGS["sigmoid of the best"])
+    routing = TORCH.route_experts(
+        torch.tensor([[30.0, 31.0, 2.0]]), ROUTERS["sigmoid of the best"], None
+    )
     assert routing.ids.tolist() == [[1, 0]]
     assert routing.weights.tolist() == [[1.0, 1.0]]
 
 
 def test_sparsemixer_leaves_out_logits_that_are_far_below() -> None:
     config = RoutingConfig(top_k=2, scores="sparsemixer", jitter=0.1)
-    routing = route(torch.tensor([[2.0, 1.0, 1.9, 1.7]]), config)
+    routing = TORCH.route_experts(torch.tensor([[2.0, 1.0, 1.9, 1.7]]), config, None)
     assert routing.ids.tolist() == [[0, 2]]
     near = math.exp(2.0) / (math.exp(2.0) + math.exp(1.9) + math.exp(1.7))
     second = math.exp(1.9) / (math.exp(1.9) + math.exp(1.7))
     assert routing.weights[0].tolist() == pytest.approx([near, second], rel=1e-5)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ROUTERS)
 def test_a_row_is_routed_alike_in_any_batch(name: str) -> None:
-    logits, bias = draw(13, EXPERTS), draw(EXPERTS) * 0.3
+    logits, bias = normal(13, EXPERTS), normal(EXPERTS) * 0.3
 
     def routed(first: int, last: int) -> ExpertRouting:
-        routing = under_unsteady_blas(lambda: route(logits[first:last], CONFIGS[name], bias))
+        routing = under_unsteady_blas(
+            lambda: TORCH.route_experts(logits[first:last], ROUTERS[name], bias)
+        )
         assert isinstance(routing, ExpertRouting)
         return routing
 
