@@ -166,6 +166,18 @@ def test_a_request_that_is_aborted_while_its_grammar_waits_never_runs(
     assert not hosted.replies(2)
 
 
+def test_other_choices_run_when_one_is_aborted_while_their_grammar_waits(
+    hosted: Hosted, occupied: Callable[[], None]
+) -> None:
+    hosted.send(2, Submit((request("a", WORD), request("b", WORD))))
+    hosted.send(0, Abort(("a",)))
+    occupied()
+    assert hosted.reply(2).error is None
+    wait_until(lambda: any(isinstance(one, StepOutputs) for one in hosted.events))
+    outputs = [one.outputs for one in hosted.events if isinstance(one, StepOutputs)]
+    assert {output.request_id for step in outputs for output in step} == {"b"}
+
+
 def test_an_engine_without_a_draft_refuses_an_exchange(hosted: Hosted) -> None:
     error = hosted.call(2, ExchangeDraft(Path("draft"))).error
     assert isinstance(error, DraftRefused)

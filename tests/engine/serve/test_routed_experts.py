@@ -166,6 +166,15 @@ def test_a_choice_has_them_once_it_has_ended(server: RunningServer) -> None:
     assert np.array_equal(decoded(as_json(choice.routed_experts_field)["routed_experts"]), ids)
 
 
+def test_the_next_engine_has_the_rows_of_what_another_generated(server: RunningServer) -> None:
+    choice = OutputProcessor(0, server.service.text.vocabulary, prompt_ids=(5,))
+    ids = np.arange(6, dtype=np.uint8).reshape(3, 1, 2)
+    choice.push(Output("r", (7,), routed_experts=ids[:1]))
+    choice.push(Output("r", (8,), routed_experts=ids[1:2]))
+    choice.push(Output("r", (9,), finish_reason=FinishReason.LENGTH, routed_experts=ids))
+    assert np.array_equal(decoded(as_json(choice.routed_experts_field)["routed_experts"]), ids)
+
+
 def test_json_has_every_base64_in_its_place() -> None:
     long = bytes(range(256)) * (PIECE_BYTES // 100)
     texts = [Base64Text.of(data) for data in (b"", b"ab", long)]

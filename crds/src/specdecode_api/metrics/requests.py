@@ -87,6 +87,11 @@ ENGINE_FAILURES = counter(
     "termination message, or in a new process of the same server.",
     "reason",
 )
+RESUMED_REQUESTS = counter(
+    "resumed_requests",
+    "HTTP requests that continued in the next engine process after one had died; one twice if two "
+    "died.",
+)
 REQUEST_PROMPT_TOKENS = counter("request_prompt_tokens", "Prompt tokens of successful requests.")
 REQUEST_COMPLETION_TOKENS = counter(
     "request_completion_tokens", "Output tokens of successful requests."
@@ -94,6 +99,6 @@ REQUEST_COMPLETION_TOKENS = counter(
 
 LATENCIES = (FIRST_TOKEN_SECONDS, INTER_TOKEN_SECONDS, REQUEST_SECONDS)
 CALLS = (
-    REQUESTS, HTTP_ERRORS, TABLE_RELOADS, DRAFT_EXCHANGES, ENGINE_FAILURES, REQUEST_PROMPT_TOKENS,
-    REQUEST_COMPLETION_TOKENS,
+    REQUESTS, HTTP_ERRORS, TABLE_RELOADS, DRAFT_EXCHANGES, ENGINE_FAILURES, RESUMED_REQUESTS,
+    REQUEST_PROMPT_TOKENS, REQUEST_COMPLETION_TOKENS,
 )  # fmt: skip

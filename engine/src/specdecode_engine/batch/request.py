@@ -1,7 +1,7 @@
 """Requests to the engine and its outputs: token ids and numbers, no text."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -83,6 +83,13 @@ class Request:
     @property
     def has_grammar(self) -> bool:
         return self.grammar is not None or self.translated_grammar is not None
+
+    def resumed(self, token_ids: Sequence[int]) -> "Request":
+        """Return the request to an engine that begins after `token_ids`, which were generated."""
+        if not token_ids:
+            return self
+        sampling = replace(self.sampling, prompt_logprobs=None)  # they came with the first token
+        return replace(self, sampling=sampling, output_ids=(*self.output_ids, *token_ids))
 
     def ending_ids(self, eos_token_ids: frozenset[int]) -> frozenset[int]:
         """Return the tokens that end the output.

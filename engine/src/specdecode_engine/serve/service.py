@@ -83,6 +83,7 @@ class Service:
             on_failure=self._fail,
             on_progress=self._note_progress,
             on_lost=self._restart,
+            on_resumed=lambda number: self.metrics.count_resumed(number),
             clock=clock,
         )
         self.tracing = start_tracing(boot.server.tracing_endpoint, clock)

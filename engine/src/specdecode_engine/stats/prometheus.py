@@ -51,6 +51,7 @@ class EngineMetrics:
         self._reloads = self._counter(requests.TABLE_RELOADS)
         self._drafts = self._counter(requests.DRAFT_EXCHANGES)
         self._failures = self._counter(requests.ENGINE_FAILURES)
+        self._resumed = self._counter(requests.RESUMED_REQUESTS)
         self._prompt_tokens = self._counter(requests.REQUEST_PROMPT_TOKENS)
         self._completion_tokens = self._counter(requests.REQUEST_COMPLETION_TOKENS)
         latencies = (self.first_token_s, self.inter_token_s, self.request_s)
@@ -89,6 +90,10 @@ class EngineMetrics:
     def count_failure(self, reason: str) -> None:
         """Count a failure after which the process is restarted."""
         self._failures.labels(reason=reason).inc()
+
+    def count_resumed(self, number: int) -> None:
+        """Count HTTP requests that continue in another engine process."""
+        self._resumed.inc(number)
 
     def count_call(self, prompt_tokens: int, completion_tokens: int, unfinished: int = 0) -> None:
         """Count the tokens of one HTTP request, and its choices that were cut short."""

@@ -1,6 +1,8 @@
 """The endpoints for routers: who may use them, what they refuse, and what the API port ignores."""
 
 import json
+import os
+import signal
 import threading
 
 import httpx
@@ -12,6 +14,7 @@ from specdecode_engine.serve.internal.reply import InternalReply
 from tests.engine.serve.conftest import wait_until
 from tests.engine.serve.echo_core import EchoCore
 from tests.engine.serve.internal.router_client import TOKEN, Call, engine_state, headers, post, run
+from tests.engine.serve.own_process import engine_of
 from tests.streamed_answers import read_answer
 
 BODY = {"prompt": "the quick brown fox", "max_tokens": 9, "stream": True}
@@ -38,6 +41,21 @@ def engine(start_engine):
 
 def call():
     return Call("/v1/completions", dict(BODY))
+
+
+def test_a_call_whose_engine_process_dies_is_left_to_the_router(
+    start_process, free_port, token_file
+):
+    server = start_process(
+        600.0, engine_process="on", management_port=free_port, router_token_path=str(token_file)
+    )
+    url, content = server.management_url + PATH_GENERATE, call().content()
+    with httpx.stream("POST", url, content=content, headers=headers(), timeout=30) as response:
+        events = (line for line in response.iter_lines() if line.startswith("data: "))
+        assert "start" in json.loads(next(events).removeprefix("data: "))
+        os.kill(engine_of(server.process.pid), signal.SIGKILL)
+        (last,) = events
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "engine_failed"
 
 
 @pytest.mark.parametrize("is_stream", [True, False])

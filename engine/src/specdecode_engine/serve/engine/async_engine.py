@@ -39,6 +39,12 @@ from specdecode_engine.stats.snapshot import CoreSnapshot
 
 log = logging.getLogger(__name__)
 
+RETRIES = 2
+"""How often a call may lose its engine, as with a router; then it ends with an error.
+
+Unlike there, new tokens do not reset the count: a call that ends an engine after every few tokens
+would end the server with the fourth.
+"""
 SNAPSHOT_WAIT_SECONDS = 0.5
 """How long a reader waits for a snapshot. A prefill of a long prompt, a compilation or a stalled
 device may take longer: the reader then gets the latest one."""
@@ -47,16 +53,19 @@ device may take longer: the reader then gets the latest one."""
 class RequestStream:
     """The outputs of requests that belong together, as they come.
 
-    `accepted` is done when the core has queued them. `has_begun` once the first output has come,
-    and `is_resubmitted` after the engine was lost before that.
+    `accepted` is done when the core has queued them, `submitted` when the newest engine has queued
+    what the engines that were lost have left. `breaks` counts those engines.
     """
 
-    def __init__(self, requests: tuple[Request, ...], accepted: asyncio.Future[object]) -> None:
+    def __init__(
+        self, requests: tuple[Request, ...], accepted: asyncio.Future[object], retries: int
+    ) -> None:
         self.requests = requests
-        self.accepted = accepted
+        self.accepted = self.submitted = accepted
+        self.retries = retries
+        self.breaks = 0
         self.running = {request.request_id for request in requests}
-        self.has_begun = False
-        self.is_resubmitted = False
+        self._token_ids: dict[str, list[int]] = {each: [] for each in self.running}  # unfinished
         self._events: deque[Output | Exception] = deque()
         self._loop = accepted.get_loop()  # asking for the running one is a system call
         self._arrival: asyncio.Future[None] | None = None
@@ -81,12 +90,23 @@ class RequestStream:
 
     def put(self, event: Output | Exception) -> None:
         """Receive an output of one of the requests, or the error that ends the stream."""
-        self.has_begun = True
         if isinstance(event, Exception):
             _settle(self.accepted, event)
+        elif event.finish_reason is not None:
+            self._token_ids.pop(event.request_id, None)
+        else:
+            self._token_ids[event.request_id] += event.token_ids
         self._events.append(event)
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
+
+    def rest(self) -> tuple[Request, ...]:
+        """Return what another engine is to continue, from the tokens so far."""
+        if self.breaks > self.retries:
+            return ()
+        left = self.running & self._token_ids.keys()
+        mine = [each for each in self.requests if each.request_id in left]
+        return tuple(each.resumed(self._token_ids[each.request_id]) for each in mine)
 
 
 class PendingCall(NamedTuple):
@@ -106,6 +126,7 @@ class AsyncEngine:
         prepare: called whenever an engine has started, before any request.
         on_progress: called with what is being loaded.
         on_lost: called when the engine died and starts again.
+        on_resumed: called with the number of streams that the next engine continues.
         on_failure: called with the error that ended the engine.
     """
 
@@ -116,12 +137,14 @@ class AsyncEngine:
         on_failure: Callable[[Exception], None],
         on_progress: Callable[[str], None] = lambda description: None,
         on_lost: Callable[[Exception], None] = lambda error: None,
+        on_resumed: Callable[[int], None] = lambda number: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._prepare = prepare
         self._on_failure = on_failure
         self._on_progress = on_progress
         self._on_lost = on_lost
+        self._on_resumed = on_resumed
         self._clock = clock
         self._failure: Exception | None = None
         self._streams: dict[str, RequestStream] = {}
@@ -173,20 +196,24 @@ class AsyncEngine:
         return self._failure is None and self._link.restart(error)
 
     @asynccontextmanager
-    async def stream(self, requests: tuple[Request, ...]) -> AsyncIterator[RequestStream]:
+    async def stream(
+        self, requests: tuple[Request, ...], retries: int = RETRIES
+    ) -> AsyncIterator[RequestStream]:
         """Run requests that belong together, all or none; leaving aborts the unfinished.
+
+        The next engine continues them where one was lost, up to `retries` times.
 
         Raises:
             RequestRefused: the core refuses one of them.
             EngineFailed: the core has failed.
         """
-        stream = RequestStream(requests, self._call(Submit(requests)))
+        stream = RequestStream(requests, self._call(Submit(requests)), retries)
         self._streams |= dict.fromkeys(stream.running, stream)
         try:
             await stream.accepted
             yield stream
         finally:
-            stream.accepted.cancel()
+            stream.submitted.cancel()
             for request in requests:
                 del self._streams[request.request_id]
             if stream.running:
@@ -294,12 +321,24 @@ class AsyncEngine:
                 self.fail(error)
             return
         self._is_prepared = True
-        for number, call in tuple(self._calls.items()):
+        waiting = tuple(self._calls.items())
+        streams = dict.fromkeys(self._streams.values())  # oldest first, as they were queued
+        resumed = [each for each in streams if self._resume(each)]
+        self._on_resumed(len(resumed))
+        for number, call in waiting:
             if not call.done.done():
                 self._link.send(EngineCall(number, call.command))
 
+    def _resume(self, stream: RequestStream) -> bool:
+        """Submit what is left of a stream that a lost engine had accepted; return if any is."""
+        if not stream.accepted.done() or not (rest := stream.rest()):
+            return False
+        stream.submitted = self._call(Submit(rest))
+        stream.submitted.add_done_callback(partial(_end_refused, stream))
+        return True
+
     def _lose(self, error: Exception) -> None:
-        """End the streams that have begun; the others are submitted to the next engine, once.
+        """Count the loss in every stream, and end those that may have no other engine.
 
         An engine that died before it was prepared had no requests.
         """
@@ -308,13 +347,11 @@ class AsyncEngine:
             self._preparing.cancel()
         self._on_lost(error)
         for stream in set(self._streams.values()) if had_requests else ():
-            if stream.has_begun or stream.is_resubmitted:
+            stream.breaks += 1
+            if stream.breaks > stream.retries:
                 stream.put(_as_failure(error))
-                continue
-            stream.is_resubmitted = True
-            if stream.accepted.done():  # else the call itself is sent again
-                stream.accepted = self._call(Submit(stream.requests))
-                stream.accepted.add_done_callback(partial(_end_refused, stream))
+            elif stream.accepted.done():  # else the call itself is sent again
+                stream.submitted.cancel()
 
     def fail(self, error: Exception) -> None:
         """End every stream and call, and all to come, with the first error."""
@@ -329,8 +366,8 @@ class AsyncEngine:
         self._on_failure(error)
 
 
-def _end_refused(stream: RequestStream, accepted: asyncio.Future[object]) -> None:
-    if not accepted.cancelled() and isinstance(error := accepted.exception(), Exception):
+def _end_refused(stream: RequestStream, submitted: asyncio.Future[object]) -> None:
+    if not submitted.cancelled() and isinstance(error := submitted.exception(), Exception):
         stream.put(error)
 
 

@@ -196,11 +196,11 @@ class EngineHost:
             compiled = command.compile_grammars(self._compiler)
         except GrammarRefused as refusal:
             raise RequestRefused(f"the grammar is refused: {refusal}") from None
-        ids = set(command.request_ids)
         with self._lock:
-            if ids <= self._compiling:
-                self._put(number, compiled)
-            self._compiling -= ids
+            left = [each for each in compiled.requests if each.request_id in self._compiling]
+            if left:
+                self._put(number, Submit(tuple(left)))
+            self._compiling.difference_update(command.request_ids)
 
     def _exchange(self, number: int, folder: Path) -> None:
         """Read a draft and copy it in pieces, each between two steps."""

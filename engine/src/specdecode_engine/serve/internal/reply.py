@@ -37,6 +37,7 @@ class InternalReply(StreamingReply):
     """
 
     yields_all_outputs = True
+    retries = 0  # the router continues the call, on an engine that is ready
 
     def __init__(
         self, service: Service, call: AdmittedCall, started_s: float, *, has_begun: bool

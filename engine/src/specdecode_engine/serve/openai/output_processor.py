@@ -163,6 +163,8 @@ class OutputProcessor:
     def push(self, output: Output) -> None:
         """Process the next output of the engine."""
         if output.routed_experts is not None:
+            if len(output.routed_experts) > len(output.token_ids):
+                self._routed = []  # the first output of an engine has the rows of all tokens
             self._routed.append(output.routed_experts)
         self.grammar_fault = output.grammar_fault
         self.cached_tokens = self.cached_tokens or output.cached_tokens

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from specdecode_engine.batch.request import Output, Request
 from specdecode_engine.serve import errors
-from specdecode_engine.serve.engine.async_engine import RequestStream
+from specdecode_engine.serve.engine.async_engine import RETRIES, RequestStream
 from specdecode_engine.serve.openai.formatting import Event, ResponseFormatter, encode_event
 from specdecode_engine.serve.openai.json_text import to_json
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
@@ -69,6 +69,7 @@ class StreamingReply(Response):
     """
 
     yields_all_outputs: ClassVar[bool] = False  # those included that add nothing to the response
+    retries: ClassVar[int] = RETRIES  # as of `AsyncEngine.stream`
 
     def __init__(self, service: Service, call: AdmittedCall, started_s: float) -> None:
         super().__init__()
@@ -92,7 +93,7 @@ class StreamingReply(Response):
         engine = self._service.engine
         running = [each for each in self._requests if not self._choice(each).finish_reason]
         with self._service.lifecycle.count_request():
-            async with engine.stream(tuple(running)) as outputs:
+            async with engine.stream(tuple(running), self.retries) as outputs:
                 try:
                     await self._write(outputs, scope, receive, send)
                 finally:
