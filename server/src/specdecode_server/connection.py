@@ -13,7 +13,8 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from specdecode_server.errors import HttpError
 
@@ -73,6 +74,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self._phase = ConnectionPhase.FIRST
         self._requests = 0
+        self._running: RequestResponseCycle | None = None  # `cycle` may wait for its response
         self._watched: tuple[int, ConnectionPhase] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
@@ -87,6 +89,14 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timer()
         super().connection_lost(exc)
+        if self._running is not None:  # uvicorn notifies the latest request alone
+            self._running.disconnected = not self._running.response_complete
+            self._running.message_event.set()
+        self.pipeline.clear()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         if self._is_discarding:

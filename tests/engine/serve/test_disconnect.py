@@ -71,6 +71,22 @@ def test_leaving_amid_the_request_is_nothing_to_log(slow, eventually, caplog):
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
+def test_leaving_a_stream_with_a_request_after_it_aborts_both(slow, eventually, caplog):
+    """The second request waits for the first one's response when the client leaves."""
+    address = urlparse(slow.url)
+    data = json.dumps(BODY | {"stream": True}).encode()
+    request = f"{HEAD}content-length: {len(data)}\r\n\r\n".encode() + data
+    with socket.create_connection((address.hostname, address.port)) as sock:
+        sock.sendall(request + request)
+        assert sock.recv(10).startswith(b"HTTP/1.1 ")
+        eventually(lambda: running(slow) == 2)
+    eventually(lambda: running(slow) == 0)
+    assert len(slow.core.aborted) == 2, "the second request has not begun"
+    assert slow.service.lifecycle.running_requests == 0
+    assert 'status="500"' not in slow.get("/metrics").text
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_the_real_core_frees_what_a_client_left(built_server, eventually):
     eventually(lambda: running(built_server) == 0)
     free = built_server.snapshot()[KV_PAGES, "free"]
