@@ -6,6 +6,10 @@ from hypothesis import strategies as st
 
 from specdecode_engine.batch.request import FinishReason, Output
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
+from specdecode_engine.serve.parsers.formats import MessageFormats
+from specdecode_engine.serve.parsers.message import ParserContext
+from specdecode_engine.serve.parsers.reasoning import REASONING_TAGS
+from specdecode_engine.serve.parsers.tool_formats import TOOL_FORMATS
 from specdecode_engine.serve.text.stop_strings import StopStringScanner
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 
@@ -89,6 +93,42 @@ def test_text_end_and_count_do_not_depend_on_the_steps(byte_level, text, stops, 
     one_by_one = read(vocabulary, stops, outputs(ids, [1], FinishReason.LENGTH))
     dealt = read(vocabulary, stops, outputs(ids, sizes, FinishReason.LENGTH))
     assert dealt == one_by_one
+
+
+PARSERS = {
+    "reasoning": MessageFormats(REASONING_TAGS["qwen3"]),
+    "calls": MessageFormats(None, TOOL_FORMATS["hermes"]),
+    "both": MessageFormats(REASONING_TAGS["qwen3"], TOOL_FORMATS["hermes"]),
+    "pythonic": MessageFormats(None, TOOL_FORMATS["pythonic"]),
+}
+
+
+@pytest.mark.parametrize("formats", PARSERS.values(), ids=PARSERS)
+@given(
+    text=st.text("a <\n😀", min_size=1, max_size=30),
+    stops=st.lists(st.sampled_from(("\n", " ", "a", "<", "😀", "\na", " <a")), max_size=2),
+    min_tokens=st.integers(0, 12),
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+)
+def test_parsers_that_hold_text_back_change_no_stop(
+    byte_level, formats, text, stops, min_tokens, sizes
+):
+    """What a parser holds back of the first `min_tokens` tokens is not searched later."""
+    vocabulary = Vocabulary(byte_level)
+    steps = outputs(byte_level.encode(text).ids, sizes, FinishReason.LENGTH)
+    found = []
+    for parser in (None, formats.make_parser(ParserContext(parameters={"f": {}}))):
+        processor = OutputProcessor(
+            0, vocabulary, tuple(stops), parser=parser, min_tokens=min_tokens
+        )
+        for output in steps:
+            processor.push(output)
+            if processor.finish_reason is not None:
+                break
+        found.append((processor.text, processor.finish_reason, processor.completion_tokens))
+    (text, reason, count), (parsed_text, parsed_reason, parsed_count) = found
+    assert (parsed_text, parsed_reason) == (text, reason)
+    assert parsed_count >= count, "a parser that holds text back shows the stop later"
 
 
 def test_the_token_that_completes_the_stop_is_the_last_one_counted(byte_level):

@@ -86,6 +86,7 @@ class OutputProcessor:
         self._scanner = StopStringScanner(stop, keeps_stop) if stop else None
         self._is_all_content = not stop and isinstance(self._parser, ContentParser)
         self._min_tokens = min_tokens
+        self._num_unscanned = 0  # characters of the first `min_tokens` tokens that are held back
         self._keeps_stop = keeps_stop
         self.prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
         self._text_offset = len(echo)
@@ -210,7 +211,15 @@ class OutputProcessor:
             self.reasoning_tokens += was_in_reasoning and self._parser.in_reasoning
             if self._append(deltas):
                 return True
+            if self._num_unscanned or self.completion_tokens == self._min_tokens:
+                self._note_unscanned()
         return False
+
+    def _note_unscanned(self) -> None:
+        """Count what is held back of the first `min_tokens` tokens: no more than all that is."""
+        held = self._parser.num_held + self._detokenizer.num_held
+        is_first = self.completion_tokens == self._min_tokens
+        self._num_unscanned = held if is_first else min(self._num_unscanned, held)
 
     def _flush(self) -> bool:
         """Release what is held back; return whether a stop string ends the text in it."""
@@ -252,7 +261,9 @@ class OutputProcessor:
         if self._scanner is None or self.completion_tokens <= self._min_tokens:
             self._add(delta)
             return False
-        if released := self._scanner.push(delta.text):
+        early, text = delta.text[: self._num_unscanned], delta.text[self._num_unscanned :]
+        self._num_unscanned -= len(early)
+        if released := early + self._scanner.push(text):
             self._add(ContentDelta(released))
         return self._scanner.is_stopped
 

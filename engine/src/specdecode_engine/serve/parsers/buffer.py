@@ -95,6 +95,11 @@ class ContentWriter:
         self._has_content = False
         self._is_after_call = False
 
+    @property
+    def num_held(self) -> int:
+        """Characters of white space that are held back."""
+        return sum(map(len, self._held))
+
     def write(self, text: str) -> list[MessageDelta]:
         stripped = text.rstrip()
         if not stripped:

@@ -48,6 +48,13 @@ class MessageParser(Protocol):
     def flush(self) -> list[MessageDelta]:
         """Return what was held back: the text has ended."""
 
+    @property
+    def num_held(self) -> int:
+        """Characters that were held back and may still be content.
+
+        Of a call that is being read there are none: text that breaks a call off is seldom.
+        """
+
 
 class ReasoningParser(MessageParser, Protocol):
     """A parser that also separates reasoning; the first one, or the only one, of a text."""
@@ -86,6 +93,7 @@ class ContentParser:
     """Everything is content."""
 
     in_reasoning = False
+    num_held = 0
 
     def push(self, piece: str) -> list[MessageDelta]:
         return [ContentDelta(piece)] if piece else []
@@ -104,6 +112,10 @@ class ChainedParser:
     @property
     def in_reasoning(self) -> bool:
         return self._reasoning.in_reasoning
+
+    @property
+    def num_held(self) -> int:
+        return self._reasoning.num_held + self._tools.num_held
 
     def push(self, piece: str) -> list[MessageDelta]:
         return self._read_content(self._reasoning.push(piece))

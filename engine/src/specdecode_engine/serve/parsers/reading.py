@@ -37,11 +37,16 @@ class StreamingParser(ABC):
         self._content = ContentWriter()
         self._deltas: list[MessageDelta] = []
         self._num_calls = 0
+        self._num_taken = 0  # characters of a run that is not complete
         self._steps = self.read()
 
     @abstractmethod
     def read(self) -> Steps[None]:
         """Read the whole text; what it leaves at the end of the text is content."""
+
+    @property
+    def num_held(self) -> int:
+        return self._num_taken + len(self.buffer) + self._content.num_held
 
     def push(self, piece: str) -> list[MessageDelta]:
         self.buffer.push(piece)
@@ -108,7 +113,9 @@ class StreamingParser(ABC):
         parts: list[str] = []
         while True:
             parts.append(self.buffer.take_while(pattern))
+            self._num_taken += len(parts[-1])
             if len(self.buffer) or self.buffer.is_ended:
+                self._num_taken = 0
                 return "".join(parts)
             yield
 

@@ -89,6 +89,10 @@ class TaggedReasoningParser:
         part = self._unopened if self._part is _Part.BEGINNING else self._part
         return part is _Part.REASONING
 
+    @property
+    def num_held(self) -> int:
+        return 0 if self.in_reasoning else len(self._held)
+
     def push(self, piece: str) -> list[MessageDelta]:
         if self._part is _Part.BEGINNING:
             piece = self._open(self._held + piece)
@@ -156,6 +160,10 @@ class HiddenReasoning:
     @property
     def in_reasoning(self) -> bool:
         return self._parser.in_reasoning
+
+    @property
+    def num_held(self) -> int:
+        return self._parser.num_held
 
     def push(self, piece: str) -> list[MessageDelta]:
         return self._without_reasoning(self._parser.push(piece))

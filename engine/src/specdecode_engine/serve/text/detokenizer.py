@@ -21,6 +21,11 @@ class Detokenizer:
         self._bytes = self._visible_bytes if visible_ids else vocabulary.text_bytes
         self._decoder = _utf8(errors="replace")
 
+    @property
+    def num_held(self) -> int:
+        """Characters that have begun and are incomplete: 0 or 1."""
+        return bool(self._decoder.getstate()[0])
+
     def push(self, *token_ids: int) -> str:
         """Return the characters that these tokens complete."""
         return self._decoder.decode(b"".join(map(self._bytes, token_ids)))
