@@ -12,9 +12,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
 from triton.runtime import JITFunction
 
-from compile_gate.cells import EXPERTS, EXPERTS_OF_INTEGERS, LINEAR, Cell
+from compile_gate.cells import (
+    EXPERTS,
+    EXPERTS_OF_INTEGERS,
+    LINEAR,
+    SAMPLED_VOCAB,
+    SAMPLING,
+    Cell,
+)
 from compile_gate.usage import Usage, usage_of
-from specdecode_kernels import FLOAT8, TORCH, Backend, KvScale, LayerKV
+from specdecode_kernels import FLOAT8, TORCH, Backend, KvScale, LayerKV, SamplingParamsBatch
 from specdecode_kernels.testing import backend_of, call_experts, call_weight, calls, draw_case
 from specdecode_kernels.triton.backend import with_triton_attention
 from specdecode_kernels.triton.float8 import HOPPER
@@ -108,6 +115,8 @@ def _call(cell: Cell) -> None:
         precision, dtype = EXPERTS_OF_INTEGERS[cell.op], torch.bfloat16
         ops = backend_of("triton", CPU)
         call_experts(ops, CPU, "silu", dtype, has_bias=False, precision=precision)
+    elif cell.op in SAMPLING:
+        _sample(backend_of("triton", CPU), SAMPLING[cell.op])
     elif cell.op == "merge_splits":
         parts = torch.empty(4, 2, 8, 128)
         merge_splits(parts, parts[..., 0].contiguous(), parts[0].bfloat16(), None)
@@ -124,6 +133,13 @@ def _attend(cell: Cell) -> None:
         converts_float8=divmod(cell.capability, 10) >= HOPPER,
     )
     draw_case(cell.shape(), 0).attend(backend)
+
+
+def _sample(backend: Backend, kind: tuple[bool, bool] | None) -> None:
+    floats, integers = torch.zeros(3, 1, dtype=torch.float64), torch.zeros(2, 1, dtype=torch.int64)
+    columns = floats[0], integers[0], floats[1], floats[2], integers[1]
+    params = None if kind is None else SamplingParamsBatch(*columns, *kind)
+    backend.sample(torch.zeros(1, 1, SAMPLED_VOCAB), params, integers[:1], None)
 
 
 def _store_float8(backend: Backend) -> None:

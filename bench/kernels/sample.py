@@ -36,6 +36,7 @@ def _rows(batch: int, top_k: int, top_p: float, device: torch.device) -> Samplin
         min_p=ones * 0,
         seeds=torch.arange(batch, device=device),
         is_filtered=top_k > 0 or top_p < 1,
+        has_top_k_and_top_p=top_k > 0 and top_p < 1,
     )
 
 

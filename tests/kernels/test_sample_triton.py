@@ -31,6 +31,7 @@ def sampling(
         min_p=table[:, 3],
         seeds=torch.tensor(seeds or range(count), device=device),
         is_filtered=any(x is not None for x in (top_k, top_p, min_p)),
+        has_top_k_and_top_p=any(k > 0 and p < 1 for k, p in zip(*columns[1:3], strict=True)),
     )
 
 
@@ -66,14 +67,20 @@ def test_noise_belongs_to_ids_and_not_to_places(device: torch.device) -> None:
 
 
 def test_among_equals_the_lowest_is_chosen(device: torch.device) -> None:
-    logits = torch.zeros(1, 3, 9000, device=device)
+    logits = torch.zeros(1, 5, 9000, device=device)
     logits[0, 0, [70, 4100, 8200]] = 1.0
     logits[0, 1] = -torch.inf
     logits[0, 2, :8999] = -torch.inf
-    positions = torch.zeros(1, 3, dtype=torch.int64, device=device)
-    assert TRITON.sample(logits, None, positions, None).tolist() == [[70, 0, 8999]]
-    rows = sampling(device, temperature=[1.0], top_k=[3], top_p=[0.9], min_p=[0.1])
-    assert TRITON.sample(logits, rows, positions, None)[0, 1:].tolist() == [0, 8999]
+    logits[0, 3] = -torch.inf
+    logits[0, 3, [6000, 8500]] = torch.finfo(torch.float32).min
+    logits[0, 4, ::2] = -0.0
+    positions = torch.zeros(1, 5, dtype=torch.int64, device=device)
+    lowest = [[70, 0, 8999, 6000, 0]]
+    assert TRITON.sample(logits, None, positions, None).tolist() == lowest
+    greedy = sampling(device, temperature=[0.0], top_k=[1])
+    assert TRITON.sample(logits, greedy, positions, None).tolist() == lowest
+    rows = sampling(device, temperature=[1.0], top_k=[1], top_p=[0.9], min_p=[0.1])
+    assert TRITON.sample(logits, rows, positions, None).tolist() == lowest
 
 
 def assert_equals_reference(

@@ -237,8 +237,8 @@ class TreeKV(NamedTuple):
 class SamplingParamsBatch:
     """How each request of a batch samples; [B] each, of any stride.
 
-    `is_filtered` is what the host knows of the batch as a whole: where it is false no request has a
-    filter, and the work is left out.
+    `is_filtered` and `has_top_k_and_top_p` are what the host knows of the batch as a whole: where
+    they are false, no request has a filter, or none both of these, and the work is left out.
     """
 
     temperature: Tensor  # float, 0 is greedy
@@ -247,6 +247,7 @@ class SamplingParamsBatch:
     min_p: Tensor  # float in [0, 1], 0 is off
     seeds: Tensor  # i64
     is_filtered: bool
+    has_top_k_and_top_p: bool = True
 
     def tensors(self) -> tuple[Tensor, ...]:
         return self.temperature, self.top_k, self.top_p, self.min_p, self.seeds

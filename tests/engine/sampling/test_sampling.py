@@ -117,6 +117,22 @@ def test_greedy_and_sampled_rows_in_one_batch_do_not_touch_each_other() -> None:
     assert torch.equal(together[0], logits[0].argmax(dim=-1))
 
 
+def test_a_batch_has_top_k_and_top_p_when_one_request_has_both() -> None:
+    sampler = Sampler(20, StagingBuffer(CPU))
+    for req_index, (temperature, top_k, top_p) in enumerate(
+        [(1.0, 5, 1.0), (1.0, 0, 0.5), (0.0, 5, 0.5), (1.0, 5, 0.5)]
+    ):
+        params = SamplingParams(
+            seed=1, max_tokens=1, temperature=temperature, top_k=top_k, top_p=top_p
+        )
+        sampler.open(req_index, params, [0], [])
+    apart, both = sampler.stage([0, 1, 2]).params, sampler.stage([0, 3]).params
+    assert apart is not None
+    assert both is not None
+    assert (apart.is_filtered, apart.has_top_k_and_top_p) == (True, False)
+    assert (both.is_filtered, both.has_top_k_and_top_p) == (True, True)
+
+
 def test_penalties_at_a_node_count_the_path_to_it() -> None:
     """A chain's nodes choose what plain decoding would choose after committing the same tokens."""
     params = SamplingParams(

@@ -120,6 +120,7 @@ class Sampler:
             min_p=floats[2],
             seeds=integers[1],
             is_filtered=not self._filtered.isdisjoint(req_indices),
+            has_top_k_and_top_p=any(k > 0 and p < 1 for k, p in zip(top_k, top_p, strict=True)),
         )
 
     def commit(self, batch: SamplingBatch, tokens: Tensor, accepted: Tensor) -> None:

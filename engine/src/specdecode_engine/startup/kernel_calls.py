@@ -191,8 +191,9 @@ def _sampling_calls(needs: KernelNeeds, ops: Backend) -> Iterator[OpCall]:
     for batch in needs.batch_sizes:
         kinds = {
             "greedy sampling": None,
-            "sampling": sampling_params(batch, is_filtered=False),
+            "sampling": sampling_params(batch),
             "sampling with filters": sampling_params(batch, is_filtered=True),
+            "sampling with top-k and top-p": sampling_params(batch, has_top_k_and_top_p=True),
         }
         for nodes in sorted({1, *(shape.num_tokens for shape in needs.shapes)}):
             for logits in _logits(needs, batch, nodes):

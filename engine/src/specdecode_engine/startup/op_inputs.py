@@ -111,11 +111,12 @@ def attend(
     attend(q, layer_kv(needs, shape), metadata, tree_kv, params)
 
 
-def sampling_params(batch: int, *, is_filtered: bool) -> SamplingParamsBatch:
+def sampling_params(
+    batch: int, *, is_filtered: bool = False, has_top_k_and_top_p: bool = False
+) -> SamplingParamsBatch:
     floats, integers = empty(3, batch, dtype=torch.float64), empty(2, batch)
-    return SamplingParamsBatch(
-        floats[0], integers[0], floats[1], floats[2], integers[1], is_filtered
-    )
+    columns = floats[0], integers[0], floats[1], floats[2], integers[1]
+    return SamplingParamsBatch(*columns, is_filtered or has_top_k_and_top_p, has_top_k_and_top_p)
 
 
 def prefill_rows(needs: KernelNeeds) -> Iterator[AttentionRows]:
@@ -171,5 +172,5 @@ def draft_sampling_calls(
     ids = empty(vocab) if vocab != draft.vocab_size else None
     logits = empty(batch, count, vocab, dtype=torch.float32)
     positions = empty(batch, count)
-    for params in (None, sampling_params(batch, is_filtered=False)):
+    for params in (None, sampling_params(batch)):
         yield "sampling of draft tokens", partial(ops.sample, logits, params, positions, ids)

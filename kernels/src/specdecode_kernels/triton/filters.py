@@ -1,9 +1,9 @@
-"""Which of a row's candidates the filters keep first, in at most two more reads of the row.
+"""Which of a row's candidates the filters keep first, in one more read of the row, or in three.
 
 Top-k needs the number of tokens before a candidate, top-p the mass before it: both are summed for
 all candidates in one read. Where top-k and top-p are both on, top-p means the mass of the k
-likeliest tokens. So the k-th key is found too, exactly, a digit with each read (radix select);
-equal keys weigh the same, no order among them is needed.
+likeliest tokens. So the k-th key is found too, exactly, a digit with each of four reads (radix
+select); equal keys weigh the same, no order among them is needed.
 
 Numbers and keys are exact. Masses are float32 sums over parts of a fixed size, in a fixed order: a
 token whose mass before it is within rounding of top_p may fall on either side, as it may with
@@ -27,6 +27,7 @@ from specdecode_kernels.triton.candidates import (
 )
 from specdecode_kernels.triton.likelihood import (
     DIGITS,
+    LEVELS,
     NO_KEY,
     count_digits,
     keys_of,
@@ -42,6 +43,8 @@ from specdecode_kernels.triton.noise import perturb
 
 MOST = 64
 """Most candidates of a row, less one; of 256 thousand equal logits it has 13 on average."""
+TILE = tl.constexpr(4)
+"""Candidates that are measured at once; the mass of the whole part counts as one more."""
 
 
 @triton.jit
@@ -80,19 +83,22 @@ def measure_kernel(
     keys = keys_of(values, here, vocab)
     weights = tl.exp(values - _peak(peaks_ptr, row, parts, PARTS))
     at = (row * parts + tl.program_id(1)) * MOST
-    keys_ptr += row * MOST
-    tokens_ptr += row * MOST
-    for place in range(count):
-        key, token = tl.load(keys_ptr + place), tl.load(tokens_ptr + place)
-        is_before = precedes(keys, here, key, token)
-        tl.store(ranks_ptr + at + place, tl.sum(is_before.to(tl.int32)))
-        tl.store(masses_ptr + at + place, tl.sum(tl.where(is_before, weights, 0.0)))
-    tl.store(masses_ptr + at + count, tl.sum(weights))
-    filters = (temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr)
-    top_k, top_p, _min_p = filters_of(filters, row // nodes, vocab)
-    if (top_k > 0) & (top_p < 1):
-        low, high, _nth = kth_range(digits_ptr + row * 3 * DIGITS, top_k, 1)
-        count_digits(digits_ptr + row * 3 * DIGITS, keys, low, high, 1)
+    for start in range(0, count + 1, TILE):
+        place = start + tl.arange(0, TILE)
+        is_candidate = place < count
+        key = tl.load(keys_ptr + row * MOST + place, mask=is_candidate, other=NO_KEY)
+        token = tl.load(tokens_ptr + row * MOST + place, mask=is_candidate, other=0x7FFFFFFF)
+        is_before = precedes(keys[None, :], here[None, :], key[:, None], token[:, None])
+        masses = tl.sum(tl.where(is_before, weights[None, :], 0.0), 1)
+        tl.store(ranks_ptr + at + place, tl.sum(is_before.to(tl.int32), 1), mask=is_candidate)
+        tl.store(masses_ptr + at + place, masses, mask=place <= count)
+    if digits_ptr is not None:
+        filters = (temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr)
+        top_k, top_p, _min_p = filters_of(filters, row // nodes, vocab)
+        if (top_k > 0) & (top_p < 1):
+            digits_ptr += row * LEVELS * DIGITS
+            low, high, _nth = kth_range(digits_ptr, top_k, 1)
+            count_digits(digits_ptr, keys, low, high, 1)
 
 
 @triton.jit(do_not_specialize=ARGUMENTS_OF_BATCH)
@@ -105,9 +111,10 @@ def measure_top_k_kernel(
     counts_ptr,
     peaks_ptr,
     digits_ptr,
-    above_ptr,  # [rows, parts] f32: mass of the keys whose first two digits are above the k-th's
+    above_ptr,  # [rows, parts] f32: mass of the keys whose first LEVEL digits are above the k-th's
     nodes,
     vocab,
+    LEVEL: tl.constexpr,
     PART: tl.constexpr,
     PARTS: tl.constexpr,
 ):
@@ -122,8 +129,9 @@ def measure_top_k_kernel(
     values = scaled_row(row_of(logits, row, nodes), here, vocab, temperature)
     keys = keys_of(values, here, vocab)
     weights = tl.exp(values - _peak(peaks_ptr, row, parts, PARTS))
-    low, high, _nth = kth_range(digits_ptr + row * 3 * DIGITS, top_k, 2)
-    count_digits(digits_ptr + row * 3 * DIGITS, keys, low, high, 2)
+    digits_ptr += row * LEVELS * DIGITS
+    low, high, _nth = kth_range(digits_ptr, top_k, LEVEL)
+    count_digits(digits_ptr, keys, low, high, LEVEL)
     tl.store(
         above_ptr + row * parts + tl.program_id(1), tl.sum(tl.where(keys > high, weights, 0.0))
     )
@@ -131,12 +139,12 @@ def measure_top_k_kernel(
 
 @triton.jit
 def _top_k_mass(digits_ptr, top_k, peak):
-    """Mass of the keys among the k likeliest that share the first two digits of the k-th."""
-    kth, _, of_equal = kth_range(digits_ptr, top_k, 3)
+    """Mass of the keys among the k likeliest that share all digits of the k-th but the last."""
+    kth, _, of_equal = kth_range(digits_ptr, top_k, LEVELS)
     last = tl.arange(0, DIGITS)
-    counts = tl.load(digits_ptr + 2 * DIGITS + last)
-    is_above = (last > (kth & 1023)) & (counts > 0)
-    each = tl.where(is_above, tl.exp(value_of((kth & -1024) + last) - peak), 0.0)
+    counts = tl.load(digits_ptr + (LEVELS - 1) * DIGITS + last)
+    is_above = (last > (kth & (DIGITS - 1))) & (counts > 0)
+    each = tl.where(is_above, tl.exp(value_of((kth & -DIGITS) + last) - peak), 0.0)
     return tl.sum(each * counts) + of_equal * tl.exp(value_of(kth) - peak)
 
 
@@ -154,8 +162,7 @@ def _walk_on(row_ptr, temperature, noise, limits, key, token, vocab, BLOCK: tl.c
     is_kept = tl.zeros([], tl.int32)
     while is_kept == 0:
         rank, before = tl.zeros([], tl.int32), tl.zeros([], tl.float32)
-        best = tl.full([], -float("inf"), tl.float32)
-        next_key, next_token = key, token
+        best, next_token = tl.full([], NO_KEY, tl.int32), token
         for start in range(0, vocab, BLOCK):
             here = start + tl.arange(0, BLOCK)
             values = scaled_row(row_ptr, here, vocab, temperature)
@@ -164,13 +171,13 @@ def _walk_on(row_ptr, temperature, noise, limits, key, token, vocab, BLOCK: tl.c
             rank += tl.sum(is_before.to(tl.int32))
             before += tl.sum(tl.where(is_before, tl.exp(values - limits[3]), 0.0))
             noisy = perturb(values, here, vocab, row, request, seeds, positions_ptr, ids_ptr)
-            found, found_key, found_token, _ = next_winner(noisy, keys, here, key, token)
-            next_key = tl.where(found > best, found_key, next_key)
-            next_token = tl.where(found > best, found_token, next_token)
+            noisy = keys_of(noisy, here, vocab)
+            found, index = next_winner(noisy, keys, here, key, token)
+            next_token = tl.where(found > best, start + index, next_token)
             best = tl.maximum(best, found)
         is_kept = _is_kept(rank, before, key, limits).to(tl.int32)
-        key = tl.where(is_kept > 0, key, next_key)
         token = tl.where(is_kept > 0, token, next_token)
+        key = keys_of(scaled_row(row_ptr, token, vocab, temperature), token, vocab)
     return token
 
 
@@ -211,9 +218,10 @@ def keep_first_kernel(
     masses = tl.load(masses_ptr + at, mask=is_part & (place <= count)[None, :], other=0.0)
     ranks, masses = tl.sum(ranks, 0), tl.sum(masses, 0)
     mass = tl.sum(tl.where(place == count, masses, 0.0))
-    if (top_k > 0) & (top_p < 1):
-        above = tl.load(above_ptr + row * parts + part, mask=part < parts, other=0.0)
-        mass = tl.sum(above) + _top_k_mass(digits_ptr + row * 3 * DIGITS, top_k, peak)
+    if digits_ptr is not None:  # noqa: SIM102 -- this condition is the compiler's
+        if (top_k > 0) & (top_p < 1):
+            above = tl.load(above_ptr + row * parts + part, mask=part < parts, other=0.0)
+            mass = tl.sum(above) + _top_k_mass(digits_ptr + row * LEVELS * DIGITS, top_k, peak)
     most = tl.where(top_k > 0, top_k, vocab)
     limits = (most, tl.where(top_p < 1, top_p * mass, float("inf")), min_p, peak)
     keys = tl.load(keys_ptr + row * MOST + place, mask=place < count, other=NO_KEY)
@@ -257,9 +265,11 @@ def keep_first(
         strided, *sampling[:4], candidates, found.peaks, found.digits, ranks, masses, nodes, vocab,
         MOST=MOST, **sizes,
     )  # fmt: skip
-    measure_top_k_kernel[(rows, parts)](
-        strided, *sampling[:4], counts, found.peaks, found.digits, above, nodes, vocab, **sizes
-    )
+    for level in range(2, LEVELS.value) if found.digits is not None else ():
+        measure_top_k_kernel[(rows, parts)](
+            strided, *sampling[:4], counts, found.peaks, found.digits, above, nodes, vocab,
+            LEVEL=level, **sizes,
+        )  # fmt: skip
     keep_first_kernel[(rows,)](
         strided, *sampling, positions, ids, candidates,
         (found.peaks, found.digits, ranks, masses, above),

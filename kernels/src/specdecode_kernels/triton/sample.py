@@ -12,6 +12,7 @@ from torch import Tensor
 from specdecode_kernels.metadata import SamplingParamsBatch
 from specdecode_kernels.triton.candidates import Found, candidates_of_parts_kernel
 from specdecode_kernels.triton.filters import keep_first
+from specdecode_kernels.triton.likelihood import NO_KEY
 
 PART = 4096
 """Tokens of a row that one program holds."""
@@ -24,7 +25,7 @@ def best_of_parts_kernel(best_ptr, tokens_ptr, out_ptr, parts, BLOCK: tl.constex
     row = tl.program_id(0).to(tl.int64)
     lanes = tl.arange(0, BLOCK)
     inside = lanes < parts
-    best = tl.load(best_ptr + row * parts + lanes, mask=inside, other=-float("inf"))
+    best = tl.load(best_ptr + row * parts + lanes, mask=inside, other=NO_KEY)
     tokens = tl.load(tokens_ptr + row * parts + lanes, mask=inside, other=2**31 - 1)
     winner = tl.min(tl.where(best == tl.max(best), tokens, 2**31 - 1))
     tl.store(out_ptr + row, winner.to(tl.int64))
@@ -42,7 +43,8 @@ def sample(
     parts = triton.cdiv(vocab, part)
     has_filters = params is not None and params.is_filtered
     most = PART_CANDIDATES if has_filters else 1
-    found = Found.empty(batch * nodes, parts, most, logits.device)
+    has_digits = params is not None and has_filters and params.has_top_k_and_top_p
+    found = Found.empty(batch * nodes, parts, most, logits.device, has_digits=has_digits)
     sampling = None if params is None else tuple(x.contiguous() for x in params.tensors())
     positions, ids = positions.contiguous(), None if ids is None else ids.contiguous()
     candidates_of_parts_kernel[(batch * nodes, parts)](
@@ -57,6 +59,7 @@ def sample(
         MOST=most,
         PART=part,
         num_warps=8,
+        maxnreg=128 if has_digits else 80 if has_filters else 64,
     )
     if sampling is not None and has_filters:
         keep_first(logits, sampling, positions, ids, found, part, chosen)
