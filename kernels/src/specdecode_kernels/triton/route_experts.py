@@ -26,6 +26,34 @@ def _sum(values):
 
 
 @triton.jit
+def _scores(logits, SCORES: tl.constexpr):
+    scores = logits
+    if SCORES == "softmax":
+        scores = tl.exp(logits - _max(logits))
+        scores /= _sum(scores)
+    elif SCORES == "sigmoid":
+        scores = 1.0 / (1.0 + tl.exp(-logits))
+    return scores
+
+
+@triton.jit
+def _factor(best, largest, logits, scores, is_left, is_chosen, jitter, SCORES: tl.constexpr):
+    # Of the best expert of those that are left; where they are chosen by logits, best is its logit.
+    if SCORES == "softmax_of_top_k":
+        factor = tl.exp(best - largest)
+    elif SCORES == "sigmoid_of_top_k":
+        factor = 1.0 / (1.0 + tl.exp(-best))
+    elif SCORES == "sparsemixer":
+        own = tl.where(is_left, logits, best)
+        distance = (best - own) / tl.maximum(tl.abs(own), best)
+        is_near = is_left & ((distance > 2 * jitter) == 0)
+        factor = 1.0 / _sum(tl.where(is_near, tl.exp(own - best), 0.0))
+    else:
+        factor = _sum(tl.where(is_chosen, scores, 0.0))
+    return factor
+
+
+@triton.jit
 def _is_in_best_groups(choice, TOP_GROUPS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr):
     # [G, 1] bool: the groups whose two best experts have the largest sums.
     place = tl.arange(0, SIZE)[None, :]
@@ -65,12 +93,7 @@ def _route_experts_kernel(
     is_left = (group < NUM_GROUPS) & (place < GROUP_SIZE)
     logits = tl.load(logits_ptr + row * stride_logits + expert, mask=is_left, other=-float("inf"))
     logits = logits.to(tl.float32)
-    scores = logits
-    if SCORES == "softmax":
-        scores = tl.exp(logits - _max(logits))
-        scores /= _sum(scores)
-    elif SCORES == "sigmoid":
-        scores = 1.0 / (1.0 + tl.exp(-logits))
+    scores = _scores(logits, SCORES)
     choice = scores
     if bias_ptr is not None:
         choice += tl.load(bias_ptr + expert, mask=is_left, other=0.0)
@@ -87,18 +110,8 @@ def _route_experts_kernel(
         is_best = is_left & (choice == best)
         chosen = tl.min(tl.min(tl.where(is_best, expert, NUM_GROUPS * GROUP_SIZE), 1), 0)
         is_chosen = is_left & (expert == chosen)
-        if SCORES == "softmax_of_top_k":
-            largest = tl.where(step == 0, best, largest)
-            factor = tl.exp(best - largest)
-        elif SCORES == "sigmoid_of_top_k":
-            factor = 1.0 / (1.0 + tl.exp(-best))
-        elif SCORES == "sparsemixer":
-            own = tl.where(is_left, logits, best)
-            distance = (best - own) / tl.maximum(tl.abs(own), best)
-            is_near = is_left & ((distance > 2 * jitter) == 0)
-            factor = 1.0 / _sum(tl.where(is_near, tl.exp(own - best), 0.0))
-        else:
-            factor = _sum(tl.where(is_chosen, scores, 0.0))
+        largest = tl.where(step == 0, best, largest)
+        factor = _factor(best, largest, logits, scores, is_left, is_chosen, jitter, SCORES)
         is_left &= is_chosen == 0
         total += factor
         ids = tl.where(places == step, chosen, ids)
