@@ -31,7 +31,7 @@ PACKAGES = {
 }
 CORE = ("engine", "kernels", "crds")  # whose lines are limited together
 
-MAX_CORE_LINES = 56_659
+MAX_CORE_LINES = 56_673
 MAX_ENGINE_LINES = 41_637
 MAX_ENGINE_CODE_LINES = 23_142
 MAX_ENGINE_FILES = 295

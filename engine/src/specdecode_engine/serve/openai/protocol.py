@@ -30,6 +30,7 @@ MAX_BAD_WORDS = 128
 MAX_BAD_WORD_CHARS = 256
 MAX_PROMPT_LOGPROBS = 20
 MAX_BIAS = 100
+MAX_SPECULATION_KEYS = 16
 INT64 = 2**63
 DEFAULT_COMPLETION_TOKENS = 16
 # JSON has no infinity; OpenAI writes this value for a probability of 0.
@@ -73,6 +74,17 @@ def _check_keys(biases: dict[str, float]) -> dict[str, float]:
     if wrong is not None:
         raise ValueError(f"the key {wrong!r} is not a token id; keys are decimal token ids")
     return biases
+
+
+def at_most_keys(most: int) -> BeforeValidator:
+    """Return what refuses an object with more keys, each of which could be an error."""
+
+    def check(value: object) -> object:
+        if isinstance(value, dict) and len(value) > most:
+            raise ValueError(f"it has {len(value)} keys; at most {most} are accepted")
+        return value
+
+    return BeforeValidator(check)
 
 
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_STOP_CHARS)]
@@ -138,12 +150,12 @@ class GenerationBody(ConstraintFields):
         None, validation_alias=AliasChoices("include_stop_str_in_output", "no_stop_trim")
     )
     bad_words: Annotated[list[BadWord], Field(max_length=MAX_BAD_WORDS)] | None = None
-    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_PROMPT_LOGPROBS)] | None = None
     return_routed_experts: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    speculation: SpeculationLimit | None = None
+    speculation: Annotated[SpeculationLimit | None, at_most_keys(MAX_SPECULATION_KEYS)] = None
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:

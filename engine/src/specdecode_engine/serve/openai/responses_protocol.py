@@ -16,7 +16,7 @@ from pydantic import (
 from specdecode_engine.serve.errors import field_error
 from specdecode_engine.serve.openai.chat_protocol import ReasoningEffort
 from specdecode_engine.serve.openai.constraints import ResponseFormat
-from specdecode_engine.serve.openai.protocol import GenerationBody
+from specdecode_engine.serve.openai.protocol import GenerationBody, at_most_keys
 from specdecode_engine.serve.openai.tools import (
     FunctionDefinition,
     FunctionName,
@@ -190,7 +190,9 @@ class ResponsesBody(GenerationBody):
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
     max_output_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    metadata: Annotated[dict[str, str] | None, Field(max_length=MAX_METADATA)] = None
+    metadata: Annotated[
+        dict[str, str] | None, Field(max_length=MAX_METADATA), at_most_keys(MAX_METADATA)
+    ] = None
     include: Annotated[list[str], Field(fail_fast=True)] | None = None
     top_logprobs: int | None = None
     truncation: str | None = None
