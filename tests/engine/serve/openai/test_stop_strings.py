@@ -57,6 +57,45 @@ def test_nothing_is_held_back_that_cannot_become_a_stop(stops, pieces):
         assert not held or any(stop.startswith(held) for stop in stops)
 
 
+class CountedText(str):
+    """A stop string that counts how often a character of it is read."""
+
+    reads = 0
+
+    def __getitem__(self, key):
+        self.reads += 1
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize(
+    "stop", ["a" * 1023 + "b", "b" + "a" * 1023, "a" * 1022 + "ba", "ab" * 512, "a" * 511 + "b" * 9]
+)
+@pytest.mark.parametrize("text", ["a" * 4000, ("a" * 1022 + "c") * 4, "ab" * 500 + "ac" * 500])
+def test_the_work_of_a_stop_is_linear_in_the_text(stop, text):
+    held = "a" * 1023 + "d"  # another stop string, which holds much of the text back
+    counted = CountedText(stop)
+    _, is_stopped = scan((held, counted), text)
+    assert is_stopped == (stop in text)
+    assert counted.reads <= 6 * len(text)
+
+
+@given(
+    stops=st.lists(st.text("ab", min_size=1, max_size=9), max_size=3).map(tuple),
+    pieces=st.lists(st.text("ab", max_size=5), max_size=12),
+    rest=PIECES,
+)
+def test_nothing_before_a_flush_is_part_of_a_stop(stops, pieces, rest):
+    scanner, released = StopStringScanner(stops), ""
+    for piece in pieces:
+        released += scanner.push(piece)
+        if scanner.is_stopped:
+            return
+    assert released + scanner.flush() == "".join(pieces)
+    after = [scanner.push(piece) for piece in rest if not scanner.is_stopped]
+    shown = "".join(after) + ("" if scanner.is_stopped else scanner.flush())
+    assert (shown, scanner.is_stopped) == expected(stops, rest)
+
+
 def outputs(ids, sizes, end):
     """Split ids into outputs of the given sizes; the last one has the finish reason."""
     start = 0

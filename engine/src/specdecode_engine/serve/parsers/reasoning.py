@@ -14,7 +14,6 @@ from specdecode_engine.serve.parsers.message import (
     ReasoningDelta,
     ReasoningParser,
 )
-from specdecode_engine.serve.text.stop_strings import partial_length
 
 MAX_LEADING_SPACE = 64
 """White space before the opening tag; more of it is content."""
@@ -149,6 +148,12 @@ class TaggedReasoningParser:
         shown = text.lstrip("\n") if self._is_at_start else text
         self._is_at_start = self._is_at_start and not shown
         return [ContentDelta(shown)] if shown else []
+
+
+def partial_length(text: str, marker: str) -> int:
+    """Return the length of the longest proper prefix of `marker` that the text ends with."""
+    lengths = range(min(len(marker) - 1, len(text)), 0, -1)
+    return next((length for length in lengths if text.endswith(marker[:length])), 0)
 
 
 class HiddenReasoning:

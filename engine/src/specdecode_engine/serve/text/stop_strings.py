@@ -12,30 +12,62 @@ class StopStringScanner:
     def __init__(self, stop: tuple[str, ...], keeps_stop: bool = False) -> None:
         assert all(stop), "an empty stop string would end every text"
         self.is_stopped = False
-        self._stop = stop
+        self._matches = [StopStringMatch(each) for each in stop]
         self._keeps_stop = keeps_stop
         self._held = ""
 
     def push(self, piece: str) -> str:
         """Add the next piece; return the text that can be released now."""
         text = self._held + piece
-        found = [(start, stop) for stop in self._stop if (start := text.find(stop)) >= 0]
+        ends = [(match.push(piece), len(match.marker)) for match in self._matches]
+        found = [(len(self._held) + end - size, size) for end, size in ends if end is not None]
         if found:
             self.is_stopped = True
-            self._held = ""
-            start, length = min((start, len(stop)) for start, stop in found)
+            self.flush()
+            start, length = min(found)
             return text[: start + length * self._keeps_stop]
-        released = len(text) - max((partial_length(text, stop) for stop in self._stop), default=0)
+        released = len(text) - max((match.length for match in self._matches), default=0)
         self._held = text[released:]
         return text[:released]
 
     def flush(self) -> str:
         """Release the text that is held back: the text has ended without a stop string."""
         held, self._held = self._held, ""
+        for match in self._matches:
+            match.length = 0
         return held
 
 
-def partial_length(text: str, marker: str) -> int:
-    """Return the length of the longest proper prefix of `marker` that the text ends with."""
-    lengths = range(min(len(marker) - 1, len(text)), 0, -1)
-    return next((length for length in lengths if text.endswith(marker[:length])), 0)
+class StopStringMatch:
+    """The longest prefix of `marker` that a text ends with, while the text arrives in pieces.
+
+    Knuth, Morris and Pratt's automaton: time linear in the text, whatever the marker. `length` is
+    that of the prefix; 0 begins another text.
+    """
+
+    def __init__(self, marker: str) -> None:
+        self.marker = marker
+        self.length = 0
+        # By n - 1, the longest proper prefix of the marker's first n characters that ends them.
+        self._borders = [0]
+
+    def push(self, piece: str) -> int | None:
+        """Add a piece; return how many of its characters end the first whole marker, if one does.
+
+        `length` has to be set to 0 then.
+        """
+        if not self.length and self.marker[0] not in piece:
+            return None
+        for end, char in enumerate(piece, start=1):
+            self.length = self._extend(self.length, char)
+            if self.length == len(self.marker):
+                return end
+            if self.length > len(self._borders):
+                self._borders.append(self._extend(self._borders[-1], char))
+        return None
+
+    def _extend(self, length: int, char: str) -> int:
+        """Return the length of the longest prefix after one more character."""
+        while length and self.marker[length] != char:
+            length = self._borders[length - 1]
+        return length + (self.marker[length] == char)
