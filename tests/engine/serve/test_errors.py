@@ -229,3 +229,13 @@ def test_a_list_with_many_errors_is_refused_at_the_first_few(
     with pytest.raises(ValidationError) as refused:
         model.model_validate_json(json.dumps(body))
     assert refused.value.error_count() <= 2048
+
+
+@pytest.mark.parametrize("field", ["model", "logit_bias"])
+def test_a_long_value_is_cut_in_the_message(echo_server, field: str) -> None:
+    long = "x" * 5000
+    answer = echo_server.post(PATH, json=GOOD | {field: long if field == "model" else {long: 1}})
+    assert answer.is_client_error
+    assert answer.json()["error"]["param"] == field
+    assert "x" * 80 in answer.text
+    assert len(answer.text) < 400

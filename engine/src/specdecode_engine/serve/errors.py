@@ -35,7 +35,7 @@ def too_long(message: str, param: str) -> HttpError:
 
 
 def model_not_found(model: str, served_name: str) -> HttpError:
-    message = f"model {model!r} is not served here; use {served_name!r}"
+    message = f"model {model[:SHOWN_VALUE_CHARS]!r} is not served here; use {served_name!r}"
     return HttpError(404, message, param="model", code="model_not_found")
 
 

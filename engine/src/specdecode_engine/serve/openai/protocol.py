@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from specdecode_engine.serve.errors import field_error
+from specdecode_engine.serve.errors import SHOWN_VALUE_CHARS, field_error
 from specdecode_engine.serve.openai.constraints import ConstraintFields
 from specdecode_engine.serve.openai.refused_fields import check_refused
 
@@ -72,7 +72,8 @@ def _is_bias(value: object) -> bool:
 def _check_keys(biases: dict[str, float]) -> dict[str, float]:
     wrong = next((key for key in biases if not TOKEN_ID.fullmatch(key)), None)
     if wrong is not None:
-        raise ValueError(f"the key {wrong!r} is not a token id; keys are decimal token ids")
+        shown = wrong[:SHOWN_VALUE_CHARS]
+        raise ValueError(f"the key {shown!r} is not a token id; keys are decimal token ids")
     return biases
 
 
