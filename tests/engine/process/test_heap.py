@@ -1,6 +1,7 @@
 """Garbage collections of the engine do not visit what was loaded."""
 
 import gc
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,10 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "models"
 
 @pytest.fixture(autouse=True)
 def unfrozen() -> Iterator[None]:
+    thresholds = gc.get_threshold()
     yield
     gc.unfreeze()
+    gc.set_threshold(*thresholds)
 
 
 def test_loaded_objects_are_not_visited_and_new_ones_are() -> None:
@@ -32,6 +35,23 @@ def test_loaded_objects_are_not_visited_and_new_ones_are() -> None:
     visited = {id(each) for each in gc.get_objects()}
     assert visited.isdisjoint(map(id, loaded))
     assert id(new) in visited
+
+
+def test_a_body_of_many_lists_is_not_visited_over_and_over() -> None:
+    visited = list[int]()
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            visited.append(len(gc.get_objects(info["generation"])))
+
+    freeze_heap()
+    gc.callbacks.append(note)
+    try:
+        body = json.loads("[" + ",".join(["[1]"] * 400_000) + "]")
+    finally:
+        gc.callbacks.remove(note)
+    assert len(body) == 400_000
+    assert sum(visited) < 2 * len(body)
 
 
 def test_memory_is_returned_before_loading_and_the_heap_frozen_after_it(
