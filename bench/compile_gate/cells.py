@@ -10,7 +10,7 @@ from itertools import groupby, product
 
 import torch
 
-from specdecode_kernels import FLOAT8, INT4, INT8, AttentionParams
+from specdecode_kernels import FLOAT8, INT4, INT8, AttentionParams, RoutingConfig
 from specdecode_kernels.choice import heads_unsupported
 from specdecode_kernels.mixture import GateKind
 from specdecode_kernels.testing import Shape, calls
@@ -47,6 +47,16 @@ EXPERTS: dict[str, tuple[GateKind, torch.dtype]] = {
     "experts gelu_tanh": ("gelu_tanh", torch.float32),
 }
 """Mixtures besides that of the op's own call, all with biases."""
+ROUTERS: dict[str, tuple[int, RoutingConfig]] = {
+    "route_experts softmax_of_top_k": (32, RoutingConfig(top_k=4, scores="softmax_of_top_k")),
+    "route_experts sigmoid_of_top_k": (128, RoutingConfig(top_k=1, scores="sigmoid_of_top_k")),
+    "route_experts sparsemixer": (16, RoutingConfig(top_k=2, scores="sparsemixer", jitter=0.01)),
+    "route_experts groups": (
+        256,
+        RoutingConfig(top_k=8, scores="sigmoid", is_normalized=True, num_groups=8, top_groups=4),
+    ),
+}
+"""Experts and routers besides that of the own call: gpt-oss, Llama 4, Phi-3.5-MoE, DeepSeek-V3."""
 LINEAR = {"linear int8": INT8, "linear int4 zeros": INT4}
 """Forms of integers besides that of the op's own call."""
 EXPERTS_OF_INTEGERS = {"experts int8": INT8, "experts int4": INT4}
@@ -61,7 +71,7 @@ few, so that its programs are small."""
 SAMPLED_VOCAB = 128_256
 OTHER_CASES = (
     *("store_kv float8", "merge_splits"),
-    *(*EXPERTS, *LINEAR, *EXPERTS_OF_INTEGERS, *SAMPLING),
+    *(*EXPERTS, *ROUTERS, *LINEAR, *EXPERTS_OF_INTEGERS, *SAMPLING),
 )
 
 
@@ -135,7 +145,7 @@ def all_cells() -> list[Cell]:
 
 
 def named_cells() -> list[Cell]:
-    """Return the cells that CI compiles: at most 127."""
+    """Return the cells that CI compiles: at most 131."""
     return [cell for cell in all_cells() if _is_named(cell)]
 
 

@@ -16,6 +16,7 @@ from compile_gate.cells import (
     EXPERTS,
     EXPERTS_OF_INTEGERS,
     LINEAR,
+    ROUTERS,
     SAMPLED_VOCAB,
     SAMPLING,
     Cell,
@@ -108,6 +109,10 @@ def _call(cell: Cell) -> None:
     elif cell.op in EXPERTS:
         kind, dtype = EXPERTS[cell.op]
         call_experts(backend_of("triton", CPU), CPU, kind, dtype, has_bias=True)
+    elif cell.op in ROUTERS:
+        num_experts, config = ROUTERS[cell.op]
+        logits, bias = torch.zeros(3, num_experts).bfloat16(), torch.zeros(num_experts)
+        backend_of("triton", CPU).route_experts(logits, config, bias)
     elif cell.op in LINEAR:
         weight = call_weight(CPU, LINEAR[cell.op], has_zeros="zeros" in cell.op)
         backend_of("triton", CPU).linear(torch.zeros(3, 96).bfloat16(), weight, None)

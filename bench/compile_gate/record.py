@@ -17,7 +17,7 @@ import torch
 import triton
 
 import specdecode_kernels.triton
-from compile_gate.cells import EXPERTS, EXPERTS_OF_INTEGERS, LINEAR, SAMPLING, Cell
+from compile_gate.cells import EXPERTS, EXPERTS_OF_INTEGERS, LINEAR, ROUTERS, SAMPLING, Cell
 from compile_gate.usage import Usage
 from specdecode_kernels.testing import backend_of
 
@@ -31,6 +31,7 @@ MODULES = {
     "merge_splits": "merge_states",
     **dict.fromkeys((*EXPERTS, *EXPERTS_OF_INTEGERS), "experts"),
     **dict.fromkeys(LINEAR, "linear"),
+    **dict.fromkeys(ROUTERS, "route_experts"),
     **dict.fromkeys(SAMPLING, "sample"),
 }
 """Ops whose function in a backend does not lie in the module of their kernel."""
