@@ -37,6 +37,7 @@ TARGET_LABELS = {"job", "namespace", "pod", "container", "endpoint", "instance"}
 COVERED_BY_OTHERS = {
     "specdecode_operator_definition_lacking_fields",  # has an alert
     "specdecode_engine_failures_total",  # has an alert; the process ends with it
+    "specdecode_resumed_requests_total",  # follows from them; in the runbook of that alert
     "specdecode_operator_trial_overdue_seconds",  # has an alert
     "specdecode_accept_length",  # since the start; the panel divides rates
     "specdecode_active_range",

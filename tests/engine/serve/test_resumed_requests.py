@@ -35,7 +35,7 @@ from tests.engine.serve.own_process import (
 from tests.streamed_answers import plain_usage, read_answer
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
-CONTEXT, TOKENS = 2048, 300
+CONTEXT, TOKENS = 2048, 600
 SAMPLED = {"temperature": 1, "top_p": 0.9, "presence_penalty": 0.5, "seed": 11}
 MESSAGES = [{"role": "user", "content": "Which animal do you see?"}]
 TEXT = {"prompt": "the quick brown fox", "max_tokens": TOKENS, "ignore_eos": True}
@@ -133,8 +133,15 @@ def test_requests_of_a_killed_engine_get_the_answers_of_plain_decoding(
         wait_until(lambda: engine.running_requests() == len(whole))
         streams = stopped_streams(engine, pool, STREAMS)  # they begin after the others
         waiting = [pool.submit(engine.text, max_tokens=40) for _ in range(6)]
-        running = len(whole) + len(streams) + len(waiting)
-        wait_until(lambda: engine.running_requests() == running)
+        begun = (*whole.values(), *streams.values())
+
+        def unfinished() -> int:
+            return sum(not each.done() for each in begun)
+
+        # On a slow machine some may end before all streams have begun.
+        wait_until(lambda: engine.running_requests() == unfinished() + len(waiting), 60)
+        continued = unfinished()
+        assert continued > len(begun) / 2
         engine.kill_engine()
         assert httpx.get(engine.url + "/live", timeout=10).status_code == 200
         refused = httpx.post(engine.url + "/v1/completions", json=BODY, timeout=10)
@@ -153,7 +160,7 @@ def test_requests_of_a_killed_engine_get_the_answers_of_plain_decoding(
     assert (engine.process.pid, engine.process.poll()) == (server, None)
     assert engine_of(server) != before
     assert has_ended(before)
-    assert engine.metric("specdecode_resumed_requests_total") == len(whole) + len(streams)
+    assert engine.metric("specdecode_resumed_requests_total") == continued
     assert engine.metric('specdecode_engine_failures_total{reason="EngineFailed"}') == 1
     assert engine.metric("specdecode_process_start_time_seconds") > started_s
 
