@@ -56,7 +56,7 @@ ROUTERS: dict[str, tuple[int, RoutingConfig]] = {
         RoutingConfig(top_k=8, scores="sigmoid", is_normalized=True, num_groups=8, top_groups=4),
     ),
 }
-"""Experts and routers besides that of the own call: gpt-oss, Llama 4, Phi-3.5-MoE, DeepSeek-V3."""
+"""Kinds of routers besides that of the op's own call, with numbers of experts."""
 LINEAR = {"linear int8": INT8, "linear int4 zeros": INT4}
 """Forms of integers besides that of the op's own call."""
 EXPERTS_OF_INTEGERS = {"experts int8": INT8, "experts int4": INT4}
