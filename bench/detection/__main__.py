@@ -78,7 +78,7 @@ def main() -> None:
             case "lives":
                 result["lives"] = _measure_lives(10 if arguments.quick else arguments.lives)
             case "cost":
-                result["cost"] = measure_cost(5 if arguments.quick else 60)
+                result["cost"] = measure_cost(3 if arguments.quick else 20)
     print(json.dumps(result))
 
 

@@ -2,10 +2,11 @@
 
 The first steps of a stay at 0 draft steps keep hidden states for the draft, and later ones do not.
 
-All are roles of one engine, which goes without its drafter in some steps of the same answers. The
-least time of a turn's steps counts: others were disturbed by other processes.
+All are roles of one engine, which gives the same answers in each of them, one role after another.
+The least time of each turn of steps counts: others were disturbed by other processes.
 """
 
+import random
 import statistics
 import time
 from collections.abc import Iterator, Mapping
@@ -23,9 +24,9 @@ from specdecode_engine.model.config import NO_HIDDEN_STATES
 from specdecode_engine.schedule.drafting import Drafting
 
 MAX_TOKENS = 200
-PROMPT_STEPS = 4  # the first steps of each repeat, which compute its prompts
-TURN_STEPS = 8  # in one role, before the next one
+TURNS, TURN_STEPS = 11, 16  # of an answer; requests begin and end in different steps
 BATCHES = (1, 8)
+RUNS = 3  # of `repeats` each; their spread is the error of a figure
 PLAIN, UNFIT = "no draft", "unfit"
 RESTING, KEEPING = "0 draft steps", "0 draft steps, hidden states kept"
 
@@ -34,16 +35,15 @@ def measure(repeats: int) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
     """Compare the CPU time of decode steps, eagerly and on static graphs, by batch size.
 
     Returns:
-        What each role adds to a step, as a share: quartiles of turns that follow one another.
+        What each role adds to a step, as a share: the least, the median and the greatest of runs.
     """
     found = {}
     speculation = {"policy": "static", "num_steps": 0, "table": {"1": {"candidate_steps": [0, 2]}}}
     for mode in ("off", "static"):
+        boot = {"graphs": {"mode": mode}, "memory": {"prefix_cache": False}}
         with (
             TemporaryDirectory() as folder,
-            served_with(
-                SOUND, Path(folder) / "head", {"graphs": {"mode": mode}}, **speculation
-            ) as core,
+            served_with(SOUND, Path(folder) / "head", boot, **speculation) as core,
         ):
             roles = make_roles(core)
             found[mode] = {str(size): _compare(core, roles, size, repeats) for size in BATCHES}
@@ -72,43 +72,42 @@ def make_roles(core: EngineCore) -> dict[str, Role]:
 
 def _compare(
     core: EngineCore, roles: Mapping[str, Role], size: int, repeats: int
-) -> dict[str, dict[str, float]]:
-    """Change the roles of an engine while it answers requests."""
+) -> dict[str, list[float]]:
     added: dict[str, list[float]] = {name: [] for name in roles if name != PLAIN}
-    for number in range(repeats + 1):  # the first one warms up
-        roles[RESTING].take(core)
-        for each in example_requests(size, max_tokens=MAX_TOKENS, first=number * size):
-            core.submit(each)
-        for seconds in _cycles(core, roles):
-            for name, shares in added.items():
-                shares += [seconds[name] / seconds[PLAIN] - 1] if number else []
-    return {name: _quartiles(shares) for name, shares in added.items()}
+    for _ in range(RUNS):
+        least = _least_seconds(core, roles, size, repeats)
+        for name, shares in added.items():
+            shares.append(least[name] / least[PLAIN] - 1)
+    return {name: _spread(shares) for name, shares in added.items()}
 
 
-def _cycles(core: EngineCore, roles: Mapping[str, Role]) -> Iterator[dict[str, float]]:
-    """Yield the CPU time of the fastest decode step in each role, close to one another in time."""
-    names = list(roles)
-    for _ in range(PROMPT_STEPS):
+def _least_seconds(
+    core: EngineCore, roles: Mapping[str, Role], size: int, repeats: int
+) -> dict[str, float]:
+    """Return the CPU time of the same answers in each role: of each turn, the least of repeats."""
+    turns: dict[str, list[list[float]]] = {name: [] for name in roles}
+    for _ in range(repeats):
+        for name in random.sample(list(roles), len(roles)):
+            roles[name].take(core)
+            for each in example_requests(size, max_tokens=MAX_TOKENS):
+                core.submit(each)
+            turns[name].append(list(_time_turns(core)))
+    return {name: sum(map(min, zip(*found, strict=True))) for name, found in turns.items()}
+
+
+def _time_turns(core: EngineCore) -> Iterator[float]:
+    """Decode what was submitted; yield the CPU time of turns of steps, of all requests each."""
+    core.step()
+    while any(sequence.is_prefilling for sequence in core.scheduler.running):
         core.step()
-    while core.has_work():
-        names = names[1:] + names[:1]
-        turns = {name: _take_turn(core, roles[name]) for name in names}
-        if all(turns.values()):
-            yield {name: min(turn) for name, turn in turns.items()}
-
-
-def _take_turn(core: EngineCore, role: Role) -> list[float]:
-    role.take(core)
-    seconds = []
-    for _ in range(TURN_STEPS):
-        if core.has_work():
-            started = time.process_time()
+    for _ in range(TURNS):
+        started_s = time.process_time()
+        for _ in range(TURN_STEPS):
             core.step()
-            seconds.append(time.process_time() - started)
-    return seconds[1:]  # the first one also ends the step of another role
+        yield time.process_time() - started_s
+    while core.has_work():
+        core.step()
 
 
-def _quartiles(values: list[float]) -> dict[str, float]:
-    names = ("lower_quartile", "median", "upper_quartile")
-    quartiles = statistics.quantiles(values, n=4)
-    return {name: round(value, 4) for name, value in zip(names, quartiles, strict=True)}
+def _spread(shares: list[float]) -> list[float]:
+    return [round(one, 4) for one in (min(shares), statistics.median(shares), max(shares))]

@@ -35,11 +35,13 @@ from specdecode_engine.steps.draft_sources import StepDrafts, plan_drafts
 TARGET = Path(__file__).resolve().parents[2] / "examples" / "models" / "target"
 PROMPT, ANSWER, NUM_STEPS = 200, 200, 7
 REPEATS, REPEATS_82M = 9, 3
+STEP_REPEATS = 12  # of texts without repetition
 BATCH_SIZES = (1, 8)
 EDIT_CHANCE = 0.05  # of a token of the answer
 DEPTH, CONTEXT, STEPS = 12, 4000, 2000  # of the time of sources
 
 SOURCES = ("suffix", "prompt", "trie")
+BY_GOODPUT = "suffix, goodput"  # the others have static draft steps
 PLAIN, CONTROL = "plain", "plain again"  # their difference is the error of the measurement
 DRAFTING = "drafting"
 Engines = dict[str, tuple[EngineCore, ScriptedSampler]]
@@ -64,6 +66,8 @@ def main() -> int:
 def _compare_on(target: Path, repeats: int) -> dict[str, Mapping[str, object]]:
     """Return the gain of each source over plain decoding, for each text."""
     engines = {source: _engine(target, source) for source in (PLAIN, CONTROL, *SOURCES)}
+    searching = {source: engines[source] for source in SOURCES}
+    searching[BY_GOODPUT] = _engine(target, BY_GOODPUT)
     vocab = engines[PLAIN][0].context.target.config.vocab_size
     rng = random.Random(1)
     unique = _without_repetition(rng, vocab)
@@ -71,15 +75,18 @@ def _compare_on(target: Path, repeats: int) -> dict[str, Mapping[str, object]]:
         "edit": _compare_answers(engines, _edit(rng, vocab), repeats),
         "repetition after half": _compare_answers(engines, _late_copy(unique), repeats),
         **{
-            f"no repetition, batch {size}": _compare_steps(engines, unique, size, repeats)
+            f"no repetition, batch {size}": _compare_steps(searching, unique, size)
             for size in BATCH_SIZES
         },
     }
 
 
 def _engine(target: Path, source: str) -> tuple[EngineCore, ScriptedSampler]:
-    drafts = {"algorithm": "NGRAM", "num_steps": NUM_STEPS, "ngram": {"source": source}}
-    return build_scripted(target, drafts if source in SOURCES else {})
+    if source in (PLAIN, CONTROL):
+        return build_scripted(target, {})
+    steps = {"policy": "goodput"} if source == BY_GOODPUT else {"num_steps": NUM_STEPS}
+    ngram = {"source": source.removesuffix(", goodput")}
+    return build_scripted(target, {"algorithm": "NGRAM", "ngram": ngram, **steps})
 
 
 def _edit(rng: random.Random, vocab: int) -> tuple[int, ...]:
@@ -116,7 +123,7 @@ def _compare_answers(
 
 
 def _compare_steps(
-    engines: Engines, text: tuple[int, ...], batch_size: int, repeats: int
+    engines: Engines, text: tuple[int, ...], batch_size: int
 ) -> dict[str, dict[str, float]]:
     """Return the same for text that nothing is drafted of, next to the same engine without drafts.
 
@@ -125,7 +132,8 @@ def _compare_steps(
     processes, which makes steps of half a millisecond twice as long.
     """
     return {
-        source: compare_modes(*engines[source], text, batch_size, repeats) for source in SOURCES
+        source: compare_modes(*engine, text, batch_size, STEP_REPEATS)
+        for source, engine in engines.items()
     }
 
 

@@ -12,7 +12,7 @@ from drafts_zoo.drafting import record_drafts
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
-from specdecode_engine.adaptive.draft_health import DraftHealth, Fitness
+from specdecode_engine.adaptive.draft_health import DraftHealth
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.speculate.draft_state import KEPT_ROWS
@@ -37,14 +37,14 @@ def run(core: EngineCore, *requests: Request, unfit_steps: int = 0) -> dict[str,
     """Decode; the draft is unfit before so many steps have passed."""
     health = core.scheduler.drafting.health = DraftHealth()
     if unfit_steps:
-        health.fitness = Fitness.UNFIT
+        health.is_unfit = True
     for one in requests:
         core.submit(one)
     tokens: dict[str, list[int]] = {one.request_id: [] for one in requests}
     steps = 0
     while core.has_work():
         if steps == unfit_steps:
-            health.fitness = Fitness.UNKNOWN
+            health.is_unfit = False
         for output in core.step():
             tokens[output.request_id] += output.token_ids
         core.scheduler.check()

@@ -92,19 +92,14 @@ class DraftHealth:
     """The fitness of one draft, and the decisions while it is unfit. Owned by the engine core."""
 
     def __init__(self) -> None:
-        self.fitness = Fitness.UNKNOWN
+        self._set(Fitness.UNKNOWN)
         self._epoch = 1
         self._evidence = FirstPosition()
-        self._verdict: FirstPosition | None = None
         self._is_paused = False
         # While the draft is unfit:
         self._probes = 0
         self._steps = self._probed_at = self._probe_steps = 0
         self._busy_s = self._probe_s = self._latest_probe_s = 0.0
-
-    @property
-    def is_unfit(self) -> bool:
-        return self.fitness is Fitness.UNFIT
 
     @property
     def is_probe_due(self) -> bool:
@@ -159,7 +154,7 @@ class DraftHealth:
 
     def pause(self) -> None:
         """Forget the verdict and stop judging: the draft is being exchanged."""
-        self.fitness, self._verdict = Fitness.UNKNOWN, None
+        self._set(Fitness.UNKNOWN)
         self._evidence, self._is_paused = FirstPosition(), True
 
     def account(self, seconds: float, *, is_probe: bool) -> None:
@@ -181,10 +176,10 @@ class DraftHealth:
             return
         error = ERROR / (self._epoch * (self._epoch + 1))
         if seen.is_below(error):
-            self.fitness, self._verdict = Fitness.UNFIT, seen
+            self._set(Fitness.UNFIT, seen)
             self._rest()
         elif self.fitness is Fitness.UNKNOWN and seen.is_above(ERROR):
-            self.fitness, self._verdict = Fitness.FIT, seen
+            self._set(Fitness.FIT, seen)
         if self.is_unfit or seen.proposed >= EPOCH_PROPOSALS:
             self._evidence = FirstPosition()
             self._epoch += 1
@@ -192,10 +187,14 @@ class DraftHealth:
     def _judge_probes(self, first: FirstPosition) -> None:
         self._evidence += first
         if self._evidence.is_above(ERROR):
-            self.fitness, self._verdict = Fitness.UNKNOWN, None
+            self._set(Fitness.UNKNOWN)
             self._evidence = FirstPosition()
         elif self._evidence.proposed >= WINDOW_PROPOSALS:
             self._evidence = FirstPosition()
+
+    def _set(self, fitness: Fitness, verdict: FirstPosition | None = None) -> None:
+        self.fitness, self._verdict = fitness, verdict
+        self.is_unfit = fitness is Fitness.UNFIT  # each step reads it several times
 
     def _rest(self) -> None:
         """Begin a time without the draft."""
