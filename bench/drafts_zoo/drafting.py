@@ -28,6 +28,7 @@ class Drafted(NamedTuple):
     parents: tuple[int, ...]  # of nodes 1, 2, …; node 0 is the bonus token
     num_steps: int
     batch_size: int
+    scores: tuple[float, ...] = ()  # see `Draft.scores`
 
 
 def find_wrong_token(form: DraftFormat, files: DraftFiles, reference: SlowDrafter) -> str | None:
@@ -62,7 +63,8 @@ def record_drafts(core: EngineCore) -> list[Drafted]:
             if made.tree is not None:
                 parents = made.tree.parents[row, 1:].tolist()
             path = tuple(committed.tolist()), tuple(tokens), tuple(parents)
-            found.append(Drafted(*path, shape.num_steps, batch.size))
+            scores = () if made.scores is None else tuple(made.scores[row].tolist())
+            found.append(Drafted(*path, shape.num_steps, batch.size, scores))
         return made
 
     vars(drafter)["draft"] = recorded

@@ -1,4 +1,4 @@
-"""Steps that verify fewer tokens than they draft: the draft's probabilities divide them."""
+"""Steps that verify fewer tokens than they draft, divided by what the draft expects of them."""
 
 from typing import Any
 
@@ -35,10 +35,16 @@ def plain(checkpoints) -> dict[str, Answer]:
     return answer(build(checkpoints, "NONE", None))
 
 
+@pytest.fixture(scope="module")
+def plain_bfloat16(checkpoints) -> dict[str, Answer]:
+    model = {"path": str(checkpoints.target), "dtype": "bfloat16"}
+    return answer(build(checkpoints, "NONE", None, model=model))
+
+
 @pytest.mark.parametrize("graphs", ["off", "static"])
 @pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
 @pytest.mark.parametrize("verify_tokens", [1, 2])
-@pytest.mark.parametrize("algorithm", ["STANDALONE", "EAGLE3"])
+@pytest.mark.parametrize("algorithm", ["STANDALONE", "EAGLE3", "DSPARK"])
 def test_answers_are_those_of_plain_decoding(
     checkpoints, plain: dict[str, Answer], algorithm: str, verify_tokens: int,
     overlap: bool, graphs: str,
@@ -54,6 +60,18 @@ def test_answers_are_those_of_plain_decoding(
     if graphs == "static":
         assert core.context.graphs.report().graph_steps > 0
     assert len(core.counters.verify_rows) > 1
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
+@pytest.mark.parametrize("graphs", ["off", "static"])
+def test_answers_in_bfloat16_are_those_of_plain_decoding(
+    checkpoints, plain_bfloat16: dict[str, Answer], graphs: str, overlap: bool
+) -> None:
+    sections = {"graphs": {"mode": graphs}, "scheduling": {"overlap": overlap}}
+    model = {"path": str(checkpoints.target), "dtype": "bfloat16"}
+    core = build(checkpoints, "DSPARK", 1, model=model, **sections)
+    assert answer(core) == plain_bfloat16
+    assert core.counters.decode.verified_tokens > 0
 
 
 @pytest.mark.parametrize("graphs", ["off", "static"])

@@ -105,11 +105,15 @@ class DFlashReference:
     def next_logits(self, committed: Sequence[int], drafted: Sequence[int]) -> Tensor | None:
         if len(drafted) >= self.rows - self.first_row:
             return None
+        before = torch.tensor([committed[-1], *drafted])
+        return self._logits(self._tensors, self._rows_after(committed), before[None])[0, -1]
+
+    def _rows_after(self, committed: Sequence[int]) -> Tensor:
+        """Compute the rows that draft tokens after the last of `committed`, [1, n, hidden]."""
         aux = self.target.states(tuple(committed[:-1])).side_by_side(READ)
         anchors = torch.tensor([len(committed) - 1])
         rows = self._blocks(self._tensors, aux, torch.tensor(committed), anchors)
-        before = torch.tensor([committed[-1], *drafted])
-        return self._logits(self._tensors, rows[:, self.first_row :], before[None])[0, -1]
+        return rows[:, self.first_row :]
 
     def loss(self, w: Tensors, texts: Sequence[tuple[int, ...]]) -> Tensor:
         """Cross entropy of the tokens after bonus tokens all over the texts."""

@@ -3,6 +3,7 @@
 Source: deepseek-ai/DeepSpec, `Qwen3DSparkModel` and `markov_head.py`.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from drafts_zoo.targets import VOCAB, SlowTarget, write_target
 from specdecode_api.speculation import Algorithm
 
 RANK = 8
-HEAD = "markov_head"
+HEAD, CONFIDENCE = "markov_head", "confidence_head.proj"
 # inputs and outputs of the projection, in ranks; hidden states come on top of the inputs
 PROJECTIONS = {"gated": ("gate_proj", 1, 1), "rnn": ("joint_proj", 2, 3)}
 
@@ -51,8 +52,8 @@ def _draw_heads(kind: str, generator: torch.Generator) -> Tensors:
         tensors[f"{HEAD}.{name}.weight"] = draw_map(shape, generator)
         tensors[f"{HEAD}.{name}.bias"] = 0.1 * torch.randn(shape[0], generator=generator)
     width = hidden + (RANK if kind != "vanilla" else 0)
-    tensors["confidence_head.proj.weight"] = draw_map((1, width), generator)
-    tensors["confidence_head.proj.bias"] = torch.zeros(1)
+    tensors[f"{CONFIDENCE}.weight"] = draw_map((1, width), generator)
+    tensors[f"{CONFIDENCE}.bias"] = torch.ones(1)
     return tensors
 
 
@@ -69,6 +70,15 @@ class DSparkReference(DFlashReference):
     def open_kind(cls, kind: str, files: DraftFiles) -> "DSparkReference":
         assert files.draft is not None
         return cls(kind, SlowTarget(files.target), read_tensors(files.draft))
+
+    def log_survival(self, committed: Sequence[int], drafted: Sequence[int]) -> Tensor:
+        """Return the log-probability [n] f64 that the chain `drafted` is accepted to each token."""
+        before = torch.tensor([committed[-1], *drafted[:-1]])
+        x = self._rows_after(committed)[0, : len(before)]
+        if self._kind != "vanilla":
+            x = torch.cat((x, self._tensors[f"{HEAD}.markov_w1.weight"][before]), dim=1)
+        logits = linear(self._tensors, CONFIDENCE, x)[:, 0]
+        return logits.sigmoid().log().cumsum(dim=0)
 
     def _logits(self, w: Tensors, rows: Tensor, before: Tensor) -> Tensor:
         states = torch.zeros(len(before), RANK, dtype=rows.dtype)

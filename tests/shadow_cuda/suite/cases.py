@@ -200,6 +200,8 @@ _VERIFY_TOKENS = tuple(
         replace(_EAGLE3, name="graphs", requests=MIXED, preempted_at_step=6, in_unit_tests=True),
         replace(_EAGLE3, name="eager", graphs="off", requests=MIXED, overlap=False),
         replace(_EAGLE3, name="block", algorithm="DFLASH", requests=SAMPLED),
+        replace(_EAGLE3, name="confidence", algorithm="DSPARK", requests=MIXED),
+        replace(_EAGLE3, name="confidence-eager", algorithm="DSPARK", graphs="off"),
     )
 )
 _TRANSFORMERS = tuple(

@@ -21,6 +21,7 @@ from torch.nn import functional
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model import dflash_weights
 from specdecode_engine.model.checkpoint import Shapes
+from specdecode_engine.model.confidence_head import ConfidenceHead
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.dflash_config import BlockConfig, DFlashConfig, is_dflash
 from specdecode_engine.model.draft_head import HiddenStateHead
@@ -49,6 +50,7 @@ class BlockHead(HiddenStateHead[Config]):
     """A head that drafts a block in one forward, from context rows of its own."""
 
     markov: MarkovHead | None = None  # None: the tokens of a block do not depend on each other
+    confidence: ConfidenceHead | None = None  # next to a Markov head alone
 
     @abstractmethod
     def write_context(

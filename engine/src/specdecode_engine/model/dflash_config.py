@@ -71,7 +71,7 @@ class BlockConfig(HeadConfig):
 
     @property
     def recurrent_width(self) -> int:
-        """Values of a row besides its logits that the choice of its token reads."""
+        """Values of a row besides its logits that its token or its confidence follows from."""
         return 0
 
     @property

@@ -2,7 +2,8 @@
 
 The rows of a block are computed at once; a Markov head then adds what the token before makes of
 the next one, position by position. So a draft token is conditioned on the drafted tokens before it,
-in trees too, for one small product per position.
+in trees too, for one small product per position. A confidence head estimates how far the target
+will accept a block; it orders what is verified where a step verifies a part of its chains.
 
 DeepSpec drafts a token with every row of a block, the bonus token's included. Speculators calls
 that `sample_from_anchor`; without it, as in some conversions (`dspark_bonus_anchor`), rows draft as
@@ -17,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from specdecode_engine.model.checkpoint import Shapes
+from specdecode_engine.model.confidence_head import ConfidenceHead
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.dflash import DFlashHead
 from specdecode_engine.model.dflash_config import (
@@ -31,9 +31,7 @@ from specdecode_engine.model.dflash_config import (
 from specdecode_engine.model.dflash_weights import renamed, stored_names
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.markov_head import MarkovConfig, MarkovHead, MarkovKind
-from specdecode_engine.model.weights import Weights, linear_shapes
-
-CONFIDENCE = "confidence_head.proj"
+from specdecode_engine.model.weights import Weights
 
 DSPARK_ARCHITECTURES = (
     "Qwen3DSparkModel",
@@ -56,7 +54,8 @@ class DSparkConfig(DFlashConfig):
 
     @property
     def recurrent_width(self) -> int:
-        return 0 if self.markov.kind is MarkovKind.VANILLA else self.decoder.hidden_size
+        is_read = self.markov.kind is not MarkovKind.VANILLA or self.confidence_inputs
+        return self.decoder.hidden_size if is_read else 0
 
     @property
     def facts(self) -> dict[str, object]:
@@ -64,7 +63,7 @@ class DSparkConfig(DFlashConfig):
         heads = {
             "markov_head": str(self.markov.kind),
             "markov_rank": self.markov.rank,
-            "confidence_head": "loaded, not used" if self.confidence_inputs else "none",
+            "confidence_head": "used with verify_tokens" if self.confidence_inputs else "none",
         }
         return {"block_draft": {**found, **heads}}
 
@@ -96,13 +95,7 @@ def is_dspark(config: ConfigFile) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class DSparkHead(DFlashHead):
-    """A DFlash head with a Markov head.
-
-    The confidence head estimates for each row whether its token will be accepted. Nothing reads it
-    yet: how many tokens are verified is decided on the host, before the draft is computed.
-    """
-
-    confidence: tuple[Tensor, ...] = ()  # weight [1, hidden] or [1, hidden + rank], and bias [1]
+    """A DFlash head with a Markov head, and mostly with a confidence head."""
 
     @classmethod
     def recognizes(cls, config: ConfigFile) -> bool:
@@ -121,12 +114,12 @@ class DSparkHead(DFlashHead):
         sizes = config.decoder.hidden_size, config.vocab_size, config.draft_vocab_size
         own = config.markov.shapes(*sizes)
         if config.confidence_inputs:
-            own |= linear_shapes(CONFIDENCE, 1, config.confidence_inputs, bias=True)
+            own |= ConfidenceHead.shapes(config.confidence_inputs)
         return {**required, **renamed(own, stored_names(names))}, optional
 
     @classmethod
     def _take_own(cls, config: DFlashConfig, weights: Weights) -> dict[str, Any]:
         assert isinstance(config, DSparkConfig)
-        names = linear_shapes(CONFIDENCE, 1, config.confidence_inputs, bias=True)
-        confidence = tuple(map(weights.take, names)) if config.confidence_inputs else ()
+        inputs = config.confidence_inputs
+        confidence = ConfidenceHead.take(inputs, weights) if inputs else None
         return {"markov": MarkovHead.take(config.markov, weights), "confidence": confidence}

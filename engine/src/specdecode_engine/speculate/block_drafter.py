@@ -141,6 +141,7 @@ class BlockDrafter:
             topk,
             forward.head.draft_to_target,
             forward.head.markov,
+            forward.head.confidence,
         )
         self._pending = PendingRows(
             forward.progress,

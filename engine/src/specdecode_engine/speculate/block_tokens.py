@@ -6,6 +6,7 @@ token, and on those before it where the head has a state. Letters: B batch, k to
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
 from specdecode_engine.batch.shapes import DraftShape
+from specdecode_engine.model.confidence_head import ConfidenceHead
 from specdecode_engine.model.forward import BestTokens, ForwardOutputs
 from specdecode_engine.model.markov_head import MarkovHead
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
@@ -34,12 +36,14 @@ class BlockTokens:
         topk: int,
         target_ids: Tensor | None,
         markov: MarkovHead | None = None,
+        confidence: ConfidenceHead | None = None,
     ) -> None:
         self._table = table
         self._sampler = sampler
         self._first_level = FirstLevel.of(topk, table.device)
         self._target_ids = target_ids
         self._markov = markov
+        self._confidence = confidence
 
     def choose(
         self,
@@ -55,6 +59,8 @@ class BlockTokens:
                 `num_steps` of each are used.
         """
         if shape.topk == 1:
+            if shape.verify_tokens and self._confidence is not None:
+                return self._confident_chain(self._confidence, batch, sampling, shape, outputs)
             return self._chain(batch, sampling, shape, outputs)
         positions = self._table.next_positions(batch, shape.num_steps)
         if self._markov is None:
@@ -83,6 +89,24 @@ class BlockTokens:
         if shape.verify_tokens:
             scores = self._sampler.block_confidence(*rows).cumsum(dim=1)
         return Draft(shape, _to_target(self._target_ids, ids), scores=scores)
+
+    def _confident_chain(
+        self,
+        confidence: ConfidenceHead,
+        batch: DecodeBatch,
+        sampling: SamplingBatch,
+        shape: DraftShape,
+        outputs: ForwardOutputs,
+    ) -> Draft:
+        """Choose a chain as where all of it is verified; score it by the confidence head."""
+        assert self._markov is not None
+        assert outputs.hidden is not None
+        tokens = self._chain(batch, sampling, replace(shape, verify_tokens=0), outputs).tokens
+        hidden = self._by_position(outputs.hidden, batch.size)[:, : shape.num_steps]
+        bonus = self._table.tokens_at(batch.req_indices, batch.lengths)
+        before = torch.cat((bonus[:, None], tokens[:, :-1]), dim=1)
+        scores = confidence.log_survival(hidden, before, self._markov.embedding)
+        return Draft(shape, tokens, scores=scores)
 
     def _markov_chain(
         self,

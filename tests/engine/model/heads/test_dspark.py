@@ -207,7 +207,7 @@ def test_forms_of_config_json(
         facts = config.facts["block_draft"]
         assert isinstance(facts, dict)
         assert (facts["markov_head"], facts["markov_rank"]) == ("rnn", RANK)
-        assert facts["confidence_head"] == "loaded, not used"
+        assert facts["confidence_head"] == "used with verify_tokens"
         assert facts["draft_tokens"] == tokens
 
 
