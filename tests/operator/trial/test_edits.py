@@ -306,3 +306,16 @@ def test_an_edit_of_a_resource_without_speculation_is_tried(world):
     assert made.run(60, until=lambda w: w.record.trial)
     assert made.record.trial.old_table == {}
     assert made.run_to_end().reason in ("TooFewRequests", "NotSlower")
+
+
+def test_pods_of_a_canary_go_when_nobody_is_to_be_served(world):
+    made = world(replicas=6, canary={"replicas": 5})
+    made.edit(pageSize=32)
+    assert made.run(200, until=lambda w: w.record.trial and w.record.trial.phase == "Measuring")
+    made.edit(replicas=0)
+    made.run(30)
+    assert made.engines == {}
+    ended = made.record.history[0]
+    assert (ended.verdict, ended.reason) == ("Superseded", "NoReplicas")
+    assert made.record.trial is None
+    assert made.status["effective"]["reason"] == "FollowsSpec"

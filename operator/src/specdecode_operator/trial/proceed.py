@@ -75,6 +75,9 @@ def _overruled(
     if trial.old != now.built.arm:
         message = "the configuration that it was compared with is no longer the one in force"
         return TrialOutcome(End.SUPERSEDED, "BaseChanged", message)
+    if trial.kind is Kind.CANARY and situation.resource.spec.replicas == 0:
+        message = "replicas is 0, so no pods run for a trial either"
+        return TrialOutcome(End.SUPERSEDED, "NoReplicas", message)
     if trial.origin is Origin.USER:
         return None
     if trial.origin is Origin.EDIT:
