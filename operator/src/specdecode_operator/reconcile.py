@@ -122,7 +122,7 @@ class Reconciler:
             LOOK_AGAIN_S if outcome.blocked or outcome.trial_error else None,
             LOOK_AGAIN_S if self.image_rollouts.is_waiting(key) else None,
             # What is stored now is in force from the next step on. No event of it queues the key.
-            0.0 if has_stored or (decided.objects.has_new_trials and is_stored) else None,
+            0.0 if has_stored or (decided.objects.has_next_step and is_stored) else None,
             LOOK_AFTER_CONFLICT_S if not is_reported else None,
             decided.strategy.look_again_s,
             token_wait_s,

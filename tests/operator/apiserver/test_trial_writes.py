@@ -124,3 +124,20 @@ async def test_state_that_an_older_definition_drops_is_not_written_at_once_again
         dues_s = [await wired.reconcile(Key(namespace, "chat")) for _ in range(6)]
     assert dues_s[0] == 0
     assert all(due_s is None or due_s > 0 for due_s in dues_s[3:])
+
+
+async def test_a_trial_begins_at_once_after_one_that_is_refused(
+    parts, chat, api, namespace, settle
+):
+    """A trial that is refused changes no state of the resource, and causes no event."""
+    chat()
+    async with parts() as wired:
+        await settle(wired)
+        for name in ("first", "second", "third"):
+            spec = {"deployment": "chat", "candidate": {"pageSize": 16}}
+            head = {"apiVersion": TRIAL.api_version, "kind": TRIAL.kind}
+            metadata = {"name": name, "namespace": namespace}
+            api.create(TRIAL, head | {"metadata": metadata, "spec": spec})
+        await settle(wired)
+    for name in ("first", "second", "third"):
+        assert api.get(TRIAL, namespace, name)["status"]["reason"] == "InvalidCandidate"

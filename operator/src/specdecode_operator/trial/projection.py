@@ -51,9 +51,12 @@ class TrialObjects:
     """Name of the revision in force; empty where the spec alone decides."""
 
     @property
-    def has_new_trials(self) -> bool:
-        """Whether trials are created or adopted, which the next step proceeds with."""
-        return bool(self.creates or self.adoptions)
+    def has_next_step(self) -> bool:
+        """Whether the next step proceeds with new or adopted trials, or after one that ends."""
+        is_ending = any(
+            has_ended({"status": new}) and not has_ended(trial) for trial, new in self.statuses
+        )
+        return bool(self.creates or self.adoptions) or is_ending
 
 
 NO_OBJECTS = TrialObjects()
