@@ -71,3 +71,19 @@ def leaves(data, path=()):
 )
 def test_what_the_api_server_leaves_out_or_spells_anew_is_no_difference(live, desired, is_same):
     assert is_subset(desired, live) is is_same
+
+
+@pytest.mark.parametrize(
+    ("live", "desired", "is_same"),
+    [
+        ({}, {"initialDelaySeconds": 0, "hostPort": 0, "paused": False}, True),
+        ({}, {"nodeSelector": {}, "overhead": {}, "matchLabels": {}, "volumeAttributes": {}}, True),
+        ({"resources": {}}, {"resources": {"limits": {}, "requests": {}}}, True),
+        ({"paused": True}, {"paused": False}, False),
+        ({"initialDelaySeconds": 5}, {"initialDelaySeconds": 0}, False),
+        ({"selector": {"a": "1", "version": "v2"}}, {"selector": {"a": "1"}}, False),
+        ({"nodeSelector": {"a": "1"}}, {"nodeSelector": {"a": "1"}}, True),
+    ],
+)
+def test_fields_that_are_empty_or_replaced_as_a_whole_are_compared_so(live, desired, is_same):
+    assert is_subset(desired, live) is is_same

@@ -78,6 +78,24 @@ async def test_what_happened_to_a_child_before_our_write_is_looked_at(parts, cha
         assert await wired.reconcile(key) is None
 
 
+async def test_hand_edits_that_end_traffic_and_rollouts_are_taken_back(parts, chat, namespace, api):
+    chat()
+    async with parts() as wired:
+        await wired.resync.once()
+        await wired.reconcile(Key(namespace, "chat"))
+        selector = api.get(SERVICE, namespace, "chat")["spec"]["selector"]
+        narrowed = {"spec": {"selector": {"version": "v2"}}}
+        api.merge(SERVICE, namespace, "chat", narrowed)
+        api.merge(DEPLOYMENT, namespace, "chat", {"spec": {"paused": True}})
+        await wired.resync.once()
+        await wired.reconcile(Key(namespace, "chat"))
+        assert api.get(SERVICE, namespace, "chat")["spec"]["selector"] == selector
+        assert "paused" not in api.get(DEPLOYMENT, namespace, "chat")["spec"]
+        wired.requests.methods.clear()
+        await wired.reconcile(Key(namespace, "chat"))
+        assert wired.requests.methods == []
+
+
 async def test_a_new_process_with_the_same_world_writes_nothing(parts, chat, namespace):
     chat()
     key = Key(namespace, "chat")

@@ -50,6 +50,7 @@ def deployment(
         "metadata": {"name": deployment_name(name, role), "labels": child_labels(name), **decided},
         "spec": {
             "replicas": spec.replicas,
+            "paused": False,
             "revisionHistoryLimit": 2,
             "progressDeadlineSeconds": _deadline_seconds(spec),
             "selector": {"matchLabels": pod_selector(name, role)},

@@ -164,6 +164,7 @@ def _deployment(name: str, namespace: str, spec: Spec, router: RouterSpec, image
         "metadata": _metadata(name, router_name(name)),
         "spec": {
             "replicas": router.replicas,
+            "paused": False,
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": router_selector(name)},
             "strategy": {
