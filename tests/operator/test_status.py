@@ -618,6 +618,9 @@ def test_fields_of_a_newer_definition_are_left_out_and_named(world):
     """The definition is upgraded before the operator, and its new defaults reach the old one."""
     before = world()
     after = world()
+    entry = {"from": 1, "candidateSteps": [1, 3]}
+    before.resource["spec"]["speculation"]["adaptive"] = {"batchSizes": [entry]}
+    after.resource["spec"]["speculation"]["adaptive"] = {"batchSizes": [entry | {"cap": 2}]}
     after.resource["spec"] |= {"tomorrow": {"mode": "Auto"}}
     after.resource["spec"]["lifecycle"] = {"napSeconds": 3}
     decided = plan(after, SETTINGS)
@@ -629,6 +632,7 @@ def test_fields_of_a_newer_definition_are_left_out_and_named(world):
     assert conditions(shown)["ConfigResolved"] == ("True", "FieldsIgnored")
     assert "spec.tomorrow" in message(shown, "ConfigResolved")
     assert "spec.lifecycle.napSeconds" in message(shown, "ConfigResolved")
+    assert "spec.speculation.adaptive.batchSizes.0.cap" in message(shown, "ConfigResolved")
 
 
 def test_what_is_wrong_beside_a_newer_field_is_still_refused(world):

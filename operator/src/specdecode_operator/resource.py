@@ -88,8 +88,11 @@ def _parts(manifest: Manifest) -> Manifest:
 def _drop(document: Manifest, location: tuple[int | str, ...]) -> bool:
     """Remove the field at a path; returns whether it existed."""
     inside: Any = document
-    for part in location[:-1]:
-        inside = inside.get(part) if isinstance(inside, dict) else None
+    try:
+        for part in location[:-1]:
+            inside = inside[part]
+    except (KeyError, IndexError, TypeError):
+        return False
     return isinstance(inside, dict) and inside.pop(location[-1], None) is not None
 
 
