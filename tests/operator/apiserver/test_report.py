@@ -1,5 +1,6 @@
 """`kubectl specdecode report` against a real API server, with an engine that this file plays."""
 
+import contextlib
 import http.server
 import socket
 import threading
@@ -140,3 +141,17 @@ def test_a_report_of_an_unknown_resource_or_with_a_wrong_prometheus_is_an_error(
     assert (code, page) == (1, "")
     assert "http://127.0.0.1:1/api/v1/query_range: no response: " in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_report_on_a_full_disk_is_an_error(chat, namespace, report, monkeypatch):
+    chat()
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        code, _, err = report("chat", "-n", namespace)
+        assert (code, err) == (
+            1,
+            "kubectl specdecode: cannot write the output: [Errno 28] No space left on device\n",
+        )
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()

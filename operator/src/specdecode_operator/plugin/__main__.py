@@ -38,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:  # for example after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:  # for example on a full disk
+        print(f"kubectl specdecode: cannot write the output: {error}", file=sys.stderr)
+        return FAILED
     return 0
 
 
