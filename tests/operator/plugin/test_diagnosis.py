@@ -186,3 +186,20 @@ other  Not ready: Starting  1 of 2    EAGLE3, chain, 3 steps  60m  0 of 2 engine
 """
     )
     assert paint(draw_list(diagnoses, with_namespace=True)).splitlines()[1].startswith("default")
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "is_good"),
+    [
+        ("Available", "True", True), ("Available", "False", False),
+        ("Degraded", "False", True), ("Degraded", "True", False),
+        ("Stalled", "False", True), ("Stalled", "True", False),
+        ("StateLost", "True", False),
+        ("Progressing", "True", None), ("Reconciling", "False", None),
+        ("SpecOverridden", "True", None), ("RecommendationReady", "False", None),
+        ("CanaryHealthy", "True", True), ("CanaryHealthy", "Unknown", None),
+    ],
+)  # fmt: skip
+def test_conditions_are_good_or_bad_by_their_kind(kind, status, is_good, resource, now):
+    found = diagnose(resource(("True", "Serving"), condition(kind, status, "Why")), (), (), now)
+    assert [each.is_good for each in found.conditions] == [True, is_good]

@@ -12,6 +12,9 @@ from specdecode_operator import pods
 from specdecode_operator.kinds import Manifest
 
 MAX_EVENTS = 10
+_BAD_IF_TRUE = frozenset({"Degraded", "Stalled", "StateLost"})
+_NEITHER = frozenset({"Progressing", "Reconciling", "SpecOverridden", "RecommendationReady"})
+"""Conditions of which no status is bad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +178,14 @@ def _last_trial(last: Manifest) -> str:
 
 def _condition(condition: dict[str, Any], now: datetime) -> ConditionLine:
     kind, status = condition["type"], condition["status"]
-    bad = "True" if kind == "Degraded" else "False"
+    good = "False" if kind in _BAD_IF_TRUE else "True"
     return ConditionLine(
         kind=kind,
         status=status,
         reason=condition.get("reason", ""),
         message=condition.get("message", ""),
         age_s=age_s(condition.get("lastTransitionTime"), now),
-        is_good=None if kind == "Progressing" else status != bad,
+        is_good=None if kind in _NEITHER or status == "Unknown" else status == good,
     )
 
 
