@@ -121,10 +121,12 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
 
 
 def _draw_verify_tokens(rng: random.Random, case: Case) -> int | None:
-    """Draw how much is verified where a draft model alone drafts chains."""
+    """Draw how much is verified where a draft model drafts alone."""
     drawn = rng.choice((None, 1, 1, 2, 3))
-    is_chain = case.topk == 1 and not case.has_fallback and case.policy != "ema"
-    return drawn if is_chain and case.table else None
+    if case.topk > 1 and drawn is not None:
+        drawn *= rng.choice((1, 2, 4))
+    is_divided = not case.has_fallback and case.policy != "ema" and case.table
+    return drawn if is_divided else None
 
 
 def as_chain(case: Case) -> Case:

@@ -311,19 +311,20 @@ BAD = {
         {"speculation": {"table": {"1": {"candidate_steps": [1, 3, 1]}}}},
         "speculation.table.1.candidate_steps: every value may occur once: remove the repeated [1]",
     ),
-    "verified tokens of trees": (
+    "verified tokens next to a fallback": (
         {
             "speculation": {
                 "algorithm": "EAGLE3",
                 "draft_path": "/d",
                 "topk": 4,
+                "fallback": "NGRAM",
                 "policy": "goodput",
                 "table": {"8": {"candidate_steps": [3], "verify_tokens": 2}},
             }
         },
-        "speculation: verify_tokens 2 of entry 8 is for chains of a draft model under policy "
-        "goodput or static; algorithm is EAGLE3, topk 4, fallback none, policy goodput: remove "
-        "verify_tokens, or change these",
+        "speculation: verify_tokens 2 of entry 8 is for a draft model alone under policy goodput "
+        "or static; algorithm is EAGLE3, fallback NGRAM, policy goodput: remove verify_tokens, or "
+        "change these",
     ),
     "verified tokens of ngram": (
         {
@@ -332,7 +333,7 @@ BAD = {
                 "tuned": {"1": {"candidate_steps": [3], "verify_tokens": 1}},
             }
         },
-        "verify_tokens 1 of entry 1 is for chains of a draft model",
+        "verify_tokens 1 of entry 1 is for a draft model alone",
     ),
     "no verified tokens": (
         {"speculation": {"table": {"1": {"candidate_steps": [1], "verify_tokens": 0}}}},

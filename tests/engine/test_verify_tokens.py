@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from drafts_zoo.drafting import record_drafts
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
+from specdecode_engine.adaptive.goodput import GoodputPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.steps.in_flight import InFlightStep, StepResult
@@ -14,8 +16,10 @@ from tests.engine.whole_engine import Answer, boot_of, requests_of, run
 TOKENS = 14
 
 
-def build(checkpoints, algorithm: str, verify_tokens: int | None, **sections: Any) -> EngineCore:
-    document = boot_of(checkpoints, algorithm, 1, **sections)
+def build(
+    checkpoints, algorithm: str, verify_tokens: int | None, topk: int = 1, **sections: Any
+) -> EngineCore:
+    document = boot_of(checkpoints, algorithm, topk, **sections)
     document["scheduling"] = {"max_running_requests": 3, "chunked_prefill_tokens": 12} | (
         sections.get("scheduling", {})
     )
@@ -49,7 +53,7 @@ def test_answers_are_those_of_plain_decoding(
     checkpoints, plain: dict[str, Answer], algorithm: str, verify_tokens: int,
     overlap: bool, graphs: str,
 ) -> None:  # fmt: skip
-    sections = {"scheduling": {"overlap": overlap}, "graphs": {"mode": graphs}}
+    sections: dict[str, Any] = {"scheduling": {"overlap": overlap}, "graphs": {"mode": graphs}}
     core = build(checkpoints, algorithm, verify_tokens, **sections)
     assert answer(core) == plain
     decode = core.counters.decode
@@ -62,12 +66,76 @@ def test_answers_are_those_of_plain_decoding(
     assert len(core.counters.verify_rows) > 1
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "topk", "verify_tokens", "graphs", "overlap"),
+    [
+        ("STANDALONE", 3, 2, "off", False),
+        ("STANDALONE", 2, 4, "static", True),
+        ("EAGLE", 4, 5, "off", True),
+        ("EAGLE3", 4, 1, "static", False),
+        ("EAGLE3", 3, 8, "static", True),
+        ("FROZEN_KV_MTP", 2, 3, "static", True),
+        ("DFLASH", 3, 4, "off", False),
+        ("DSPARK", 3, 4, "static", True),
+        ("PEAGLE", 2, 3, "static", False),
+    ],
+)
+def test_answers_of_trees_are_those_of_plain_decoding(
+    checkpoints, plain: dict[str, Answer], algorithm: str, topk: int, verify_tokens: int,
+    graphs: str, overlap: bool,
+) -> None:  # fmt: skip
+    sections: dict[str, Any] = {"scheduling": {"overlap": overlap}, "graphs": {"mode": graphs}}
+    core = build(checkpoints, algorithm, verify_tokens, topk, **sections)
+    assert answer(core) == plain
+    decode = core.counters.decode
+    assert decode.accepted_tokens <= decode.verified_tokens < decode.drafted_tokens
+    if not overlap and graphs == "off":  # less at the ends of answers
+        most = verify_tokens * decode.request_steps
+        assert 0.7 * most < decode.verified_tokens <= most
+    assert (core.context.graphs.report().graph_steps > 0) == (graphs == "static")
+    assert len(core.counters.verify_rows) > 1
+
+
+@pytest.mark.parametrize("graphs", ["off", "static"])
+@pytest.mark.parametrize(("algorithm", "topk"), [("EAGLE3", 1), ("EAGLE3", 3), ("DFLASH", 4)])
+def test_the_best_nodes_of_all_requests_are_verified(
+    checkpoints, monkeypatch: pytest.MonkeyPatch, algorithm: str, topk: int, graphs: str
+) -> None:
+    counts, received = list[list[int]](), InFlightStep.collect
+
+    def noted(step: InFlightStep) -> StepResult:
+        result = received(step)
+        if step.decision is not None:
+            counts.append([rows - 1 for rows in result.num_verify_rows])
+        return result
+
+    monkeypatch.setattr(InFlightStep, "collect", noted)
+    sections: dict[str, Any] = {"scheduling": {"overlap": False}, "graphs": {"mode": graphs}}
+    core = build(checkpoints, algorithm, 2, topk, **sections)
+    drafts = record_drafts(core)
+    for request in requests_of(core.context.target.config.vocab_size, 3, 90):
+        core.submit(request)
+    while len(counts) < 12:
+        core.step()
+    for found in counts:  # the graphs of one, two and three requests have no padding
+        of_step = [drafts.pop(0) for _ in found]
+        ranked = sorted(
+            (-score, place, number)
+            for number, one in enumerate(of_step)
+            for place, score in enumerate(one.scores)
+        )
+        chosen = [number for *_, number in ranked[: 2 * len(found)]]
+        assert found == [chosen.count(number) for number in range(len(found))]
+    assert {2, 3} <= {len(one) for one in counts}
+    assert len({count for one in counts for count in one}) > 2
+
+
 @pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
 @pytest.mark.parametrize("graphs", ["off", "static"])
 def test_answers_in_bfloat16_are_those_of_plain_decoding(
     checkpoints, plain_bfloat16: dict[str, Answer], graphs: str, overlap: bool
 ) -> None:
-    sections = {"graphs": {"mode": graphs}, "scheduling": {"overlap": overlap}}
+    sections: dict[str, Any] = {"graphs": {"mode": graphs}, "scheduling": {"overlap": overlap}}
     model = {"path": str(checkpoints.target), "dtype": "bfloat16"}
     core = build(checkpoints, "DSPARK", 1, model=model, **sections)
     assert answer(core) == plain_bfloat16
@@ -111,3 +179,18 @@ def test_a_new_table_divides_from_the_next_step_on(checkpoints, plain: dict[str,
     before = core.context.graphs.report().graph_steps
     assert answer(core) == plain
     assert core.context.graphs.report().graph_steps > before
+
+
+def test_steps_of_trees_that_verify_some_nodes_are_timed_apart(checkpoints) -> None:
+    """Of 3 and 9 drafted tokens, at 1 and 3 draft steps."""
+    document = boot_of(checkpoints, "EAGLE3", 3)
+    entry = {"candidate_steps": [0, 1, 3], "verify_tokens": 4}
+    own = {"policy": "goodput", "table": {"1": entry}, "profile_seconds": 5}
+    document["speculation"] |= own
+    policy = build_poisoned(EngineBoot.model_validate(document)).scheduler.drafting.policy
+    assert isinstance(policy, GoodputPolicy)
+    timed = {(point.num_steps, point.verify_tokens) for point in policy._points}
+    assert timed == {(0, None), (1, None), (3, 4)}
+    whole, limited = policy.cost, policy._learned[4].cost
+    assert {steps for steps, cell in whole.cells() if cell.is_measured} == {0, 1}
+    assert {steps for steps, _ in limited.cells()} == {0, 1, 3}

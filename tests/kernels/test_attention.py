@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -176,6 +177,24 @@ def test_requests_without_rows_are_skipped() -> None:
     table = torch.cat((torch.zeros_like(case.metadata.page_table[:1]), case.metadata.page_table))
     metadata = replace(case.metadata, page_table=table, qo_lens=(0, *case.metadata.qo_lens))
     torch.testing.assert_close(replace(case, metadata=metadata).attend(), case.attend())
+
+
+@pytest.mark.parametrize("with_tree", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_numbers_of_rows_that_the_device_alone_knows_are_read_there(
+    seed: int, with_tree: bool
+) -> None:
+    case = make_case(seed, torch.float64, with_tree)
+    lens = case.metadata.qo_lens
+    starts = torch.tensor((0, *lens)).cumsum(0)
+    known: dict[str, Any] = {
+        "qo_lens": lens[::-1],
+        "cu_seqlens_q": starts,
+        "qo_lens_on_device": True,
+    }
+    metadata = replace(case.metadata, **known)
+    found = replace(case, metadata=metadata).attend()
+    torch.testing.assert_close(found, case.attend(), atol=1e-12, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

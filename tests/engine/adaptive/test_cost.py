@@ -65,6 +65,15 @@ def test_steps_that_verify_less_than_they_draft_are_cheaper() -> None:
     assert whole.seconds(64, 7, 0) == before
 
 
+def test_steps_of_trees_that_verify_some_nodes_are_cheaper_by_their_share() -> None:
+    """Of 4 tokens for each draft step."""
+    whole = measured()
+    limited = whole.limited(4, (), drafted=lambda steps: 4 * steps)
+    assert limited.seconds(16, 1, 0) == whole.seconds(16, 1, 0)
+    third = whole.limited(1, ()).seconds(64, 3, 0)
+    assert limited.seconds(64, 3, 0) == pytest.approx(third)
+
+
 def test_measured_steps_that_verify_less_replace_the_estimate() -> None:
     points = [CostPoint(64, steps, 0, limited_s(64, steps, 2), 2) for steps in (3, 7)]
     limited = measured().limited(2, points)

@@ -141,6 +141,13 @@ def test_the_best_scores_of_a_batch_are_divided_into_prefixes(data: st.DataObjec
     assert torch.equal(padded[is_chosen].sort(descending=True).values, best)
 
 
+def test_equal_scores_are_chosen_by_their_places_then_by_request() -> None:
+    scores = torch.tensor([[-1.0, -1.0, -1.0], [-1.0, -2.0, -2.0], [-1.0, -1.0, -2.0]])
+    assert divide(scores, 3, 1).tolist() == [1, 1, 1]
+    assert divide(scores, 3, 2).tolist() == [3, 1, 2]
+    assert divide(scores[1:], 2, 2).tolist() == [2, 2]
+
+
 def test_a_request_verifies_no_more_than_it_may_accept() -> None:
     scores = torch.tensor([[-0.1, -torch.inf, -torch.inf], [-5.0, -6.0, -7.0]])
     assert divide(scores, 2, 2).tolist() == [1, 3]

@@ -131,7 +131,7 @@ def test_a_file_that_is_no_table_is_refused_by_its_path(text, part, write) -> No
 def test_a_file_that_bounds_what_ngram_verifies_is_refused(write) -> None:
     path = write({"1": {"candidate_steps": [1, 3], "verify_tokens": 1}})
     (sentence,) = refusal("--speculative-adaptive-config", path)
-    assert "verify_tokens 1 of entry 1 is for chains of a draft model" in sentence
+    assert "verify_tokens 1 of entry 1 is for a draft model alone" in sentence
 
 
 def test_a_file_that_is_not_there_is_refused_by_its_path(tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -48,6 +49,13 @@ def paths_of(draft: Draft) -> list[tuple[int, ...]]:
     return paths[1:]
 
 
+def path_score(table: torch.Tensor, path: tuple[int, ...]) -> float:
+    total = torch.zeros((), dtype=torch.float32)
+    for depth, token in enumerate(path):
+        total = total + table[depth, path[depth - 1] if depth else 0, token]
+    return float(total)
+
+
 def slow_tree(shape: DraftShape, table: torch.Tensor) -> list[tuple[int, ...]]:
     """Expand the k best of each level, keep all candidates, take the best; ties to the older."""
 
@@ -56,10 +64,7 @@ def slow_tree(shape: DraftShape, table: torch.Tensor) -> list[tuple[int, ...]]:
         return torch.topk(row, shape.topk).indices.tolist()
 
     def score(path: tuple[int, ...]) -> float:
-        total = torch.zeros((), dtype=torch.float32)
-        for depth, token in enumerate(path):
-            total = total + table[depth, path[depth - 1] if depth else 0, token]
-        return float(total)
+        return path_score(table, path)
 
     pool: list[tuple[int, ...]] = []
     frontier: list[tuple[int, ...]] = [()]
@@ -80,6 +85,17 @@ def test_it_equals_the_slow_tree(data: st.DataObject) -> None:
     shape = DraftShape(steps, topk, width)
     table = score_table(data.draw(st.integers(0, 10_000)), steps)
     assert paths_of(grow(shape, table)) == slow_tree(shape, table)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4])
+def test_nodes_are_scored_where_not_all_are_verified(steps: int) -> None:
+    table, shape = score_table(7, steps), DraftShape.of(steps, 4)
+    draft = grow(replace(shape, verify_tokens=2), table)
+    assert draft.scores is not None
+    assert draft.scores[0].tolist() == [path_score(table, path) for path in paths_of(draft)]
+    whole = grow(shape, table)
+    assert whole.scores is None
+    assert torch.equal(whole.tokens, draft.tokens)
 
 
 @pytest.mark.parametrize("topk", [2, 5])

@@ -202,6 +202,8 @@ _VERIFY_TOKENS = tuple(
         replace(_EAGLE3, name="block", algorithm="DFLASH", requests=SAMPLED),
         replace(_EAGLE3, name="confidence", algorithm="DSPARK", requests=MIXED),
         replace(_EAGLE3, name="confidence-eager", algorithm="DSPARK", graphs="off"),
+        replace(_EAGLE3, name="tree", topk=3, requests=MIXED, preempted_at_step=6),
+        replace(_EAGLE3, name="tree-eager", algorithm="EAGLE", topk=3, graphs="off"),
     )
 )
 _TRANSFORMERS = tuple(

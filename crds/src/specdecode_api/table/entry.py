@@ -12,6 +12,7 @@ from specdecode_api.base import FileRecord
 from specdecode_api.speculation import (
     BATCH_SIZE_PATTERN,
     MAX_CANDIDATES,
+    MAX_DRAFT_TOKENS,
     MAX_STEPS,
     MOST_DEFAULT_STEPS,
     Algorithm,
@@ -47,9 +48,10 @@ class TableEntry(FileRecord):
     verify_tokens: _Int | None = Field(
         default=None,
         ge=1,
-        le=MAX_STEPS,
+        le=MAX_DRAFT_TOKENS - 1,
         description="Drafted tokens that a step verifies, on average over its requests; the draft "
-        "model's probabilities divide them among the requests. Null verifies all that are drafted.",
+        "model's confidence head or probabilities divide them among the requests. Null verifies "
+        "all that are drafted.",
     )
     up_hysteresis: _Float = Field(
         default=0.0,
@@ -157,21 +159,19 @@ def verify_tokens_error(
     entries: Mapping[str, HasVerifyTokens],
     policy: Policy,
     algorithm: Algorithm,
-    topk: int,
     *,
     has_fallback: bool,
 ) -> str | None:
     """Return the error if entries bound the verified tokens where nothing can divide them."""
     found = {at: one.verify_tokens for at, one in entries.items() if one.verify_tokens is not None}
-    divides = algorithm.takes_draft and topk == 1 and not has_fallback and policy is not Policy.EMA
+    divides = algorithm.takes_draft and not has_fallback and policy is not Policy.EMA
     if not found or divides:
         return None
     place, value = next(iter(found.items()))
     return (
-        f"verify_tokens {value} of entry {place} is for chains of a draft model under policy "
-        f"goodput or static; algorithm is {algorithm}, topk {topk}, "
-        f"fallback {'NGRAM' if has_fallback else 'none'}, policy {policy}: remove verify_tokens, "
-        "or change these"
+        f"verify_tokens {value} of entry {place} is for a draft model alone under policy goodput "
+        f"or static; algorithm is {algorithm}, fallback {'NGRAM' if has_fallback else 'none'}, "
+        f"policy {policy}: remove verify_tokens, or change these"
     )
 
 

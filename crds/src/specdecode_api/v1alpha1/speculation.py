@@ -212,21 +212,19 @@ class Speculation(ResourceRecord):
         ),
         Rule(
             cel=f"{_NO_TABLE} || !self.adaptive.batchSizes.exists(e, has(e.verifyTokens)) || "
-            f"({_TOPK} == 1 && !has(self.fallback) && {_POLICY} != 'Ema' && "
+            f"(!has(self.fallback) && {_POLICY} != 'Ema' && "
             f"{_is_one_of(one for one in Algorithm if one.takes_draft)})",
             holds=lambda it: (
                 verify_tokens_error(
                     it.adaptive.table,
                     it.adaptive.engine_policy,
                     it.algorithm,
-                    it.topk,
                     has_fallback=it.fallback is not None,
                 )
                 is None
             ),
-            message="verifyTokens is for chains of a draft model: set topk 1, remove fallback, "
-            "choose policy Goodput or Static and an algorithm that drafts with a model, or remove "
-            "verifyTokens",
+            message="verifyTokens is for a draft model alone: remove fallback, choose policy "
+            "Goodput or Static and an algorithm that drafts with a model, or remove verifyTokens",
             shows="algorithm",
             absent="NONE",
             field="adaptive.batchSizes",

@@ -11,6 +11,7 @@ from specdecode_api.rules import RULE_ERROR, Checked, Rule, or_default
 from specdecode_api.speculation import (
     MAX_BATCH_SIZE,
     MAX_CANDIDATES,
+    MAX_DRAFT_TOKENS,
     MAX_INTER_TOKEN_MS,
     MAX_STEPS,
     MAX_TABLE_ENTRIES,
@@ -55,10 +56,10 @@ class BatchSizeEntry(HotRecord):
     verify_tokens: Int | None = Field(
         default=None,
         ge=1,
-        le=MAX_STEPS,
+        le=MAX_DRAFT_TOKENS - 1,
         description="Drafted tokens that a step verifies, on average over its requests; the draft "
-        "model's probabilities divide them among the requests. Where absent, all that are drafted. "
-        "Chains of a draft model only (topk 1, no fallback), not with policy Ema.",
+        "model's confidence head or probabilities divide them among the requests. Where absent, "
+        "all that are drafted. Draft models only (no fallback), not with policy Ema.",
     )
     up_hysteresis: Float = Field(
         default=0.0,

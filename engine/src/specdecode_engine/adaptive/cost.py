@@ -27,6 +27,11 @@ MIN_GAIN = 0.02
 RESOLUTION = 0.008
 
 
+def chain_tokens(num_steps: int) -> int:
+    """Return the drafted tokens of a chain."""
+    return num_steps
+
+
 @dataclass(frozen=True, slots=True)
 class CostPoint:
     """One measured step; `kv_tokens` over all of its requests."""
@@ -49,12 +54,10 @@ class CostShape:
     draft_share: float = DRAFT_SHARE
     drafts_blocks: bool = False
 
-    def relative(
-        self, batch_size: float, num_steps: float, verify_tokens: float | None = None
-    ) -> float:
-        """Return the time; of a request, `verify_tokens` or all of `num_steps` are verified."""
+    def relative(self, batch_size: float, num_steps: float, verified: float | None = None) -> float:
+        """Return the time; of a request, the tokens of `verified` or of all steps are verified."""
         forwards, rows = num_steps, batch_size
-        verified = num_steps if verify_tokens is None else min(verify_tokens, num_steps)
+        verified = num_steps if verified is None else verified
         if self.drafts_blocks:
             forwards, rows = min(num_steps, 1.0), batch_size * BLOCK_ROWS
         drafting = self.draft_share * forwards * (1.0 + rows / self.free_rows)
@@ -171,20 +174,27 @@ class CostModel:
         if has_moved:
             self._surfaces.clear()
 
-    def limited(self, verify_tokens: int, points: Iterable[CostPoint]) -> "CostModel":
+    def limited(
+        self,
+        verify_tokens: int,
+        points: Iterable[CostPoint],
+        drafted: Callable[[int], int] = chain_tokens,
+    ) -> "CostModel":
         """Return a model of steps that verify fewer tokens than they draft.
 
         Args:
             verify_tokens: of a request on average. Steps that draft no more take as long as here;
                 others are estimated by the shape until they are measured.
             points: measured steps that verify so many.
+            drafted: returns the tokens that a request drafts, by draft steps.
         """
         limited = copy.deepcopy(self)
         limited._surfaces.clear()
         for steps, cell in limited.cells():
-            if steps > verify_tokens:
+            if (tokens := drafted(steps)) > verify_tokens:
                 whole = self._shape.relative(cell.batch_size, steps)
-                less = self._shape.relative(cell.batch_size, steps, verify_tokens)
+                share = verify_tokens / tokens
+                less = self._shape.relative(cell.batch_size, steps, share * steps)
                 cell.log_seconds += math.log(less / whole)
                 cell.steps, cell.is_measured = 0, False
         for point in points:

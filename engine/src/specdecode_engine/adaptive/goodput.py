@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from specdecode_engine.adaptive.acceptance import (
     count_by_position,
     expected_tokens,
 )
-from specdecode_engine.adaptive.cost import CostModel, CostPoint
+from specdecode_engine.adaptive.cost import CostModel, CostPoint, chain_tokens
 from specdecode_engine.adaptive.exploration import Exploration, return_steps
 from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason
 from specdecode_engine.adaptive.step_limit import StepLimit
@@ -95,6 +95,7 @@ class GoodputPolicy:
         table: candidates by batch range; 0 draft steps compete wherever they are listed.
         cost: seconds of steps that verify all that they draft; refined here by every step.
         points: measured steps that verify less.
+        drafted: returns the tokens that a request drafts, by draft steps.
         num_steps: draft steps until something is known.
         routing: which range decides; with hysteresis by default.
     """
@@ -106,10 +107,12 @@ class GoodputPolicy:
         num_steps: int,
         routing: Routing | None = None,
         points: Iterable[CostPoint] = (),
+        drafted: Callable[[int], int] = chain_tokens,
     ) -> None:
         whole = Learned(AcceptanceModel(positions=1), cost)
         self._learned: dict[int | None, Learned] = {None: whole}  # by tokens that are verified
         self._points = tuple(points)
+        self._drafted = drafted
         self.limit = StepLimit()
         self._prompt_limit = StepLimit()  # of steps that chunks of prompts share: less is known
         self._prefill_s: dict[int, float] = {}  # expected of these, by sequence number
@@ -210,7 +213,7 @@ class GoodputPolicy:
         if learned is None:
             assert verify_tokens is not None
             points = [one for one in self._points if one.verify_tokens == verify_tokens]
-            cost = self.cost.limited(verify_tokens, points)
+            cost = self.cost.limited(verify_tokens, points, self._drafted)
             learned = self._learned[verify_tokens] = Learned(AcceptanceModel(positions=1), cost)
         learned.acceptance.resize(self._most_steps)
         return learned

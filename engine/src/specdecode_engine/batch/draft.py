@@ -27,6 +27,6 @@ class Draft:
     shape: DraftShape
     tokens: Tensor  # [B, N - 1] i64
     tree: Tree | None = None
-    # [B, N - 1] f32, log-probability of a chain up to each token, by the draft's confidence head or
-    # what it gives the tokens; where the step verifies fewer tokens than it drafts
+    # [B, N - 1] f32, log-probability of the path to each token, by the draft's confidence head or
+    # what it gives the tokens, none above the one before; where a step verifies less than it drafts
     scores: Tensor | None = None

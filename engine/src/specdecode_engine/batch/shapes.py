@@ -39,7 +39,7 @@ class DraftShape:
 
     def verifying(self, verify_tokens: int | None) -> "DraftShape":
         """Return the same draft, of which so many tokens are verified; None: all of them."""
-        if verify_tokens is None or verify_tokens >= self.num_steps:
+        if verify_tokens is None or verify_tokens >= self.num_tokens - 1:
             return self
         return replace(self, verify_tokens=verify_tokens)
 
@@ -177,6 +177,10 @@ class StepSizes:
             scratch_rows=max(shape.scratch_rows for shape in shapes.values()),
             lag_tokens=path_length if is_overlapped else 0,
         )
+
+    def drafted_tokens(self, num_steps: int) -> int:
+        """Tokens that a request drafts."""
+        return self.shapes[num_steps].num_tokens - 1
 
     @property
     def reserve_tokens(self) -> int:

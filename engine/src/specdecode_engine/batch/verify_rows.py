@@ -1,10 +1,10 @@
 """The drafted nodes that a step verifies, a number of its own for each request of the batch.
 
 The numbers are chosen on the host before the launch, by the limits of requests, or on the device,
-by the draft's probabilities (`divide`). The forward of the target then has a row for each chosen
-node and for no other: the first ones of every draft, which contain the ancestors of all of them.
-After the forward, nodes that were not verified repeat the last row of their request and are never
-accepted. Letters: B batch, N nodes of a draft, root included, T rows.
+by what the draft expects of its nodes (`divide`). The forward of the target then has a row for each
+chosen node and for no other: the first ones of every draft, which contain the ancestors of all of
+them. After the forward, nodes that were not verified repeat the last row of their request and are
+never accepted. Letters: B batch, N nodes of a draft, root included, T rows.
 """
 
 from collections.abc import Callable
@@ -73,8 +73,8 @@ def lay_out_nodes(counts: Items[int], width: int) -> tuple[list[int], list[int]]
 def divide(scores: Tensor, batch_size: int, verify_tokens: int) -> Tensor:
     """Choose the drafted tokens with the best scores of a batch, `verify_tokens` times its size.
 
-    The token of a position is chosen with all before it, as no token scores above the one before.
-    Of equal scores any may be chosen; the chosen tokens of a request then still are as many.
+    A token is chosen with all before it in its draft, as none scores above the one before. Of equal
+    scores the earlier token in its draft is chosen, and of these that of the earlier request.
 
     Args:
         scores: [B, N - 1] f32, see `Draft.scores`; minus infinity for what may not be accepted.
@@ -86,9 +86,10 @@ def divide(scores: Tensor, batch_size: int, verify_tokens: int) -> Tensor:
     size, width = scores.shape
     if size < batch_size:
         scores = torch.cat([scores, scores.new_full((batch_size - size, width), -torch.inf)])
-    chosen = scores.flatten().topk(batch_size * verify_tokens, sorted=False).indices
+    ranked = scores.t().flatten().sort(descending=True, stable=True).indices
+    chosen = ranked[: batch_size * verify_tokens] % batch_size  # requests
     verified = torch.zeros(batch_size, dtype=torch.int64, device=scores.device)
-    return verified.index_add_(0, chosen // width, torch.ones_like(chosen))
+    return verified.index_add_(0, chosen, torch.ones_like(chosen))
 
 
 def _spread(batch_size: int, most: int, total: int) -> tuple[int, ...]:

@@ -180,11 +180,13 @@ def _num_levels(shape: ForwardShape) -> int:
 
 def _num_masked(shape: ForwardShape) -> int:
     """Entries of the mask of a tree's nodes; a draft step's follows from the parents."""
-    return shape.total_rows * shape.seen if shape.kind is ForwardKind.VERIFY else 0
+    return _num_depths(shape) * shape.seen
 
 
 def _num_depths(shape: ForwardShape) -> int:
-    return shape.total_rows if shape.seen and shape.kind is ForwardKind.VERIFY else 0
+    """Nodes of trees, verified or not."""
+    is_tree = shape.seen and shape.kind is ForwardKind.VERIFY
+    return shape.batch_size * shape.rows if is_tree else 0
 
 
 class OutputBuffers:

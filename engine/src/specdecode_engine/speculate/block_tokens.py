@@ -67,7 +67,7 @@ class BlockTokens:
             tree = self._marginal_tree(sampling, shape, outputs, positions)
         else:
             tree = self._conditional_tree(batch, sampling, shape, outputs, positions)
-        return Draft(shape, _to_target(self._target_ids, tree.tokens), tree.tree)
+        return replace(tree, tokens=_to_target(self._target_ids, tree.tokens))
 
     def _chain(
         self,

@@ -13,7 +13,7 @@ always contains the ancestors of its members. Letters: B batch, k topk, S steps,
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -164,7 +164,7 @@ class DraftTreeBuilder:
 
         roots = BestTokens(*[column[:, 0] for column in best(first, 0)])
         draft = grow_tree(self._sampler.ops, shape, self._first_level, roots, advance)
-        return Draft(shape, self._layout.to_target(draft.tokens), draft.tree)
+        return replace(draft, tokens=self._layout.to_target(draft.tokens))
 
 
 def path_scores(confidences: list[Tensor]) -> Tensor | None:
@@ -228,10 +228,10 @@ def grow_tree(
             count += k * k
     pool = torch.cat(nodes, dim=2)
     # The best nodes of all, the best first: any number of first ones is a tree.
-    tokens, parents = ops.select_tree_nodes(
-        torch.cat(all_scores, dim=1), pool[:, 0], pool[:, 1], shape.num_tokens - 1
-    )
-    return Draft(shape, tokens, link(ops, parents, shape.num_steps))
+    pooled, drafted = torch.cat(all_scores, dim=1), shape.num_tokens - 1
+    tokens, parents = ops.select_tree_nodes(pooled, pool[:, 0], pool[:, 1], drafted)
+    best = pooled.topk(drafted, dim=1).values if shape.verify_tokens else None
+    return Draft(shape, tokens, link(ops, parents, shape.num_steps), best)
 
 
 def _stable_top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -119,6 +119,7 @@ class EngineConfig:
             self.graph_batch_sizes,
             costs,
             drafts_blocks=self.method.drafts_blocks,
+            drafted=self.sizes.drafted_tokens,
         )
 
     def draft_forwards(self, shape: DraftShape, batch_size: int) -> Iterable[ForwardShape]:

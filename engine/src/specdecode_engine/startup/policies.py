@@ -1,11 +1,11 @@
 """Makes the policy named in the boot file, with its table."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from specdecode_api.boot import SpeculationBoot, TableEntry
 from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Algorithm, Policy
-from specdecode_engine.adaptive.cost import CostModel, CostPoint, CostShape
+from specdecode_engine.adaptive.cost import CostModel, CostPoint, CostShape, chain_tokens
 from specdecode_engine.adaptive.ema import EmaPolicy
 from specdecode_engine.adaptive.goodput import GoodputPolicy
 from specdecode_engine.adaptive.policy import AdaptivePolicy, StaticPolicy
@@ -19,6 +19,7 @@ def make_policy(
     costs: Iterable[CostPoint] = (),
     *,
     drafts_blocks: bool = False,
+    drafted: Callable[[int], int] = chain_tokens,
 ) -> AdaptivePolicy:
     """Return the policy that chooses the draft steps of each engine step.
 
@@ -27,6 +28,7 @@ def make_policy(
         captured: batch sizes that steps are padded to.
         costs: measured step times, for policy goodput.
         drafts_blocks: see `CostShape`.
+        drafted: see `GoodputPolicy`.
     """
     num_steps = speculation.usual_steps
     if table is None or speculation.algorithm is Algorithm.NONE:
@@ -41,7 +43,7 @@ def make_policy(
             whole = [point for point in points if point.verify_tokens is None]
             cost = CostModel(whole, CostShape(drafts_blocks=drafts_blocks))
             table = table.within(speculation.max_step_s)
-            return GoodputPolicy(table, cost, num_steps, points=points)
+            return GoodputPolicy(table, cost, num_steps, points=points, drafted=drafted)
 
 
 def table_without_entries(speculation: SpeculationBoot) -> RangeTable:

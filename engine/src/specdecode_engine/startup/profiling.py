@@ -205,11 +205,11 @@ def _time_steps(core: EngineCore, policy: FixedSteps, batch_size: int) -> CostPo
     timed = [one for one in steps[WARM_UP_STEPS:] if one.batch_size == batch_size]
     if not timed:
         return None
-    verified = policy.verify_tokens
+    shape = core.shapes[policy.num_steps].verifying(policy.verify_tokens)
     return CostPoint(
         batch_size=batch_size,
         num_steps=policy.num_steps,
         kv_tokens=timed[len(timed) // 2].kv_tokens,
         seconds=statistics.median(one.seconds for one in timed),
-        verify_tokens=verified if verified and verified < policy.num_steps else None,
+        verify_tokens=shape.verify_tokens or None,
     )

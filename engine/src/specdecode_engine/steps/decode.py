@@ -211,7 +211,7 @@ def _inputs(
         batch.req_indices, batch.longest, rows, draft.tokens, batch=batch, verify=selected
     )
     if tree is not None:
-        return inputs._replace(depths=tree.depths, mask=tree.ancestry), within
+        inputs = inputs._replace(depths=tree.depths, mask=tree.ancestry)
     if scores is None:
         return inputs, within
     if within is not None:

@@ -60,7 +60,7 @@ def attend(
 ) -> Tensor:
     """Compute run by run."""
     if metadata.qo_lens_on_device:
-        metadata = _by_row(metadata)
+        metadata, tree_kv = _by_row(metadata, tree_kv)
     output = q.new_empty(*q.shape[:2], kv.v.shape[2])
     for run in equal_runs(metadata.qo_lens):
         seen = _gather(run, q, kv, metadata, tree_kv, params)
@@ -78,7 +78,7 @@ def attend_with_lse(
 ) -> tuple[Tensor, Tensor]:
     """Attend, and compute the scores again for the log-sum-exp."""
     if metadata.qo_lens_on_device:
-        metadata = _by_row(metadata)
+        metadata, tree_kv = _by_row(metadata, tree_kv)
     lse = torch.empty(q.shape[:2], dtype=accumulation_dtype(q.dtype), device=q.device)
     for run in equal_runs(metadata.qo_lens):
         seen = _gather(run, q, kv, metadata, tree_kv, params)
@@ -119,18 +119,25 @@ def equal_runs(qo_lens: tuple[int, ...]) -> Iterator[Run]:
         request, row = next_request, next_row
 
 
-def _by_row(metadata: AttentionMetadata) -> AttentionMetadata:
+def _by_row(
+    metadata: AttentionMetadata, tree_kv: TreeKV | None
+) -> tuple[AttentionMetadata, TreeKV | None]:
     """Make every row a request, since only the device knows which rows belong together."""
-    assert metadata.cu_seqlens_q is not None
+    starts = metadata.cu_seqlens_q
+    assert starts is not None
     rows = torch.arange(len(metadata.kv_lens), device=metadata.kv_lens.device)
-    request = torch.searchsorted(metadata.cu_seqlens_q[1:], rows, right=True)
-    return replace(
+    request = torch.searchsorted(starts[1:], rows, right=True)
+    if tree_kv is not None:
+        k, v, mask = tree_kv
+        tree_kv = TreeKV(k[request], v[request], mask[request, rows - starts[request]][:, None])
+    by_row = replace(
         metadata,
         page_table=metadata.page_table[request],
         qo_lens=(1,) * len(rows),
         cu_seqlens_q=None,
         qo_lens_on_device=False,
     )
+    return by_row, tree_kv
 
 
 def _gather(

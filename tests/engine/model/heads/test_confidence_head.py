@@ -85,14 +85,14 @@ def save_forced(checkpoints: Checkpoints, folder: Path) -> None:
 
 def best_by_confidence(drafts: Sequence[Drafted]) -> list[int]:
     """Count the tokens of each request among the best of all."""
-    ranked: list[tuple[float, int]] = []
+    ranked: list[tuple[float, int, int]] = []
     for place, drafted in enumerate(drafts):
         token, score = drafted.committed[-1], 0.0
-        for _ in range(STEPS):
+        for step in range(STEPS):
             score += float(torch.nn.functional.logsigmoid(torch.tensor(logit(token))))
-            ranked.append((score, place))
+            ranked.append((-score, step, place))
             token = successor(token)
-    chosen = [place for _, place in sorted(ranked, reverse=True)[: VERIFIED * len(drafts)]]
+    chosen = [place for *_, place in sorted(ranked)[: VERIFIED * len(drafts)]]
     return [chosen.count(place) for place in range(len(drafts))]
 
 
