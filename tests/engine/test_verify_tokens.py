@@ -8,6 +8,7 @@ from drafts_zoo.drafting import record_drafts
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.goodput import GoodputPolicy
+from specdecode_engine.adaptive.policy import Feedback, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.steps.in_flight import InFlightStep, StepResult
@@ -179,6 +180,20 @@ def test_a_new_table_divides_from_the_next_step_on(checkpoints, plain: dict[str,
     before = core.context.graphs.report().graph_steps
     assert answer(core) == plain
     assert core.context.graphs.report().graph_steps > before
+
+
+@pytest.mark.parametrize("topk", [1, 3])
+def test_every_request_counts_in_the_acceptance_of_a_step(
+    checkpoints, monkeypatch: pytest.MonkeyPatch, topk: int
+) -> None:
+    """Those that verified a part of their draft too, but for those that ended."""
+    found = list[Feedback]()
+    monkeypatch.setattr(StaticPolicy, "observe", lambda _, feedback: found.append(feedback))
+    answer(build(checkpoints, "EAGLE3", 1, topk))
+    assert len(found) > 10
+    assert all(one.is_full for one in found)
+    assert all(len(one.accepted) + len(one.ended) == one.batch_size for one in found)
+    assert {0} < {count for one in found for count in one.accepted}
 
 
 def test_steps_of_trees_that_verify_some_nodes_are_timed_apart(checkpoints) -> None:

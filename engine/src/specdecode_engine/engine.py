@@ -272,7 +272,8 @@ class EngineCore:
             learn_sources(self.context.sources, step, result)
         noted = zip(result.sequences, outputs, strict=True)
         self.per_table.note(step.table, batch_size, noted, seconds)
-        feedback = make_feedback(step, self.shapes[step.decision.num_steps], result, outputs)
+        shape = self.shapes[step.decision.num_steps].verifying(step.decision.verify_tokens)
+        feedback = make_feedback(step, shape, result, outputs)
         self.counters.learn(feedback)
         if step.is_alone:
             num_steps = step.decision.num_steps
