@@ -2,6 +2,8 @@
 
 import copy
 
+import pytest
+
 from specdecode_api import names
 
 
@@ -319,3 +321,24 @@ def test_pods_of_a_canary_go_when_nobody_is_to_be_served(world):
     assert (ended.verdict, ended.reason) == ("Superseded", "NoReplicas")
     assert made.record.trial is None
     assert made.status["effective"]["reason"] == "FollowsSpec"
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_a_promoted_canary_that_does_not_start_elsewhere_does_not_stay(repair, world):
+    made = world(canary={"replicas": 5})
+    made.edit(pageSize=32)
+    assert made.run(60, until=lambda w: w.record.trial)
+    trial = made.record.trial
+    made.run(30)
+    made.cannot_start.add(trial.target.arm.config_hash)
+    made.command(trial.name, promote=True)
+    assert made.run(60, until=lambda w: w.record.trial.phase == "Promoting")
+    if repair:
+        made.edit(model=made.resource["spec"]["model"] | {"uri": "pvc://models/another"})
+        rollout = made.resource["spec"]["rollout"] | {"editPolicy": "Immediate"}
+        made.edit(rollout=rollout)
+    patience_s = 100 if repair else 2000
+    assert made.run(patience_s, until=lambda w: w.record.trial is None), made.record.trial.phase
+    made.run(30)
+    assert [each["metadata"]["name"] for each in made._deployments()] == ["chat-standalone"]
+    assert made.record.history[0].verdict == "Promoted"

@@ -510,3 +510,22 @@ def test_the_status_names_the_block_and_its_end(restarting):
     made.command(made.record.trial.name, state="Aborted")
     made.run(60)
     assert "block" not in made.trials[name]["status"]
+
+
+@pytest.mark.parametrize("ends_first", [False, True])
+def test_another_configuration_in_force_ends_a_trial_in_its_block(restarting, try_out, ends_first):
+    made = restarting(edit=False, guarded=False)
+    other = {"speculation": {"draft": {"uri": OTHER_DRAFT}}}
+    try_out(made, candidate=other, strategy="Switchback", explorationBudget="Exempt")
+    assert made.run(60, until=lambda w: w.record.trial), made.trials["mine"].get("status")
+    made.new = made.record.trial.target.arm.config_hash
+    assert made.run(2000, until=in_candidate_block)
+    if ends_first:
+        made.command("mine", state="Aborted")
+        made.reconcile()
+        assert made.record.trial.phase == "RollingBack"
+    made.edit(model=made.resource["spec"]["model"] | {"uri": "pvc://models/another"})
+    assert made.run(200, until=lambda w: w.record.trial is None), made.record.trial.phase
+    made.run(60)
+    assert hashes(made) == {made.status["configHash"]}
+    assert hashes(made).isdisjoint({made.old, made.new})

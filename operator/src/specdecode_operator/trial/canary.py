@@ -40,14 +40,18 @@ def step(trial: Trial, context: TrialContext) -> Trial:
 
 
 def is_settled(trial: Trial, context: TrialContext) -> bool:
-    """Whether the pods of the resource run what was promoted; a candidate's pods just go."""
+    """Whether the pods of the resource run what was promoted, or had their time.
+
+    A candidate's pods just go.
+    """
     if trial.phase is Phase.ROLLING_BACK:
         return True
     live = context.observed.owned(DEPLOYMENT)
     if live is None:
         return False
     is_new = hash_of_template(live) == trial.target.arm.config_hash
-    return is_new and rollout(live) is Rollout.COMPLETE
+    is_late = context.now_s - trial.since_s > context.startup_s
+    return is_new and (is_late or rollout(live) is Rollout.COMPLETE)
 
 
 def baseline_role(trial: Trial) -> str:

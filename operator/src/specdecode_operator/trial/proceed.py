@@ -35,6 +35,8 @@ def proceed(
         if trial.phase is Phase.PROMOTING and record.promoted_by != trial.name:
             # The verdict was stored with the trial, what it puts in force was not.
             record = promoted(record, trial.target, trial.origin, now.plain.arm, trial.name)
+        elif _is_replaced(trial, now):
+            return close(record, trial, context.guard, situation.now_s)
         trial = crossover.settled(trial, context)
         if _is_settled(trial, context):
             return close(record, trial, context.guard, situation.now_s)
@@ -118,6 +120,12 @@ def _rest(trial: Trial, situation: Situation) -> Trial:
             window_s=situation.now_s,
         )
     return trial
+
+
+def _is_replaced(trial: Trial, now: InForce) -> bool:
+    """Whether another configuration is in force by now than the one that a trial ends with."""
+    arm = trial.target.arm if trial.phase is Phase.PROMOTING else trial.old
+    return arm.config_hash != now.built.config_hash
 
 
 def _is_settled(trial: Trial, context: TrialContext) -> bool:
