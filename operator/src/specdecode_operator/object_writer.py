@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from specdecode_operator.cache import Cache
+from specdecode_operator.cache import Cache, version_of
 from specdecode_operator.cluster import Cluster
 from specdecode_operator.denials import Denials
 from specdecode_operator.image_volumes import REFUSED, image_volumes
@@ -157,7 +157,7 @@ class ObjectWriter:
             return Blocked(BlockReason.APPLY_FAILED, str(error))
         self.cache.put(answer)
         self.metrics.applies.labels(kind=manifest["kind"], outcome=write.cause.value).inc()
-        if write.cause is Cause.DRIFTED:
+        if write.cause is Cause.DRIFTED and _has_changed(observed, answer):
             self.metrics.drifts.labels(kind=manifest["kind"]).inc()
         log.info("applied", extra=log_fields(manifest) | {"cause": write.cause.value})
         return answer
@@ -167,6 +167,12 @@ class ObjectWriter:
         metadata = manifest["metadata"]
         kind = BY_KIND[manifest["kind"]]
         return await self.cluster.get(kind, metadata["namespace"], metadata["name"])
+
+
+def _has_changed(observed: Observed, answer: Manifest) -> bool:
+    """Whether a write has changed an object: a webhook or a default may have undone it."""
+    before = observed.children.get(child_id(answer))
+    return before is None or version_of(before) != version_of(answer)
 
 
 def _stages(writes: tuple[Write, ...]) -> tuple[list[Write], ...]:

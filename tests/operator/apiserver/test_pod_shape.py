@@ -105,6 +105,18 @@ async def test_everything_that_a_pod_may_be_given_is_stored_and_not_written_twic
     assert repeated == []
 
 
+async def test_a_write_that_the_api_server_undoes_counts_as_no_drift(parts, chat, namespace):
+    """It replaces the empty policy by a default, as webhooks replace other values."""
+    sidecar = {"name": "sidecar", "image": "sidecar:1", "imagePullPolicy": ""}
+    chat(template={"spec": {"containers": [sidecar]}})
+    async with parts() as wired:
+        await wired.resync.once()
+        for _ in range(3):
+            await wired.reconcile(Key(namespace, "chat"))
+        drifts = wired.metrics.drifts.labels(kind=DEPLOYMENT.kind)
+        assert next(iter(drifts.collect())).samples[0].value == 0
+
+
 @pytest.mark.parametrize(
     ("patch", "expected"),
     [
