@@ -199,13 +199,14 @@ def test_every_request_counts_in_the_acceptance_of_a_step(
 def test_steps_of_trees_that_verify_some_nodes_are_timed_apart(checkpoints) -> None:
     """Of 3 and 9 drafted tokens, at 1 and 3 draft steps."""
     document = boot_of(checkpoints, "EAGLE3", 3)
-    entry = {"candidate_steps": [0, 1, 3], "verify_tokens": 4}
-    own = {"policy": "goodput", "table": {"1": entry}, "profile_seconds": 5}
-    document["speculation"] |= own
+    entry: dict[str, Any] = {"candidate_steps": [0, 1, 3]}
+    table = {"1": entry, "3": {**entry, "verify_tokens": 4}}
+    document["speculation"] |= {"policy": "goodput", "table": table, "profile_seconds": 5}
     policy = build_poisoned(EngineBoot.model_validate(document)).scheduler.drafting.policy
     assert isinstance(policy, GoodputPolicy)
-    timed = {(point.num_steps, point.verify_tokens) for point in policy._points}
-    assert timed == {(0, None), (1, None), (3, 4)}
-    whole, limited = policy.cost, policy._learned[4].cost
-    assert {steps for steps, cell in whole.cells() if cell.is_measured} == {0, 1}
-    assert {steps for steps, _ in limited.cells()} == {0, 1, 3}
+    timed = {(one.batch_size, one.num_steps, one.verify_tokens) for one in policy._points}
+    assert {(1, 3, None), (2, 3, None), (4, 0, None), (4, 1, None), (4, 3, 4)} <= timed
+    assert (4, 3, None) not in timed
+    models = policy.cost, policy._learned[4].cost
+    measured = [{steps for steps, cell in one.cells() if cell.is_measured} for one in models]
+    assert measured == [{0, 1, 3}, {0, 1}]
