@@ -369,3 +369,17 @@ def test_a_trial_begins_only_after_the_api_server_has_accepted_its_candidate(wor
     try_out(made, name="again")
     made.run(20)
     assert made.status["activeTrial"] == "again"
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_an_edit_that_contradicts_a_promotion_ends_it(guarded, world, try_out):
+    made = world(guarded=guarded)
+    try_out(made, candidate={"speculation": {"topk": 2}}, promote=True)
+    finish(made)
+    made.run(30)
+    assert made.status["effective"]["reason"] == "Promoted"
+    made.edit(speculation={"algorithm": "NONE"})  # which does not draft, so it has no topk
+    made.run(60)
+    assert made.status["effective"]["reason"] == ("Guarded" if guarded else "FollowsSpec")
+    if not guarded:
+        assert made._boot(made.status["configHash"]).speculation.algorithm == "NONE"

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_operator import children
+from specdecode_operator.kinds import Manifest
 from specdecode_operator.observed import Observed
-from specdecode_operator.resource import Resource, parse_stored
+from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.trial.configuration import (
     Difference,
     InForce,
@@ -17,7 +18,7 @@ from specdecode_operator.trial.configuration import (
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.guard import guard_of, guarded_as, timing_of
 from specdecode_operator.trial.objects import Commands
-from specdecode_operator.trial.overrides import holding, overridden
+from specdecode_operator.trial.overrides import Override, holding, overridden
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.revisions import pinned
 from specdecode_operator.trial.snapshot import EngineSnapshot
@@ -80,7 +81,7 @@ def wanted(record: Record, situation: Situation, known: InForce) -> Pending:
         known: what was in force before, which is not built again if the record has not changed.
     """
     manifest, is_guarded = situation.observed.resource, situation.rollout.edit_policy == "Guarded"
-    record = replace(record, overrides=holding(manifest["spec"], record.overrides))
+    record = replace(record, overrides=_holding(manifest, record))
     spec = overridden(manifest["spec"], record.accepted or {}, record.overrides)
     part = pinned(accepted_part(spec), situation.image)
     if not is_guarded:
@@ -102,6 +103,18 @@ def wanted(record: Record, situation: Situation, known: InForce) -> Pending:
         return Pending(record, None, situation.in_force(record, now))
     target = edit_target(record, now, spec, built, found, situation.image)
     return Pending(record, target, now)
+
+
+def _holding(manifest: Manifest, record: Record) -> tuple[Override, ...]:
+    """The overrides that hold; none if the spec was edited to what is invalid with them."""
+    found = holding(manifest["spec"], record.overrides)
+    try:
+        if found:
+            spec = overridden(manifest["spec"], record.accepted or {}, found)
+            parse_stored({**manifest, "spec": spec})
+    except ResourceError:
+        return ()
+    return found
 
 
 def _without_promotion(record: Record) -> Record:
