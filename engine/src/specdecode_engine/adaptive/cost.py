@@ -1,6 +1,5 @@
 """Seconds of a decode step by batch size, draft steps and KV tokens: measured, then refined."""
 
-import copy
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
@@ -87,6 +86,11 @@ class CostCell:
     @property
     def seconds(self) -> float:
         return math.exp(self.log_seconds)
+
+    def copy(self) -> "CostCell":
+        other = CostCell(self.batch_size, self.log_seconds, self.is_measured)
+        other._used, other.steps = self._used, self.steps
+        return other
 
     def refine(self, log_ratio: float) -> bool:
         """Add seen over expected seconds; return whether the cell has moved noticeably."""
@@ -188,8 +192,10 @@ class CostModel:
             points: measured steps that verify so many.
             drafted: returns the tokens that a request drafts, by draft steps.
         """
-        limited = copy.deepcopy(self)
-        limited._surfaces.clear()
+        limited = CostModel(shape=self._usual_shape)
+        limited._slope, limited._slope_per_step = self._slope, self._slope_per_step
+        limited._shape, limited._scale = self._shape, self._scale
+        limited._rows = {steps: [cell.copy() for cell in row] for steps, row in self._rows.items()}
         for steps, cell in limited.cells():
             if (tokens := drafted(steps)) > verify_tokens:
                 whole = self._shape.relative(cell.batch_size, steps)

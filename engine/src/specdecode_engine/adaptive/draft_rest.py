@@ -37,7 +37,7 @@ class DraftRest:
         self.computes_late = computes_late
         self._drafts = True  # whether the latest step drafts
         self._kept = kept
-        self._steps: float = 0  # of the present stay; fewer after a probe
+        self._steps = 0.0  # of the present stay; fewer after a probe
         self._held: Decision | None = None  # waits for `_lead` more steps
         self._lead = 0
         self._table: RangeTable | None = None  # of `_held`
@@ -68,14 +68,15 @@ class DraftRest:
             return decision
         is_probe = decision.reason is Reason.PROBE
         if not self.keeps:
-            self._lead = int(min(PROBE_LEAD if is_probe else RISE_LEAD, self._kept))
+            lead = float(PROBE_LEAD if is_probe else RISE_LEAD)
+            self._lead = int(min(lead, self._kept))
             self.keeps = True
         if self._lead or (held and prefill_s and policy.table.max_step_s < math.inf):
             self._lead = max(self._lead - 1, 0)
             self._held, self._table = decision, policy.table
             return decision._replace(num_steps=0, reason=Reason.KEEP)
         self._held = None
-        self._steps = min(self._steps, self._kept - AFTER_PROBE) if is_probe else 0
+        self._steps = min(self._steps, self._kept - AFTER_PROBE) if is_probe else 0.0
         return decision
 
     def _still_holds(self, policy: AdaptivePolicy, batch_size: int, held: Decision) -> bool:
