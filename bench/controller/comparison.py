@@ -71,7 +71,11 @@ def compare(place: int, extent: Extent, seed: int) -> Figures:
         for slots in extent.concurrency
         for load in all_traffic(slots, extent.steps(slots))
     ]
-    figures = {**summary(cells), "by_concurrency": by_concurrency(cells)}
+    figures = {
+        **summary(cells),
+        "by_concurrency": by_concurrency(cells),
+        "regret_by_load": regret_by_load(cells),
+    }
     if machine.drafts_blocks:
         figures["published"] = _published(costs, extent, seed)
     return figures
@@ -81,8 +85,9 @@ def summary(cells: Sequence[Cell]) -> Figures:
     """Return the figures of one machine.
 
     Means over loads, and of those the least over concurrency. Regret is to the best rows for each
-    request, which no choice for a whole batch reaches where requests differ; `mixed_bound` is what
-    these would gain at the concurrency at which they gain most.
+    request; `regret_bound` is that of the best number of draft steps for the batch, which no choice
+    for a whole batch goes below. `mixed_bound` is what the best rows would gain where they gain
+    most.
     """
     worst = min(cells, key=lambda cell: cell.served[GOODPUT].of_best)
     mixed = [cell for cell in cells if cell.load == MIXED]
@@ -97,6 +102,8 @@ def summary(cells: Sequence[Cell]) -> Figures:
         "vs_none": least(GOODPUT, "to_none"),
         "regret_mean": 1.0 - mean(cell.served[GOODPUT].of_best for cell in cells),
         "regret_worst": 1.0 - worst.served[GOODPUT].of_best,
+        "regret_bound_mean": 1.0 - mean(cell.served[GOODPUT].batch_of_best for cell in cells),
+        "regret_bound_worst": 1.0 - min(cell.served[GOODPUT].batch_of_best for cell in cells),
         "wrong_cost_vs_best_fixed": least(WRONG_COSTS, "to_best_fixed"),
         "wrong_cost_vs_none": least(WRONG_COSTS, "to_none"),
         "worst_vs_none": min(cell.served[GOODPUT].to_none for cell in cells),
@@ -110,6 +117,20 @@ def summary(cells: Sequence[Cell]) -> Figures:
 def by_concurrency(cells: Iterable[Cell]) -> dict[int, Figures]:
     """Return tokens per second relative to no speculation: means over loads, by policy."""
     return {slots: _relative_to_none(row) for slots, row in _by_slots(cells).items()}
+
+
+def regret_by_load(cells: Iterable[Cell]) -> dict[str, Figures]:
+    """Return the mean regret of each load, and the part that no choice for the batch avoids."""
+    rows: dict[str, list[Served]] = {}
+    for cell in cells:
+        rows.setdefault(cell.load, []).append(cell.served[GOODPUT])
+    return {
+        load: {
+            "regret": round(1.0 - mean(served.of_best for served in row), 4),
+            "bound": round(1.0 - mean(served.batch_of_best for served in row), 4),
+        }
+        for load, row in rows.items()
+    }
 
 
 def _by_slots(cells: Iterable[Cell]) -> dict[int, list[Cell]]:

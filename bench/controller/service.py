@@ -20,7 +20,8 @@ from controller.profiles import Profile
 from controller.rivals.verify_budget import VerifyBudget
 from controller.traffic import Part, Traffic
 from controller.world import noise_factor
-from specdecode_engine.adaptive.policy import Feedback
+from specdecode_engine.adaptive.goodput import GoodputPolicy
+from specdecode_engine.adaptive.policy import Decision, Feedback
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -35,12 +36,18 @@ class Served:
     seconds: float = 0.0
     tokens: float = 0.0
     best_tokens: float = 0.0  # of rows per request by a policy that knows rates and costs
+    batch_tokens: float = 0.0  # of one depth for the batch by such a policy, chosen for each step
     fixed_tokens: dict[int, Floats] = field(default_factory=dict)  # by depth, by batch size
 
     @property
     def of_best(self) -> float:
         """Tokens to those of the best choices of rows for each request."""
         return self.tokens / self.best_tokens
+
+    @property
+    def batch_of_best(self) -> float:
+        """The same for the best depth of the batch: what no choice for a whole batch exceeds."""
+        return self.batch_tokens / self.best_tokens
 
     @property
     def to_none(self) -> float:
@@ -186,7 +193,7 @@ class Service:
         size, profile = len(decoding), self._costs.profile
         batch = Batch(size, self._traffic.kv_per_request * size)
         outlook = self._outlook(slots, decoding, batch)
-        decision = self._policy.decide(*batch)
+        decision = self._decide(batch, prompt)
         steps = decision.num_steps
         depths = np.full(size, steps)
         if isinstance(self._policy, VerifyBudget):
@@ -218,6 +225,12 @@ class Service:
         if len(self._late) > profile.late_steps:
             self._policy.observe(self._late.popleft())
 
+    def _decide(self, batch: Batch, prompt_tokens: int) -> Decision:
+        if not isinstance(self._policy, GoodputPolicy):
+            return self._policy.decide(*batch)
+        target_s, rows = self._costs.target_s, batch.size
+        return self._policy.decide(*batch, float(target_s[rows + prompt_tokens] - target_s[rows]))
+
     def _outlook(self, slots: Slots, decoding: list[int], batch: Batch) -> Outlook:
         key = id(slots), slots.changes, batch
         if self._known is None or self._known[0] != key:
@@ -230,5 +243,6 @@ class Service:
         served.seconds += seconds
         served.tokens += tokens
         served.best_tokens += outlook.best_rate * seconds
+        served.batch_tokens += float(outlook.fixed_rates.max()) * seconds
         row = served.fixed_tokens.setdefault(batch.size, np.zeros(DEEPEST + 1))
         row += outlook.fixed_rates * seconds

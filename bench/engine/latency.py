@@ -3,6 +3,7 @@
 One engine serves the same streams in turns with and without a limit, which is exchanged as a
 running engine exchanges it. A limit is a multiple of the time that the engine's cost curve expects
 of plain decoding. A gap is the wall time between two events of a stream, as the core returns them.
+Of a gap beyond the limit a choice is the cause only if its step had a draft or a chunk of a prompt.
 """
 
 import math
@@ -34,6 +35,7 @@ class Served:
     """What streams got."""
 
     gaps_s: list[float] = field(default_factory=list)  # of steps within reach of the limit
+    plain_gaps_s: list[float] = field(default_factory=list)  # of those without draft and chunk
     first_token_s: list[float] = field(default_factory=list)  # of the prompts that join
     steps: int = 0
     tokens: int = 0
@@ -47,6 +49,19 @@ class Served:
     def within(self, limit_s: float) -> float:
         """Return the share of the gaps within a limit."""
         return statistics.mean(gap_s <= limit_s for gap_s in self.gaps_s)
+
+    def plain_within(self, limit_s: float) -> float:
+        """Return the share of plain steps within a limit; 1 if there are none."""
+        return 1.0 - _count_above(self.plain_gaps_s, limit_s) / max(len(self.plain_gaps_s), 1)
+
+    def chosen_above(self, limit_s: float) -> float:
+        """Return the share of the gaps beyond a limit in which a draft or a chunk was computed."""
+        plain = _count_above(self.plain_gaps_s, limit_s)
+        return (_count_above(self.gaps_s, limit_s) - plain) / len(self.gaps_s)
+
+
+def _count_above(gaps_s: list[float], limit_s: float) -> int:
+    return sum(gap_s > limit_s for gap_s in gaps_s)
 
 
 def measure_latency(repeats: int) -> dict[str, dict[str, float]]:
@@ -83,12 +98,16 @@ def _measure_cell(
             ratios.append(other.rate / one.rate)
             free.gaps_s += one.gaps_s
             limited.gaps_s += other.gaps_s
+            limited.plain_gaps_s += other.plain_gaps_s
             limited.steps += other.steps
             free.first_token_s += one.first_token_s
             limited.first_token_s += other.first_token_s
     return {
         "limit_ms": round(1000 * limit_s, 2),
         "within": round(limited.within(limit_s), 4),
+        "plain_within": round(limited.plain_within(limit_s), 4),
+        "plain_gaps": len(limited.plain_gaps_s),
+        "chosen_above": round(limited.chosen_above(limit_s), 4),
         "within_without_limit": round(free.within(limit_s), 4),
         "unreachable": round(1 - len(limited.gaps_s) / limited.steps, 4),
         "gaps": len(limited.gaps_s),
@@ -119,6 +138,7 @@ def _serve(core: EngineCore, batch_size: int, joining: int) -> Served:
             core.submit(_request(f"joining {joining}", JOINING_TOKENS, 2))
             submitted_s[f"joining {joining}"] = before_s
             joining -= 1
+        prompt_tokens = core.counters.prompt_tokens
         outputs = core.step()
         now_s = time.perf_counter()
         decision = core.counters.latest
@@ -126,6 +146,8 @@ def _serve(core: EngineCore, batch_size: int, joining: int) -> Served:
             served.steps += 1
             if decision is not None and decision.reason is not Reason.UNREACHABLE:
                 served.gaps_s.append(now_s - before_s)
+                if not decision.num_steps and core.counters.prompt_tokens == prompt_tokens:
+                    served.plain_gaps_s.append(now_s - before_s)
         for output in outputs:
             if output.request_id in submitted_s:
                 served.first_token_s.append(now_s - submitted_s.pop(output.request_id))

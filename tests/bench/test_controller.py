@@ -167,14 +167,29 @@ def test_nothing_beats_the_best_rows_for_each_request(policy: str) -> None:
     for traffic in all_traffic(4, 60):
         served = Service(policy_of(policy, machine, 1), traffic, costs, 1).served
         assert 0.0 < served.of_best <= 1.0 + 1e-9
+        assert served.batch_of_best <= 1.0 + 1e-9
         assert served.to_none >= served.to_best_fixed
+
+
+def test_no_choice_for_the_batch_beats_the_best_depth_of_each_step() -> None:
+    costs = Costs(all_machines()[1], MOST_ROWS + MOST_PROMPT_ROWS)
+    for traffic in all_traffic(4, 60):
+        served = Service(policy_of(GOODPUT, costs.profile, 1), traffic, costs, 1).served
+        assert served.of_best <= served.batch_of_best + 1e-9
+        if traffic.name.startswith("alike"):
+            assert served.batch_of_best == pytest.approx(1.0)
 
 
 def test_a_comparison_contains_every_figure() -> None:
     figures = compare(4, Extent((2,), 48, 96), seed=1)
     promised = {"vs_best_fixed", "vs_none", "regret_mean", "regret_worst", "mixed_bound"}
     promised |= {"wrong_cost_vs_best_fixed", "wrong_cost_vs_none"}
+    promised |= {"regret_bound_mean", "regret_bound_worst"}
     assert promised <= set(figures)
+    by_load = figures["regret_by_load"]
+    assert isinstance(by_load, dict)
+    assert set(by_load) == {traffic.name for traffic in all_traffic(2, 48)}
+    assert all(row["regret"] >= row["bound"] - 1e-4 for row in by_load.values())
     columns = figures["by_concurrency"]
     assert isinstance(columns, dict)
     assert {GOODPUT, BUDGET, "fixed 7", "best rows per request"} <= set(columns[2])

@@ -135,6 +135,13 @@ def test_a_step_is_found_within_a_few_drafts_and_dated(before: float, after: flo
     assert len(changed) <= number + (5 if is_great else 20)
 
 
+def test_a_change_begins_where_the_shift_that_explains_it_best_does() -> None:
+    detector, rate = ChangeDetector(), [0.03]
+    for _ in range(3):  # a little more than the rate: a small shift begins here
+        assert detector.since_change(rate, ((64,), (4,))) == []
+    assert detector.since_change(rate, ((64,), (61,))) == [((64,), (61,))]
+
+
 @pytest.mark.parametrize("rate", [0.05, 0.5, 0.8, 0.95])
 def test_noise_alone_is_hardly_ever_taken_for_change(rate: float) -> None:
     draw, detector = random.Random(4), ChangeDetector()

@@ -234,6 +234,20 @@ def test_most_steps_at_depth_zero_repeat_it_without_an_estimate() -> None:
     assert 0 < depth.cost.steps(8, 0) < 2 * zeros / RESTING_STEPS
 
 
+def test_no_cost_is_probed_in_steps_that_chunks_of_prompts_share() -> None:
+    depth = policy(dense_s)
+    Rounds(depth, dense_s).run(400, 8, 0.9)
+    chosen, reasons = depth.states()[0].num_steps, set[Reason]()
+    for _ in range(400):
+        decision = depth.decide(3, 0, prefill_s=0.01)  # a size without measured steps
+        reasons.add(decision.reason)
+        accepted = (decision.num_steps,) * 3
+        depth.observe(Feedback(decision, 3, 0, accepted, 0.02, is_alone=False))
+    assert chosen > 0
+    assert Reason.PROBE not in reasons
+    assert Reason.PROBE in {depth.decide(3, 0).reason for _ in range(4)}
+
+
 def test_steps_without_a_proposal_repeat_the_depth_without_an_estimate_until_one_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -104,6 +104,7 @@ class ChangeDetector:
         self._steps.append(counts)
         accepted, sums, lengths = sum(counts[1]), self._sums, self._lengths
         pairs = [(rate, tried) for rate, tried in zip(rates, counts[0], strict=False) if tried]
+        most, length = ALARM, 0
         for index, (tilt, odds) in enumerate(_TILTED_ODDS):
             total = sums[index] + tilt * accepted
             for rate, tried in pairs:
@@ -113,11 +114,11 @@ class ChangeDetector:
                 continue
             sums[index] = total
             lengths[index] += 1
-            if total > ALARM:
-                length = lengths[index]
-                self.restart()
-                return list(self._steps)[-length:]
-        return []
+            if total > most:  # a small shift may begin long before a large one
+                most, length = total, lengths[index]
+        if length:
+            self.restart()
+        return list(self._steps)[-length:] if length else []
 
     def restart(self) -> None:
         self._sums: list[float] = [0.0] * len(TILTS)

@@ -29,7 +29,7 @@ SWITCH_COST = 0.1
 OPTIMISM = 0.55
 # How much better than the best candidate an uncertain one may have to be to be probed.
 MIN_PROMISE = 0.05
-COST_PROBE_STEPS = 2  # of such a probe
+COST_PROBE_STEPS = 2  # of such a probe; a step that chunks of prompts share shows no cost
 ANSWER_KEPT = 31 / 32  # of older answers in the mean of their lengths, when one has ended
 # Steps without a draft that a draft catches up on at most, as requests come and go.
 MAX_MISSED_STEPS = 128
@@ -145,7 +145,7 @@ class GoodputPolicy:
             if batch_size.bit_length() != control.batch_size.bit_length():
                 control.exploration.restart(self._sequence, batch_size)
             control.batch_size = batch_size
-            choice = self._choose(control)
+            choice = self._choose(control, is_alone=not prefill_s)
         if self.limit.max_step_s < math.inf:
             choice = self._within_limit(control, choice, prefill_s)
         verified = entry.verify_tokens
@@ -227,7 +227,7 @@ class GoodputPolicy:
     def states(self) -> tuple[RangeState, ...]:
         return tuple(self._describe(control) for control in self._controls.values())
 
-    def _choose(self, control: RangeControl) -> tuple[int, Reason]:
+    def _choose(self, control: RangeControl, *, is_alone: bool) -> tuple[int, Reason]:
         if control.probe_steps:
             control.probe_steps -= 1
             return control.probe_num_steps, Reason.PROBE
@@ -247,7 +247,7 @@ class GoodputPolicy:
         if self._confirms(control, estimates, drafts):
             self._move(control, estimates.candidates[rates.index(best)])
             return control.num_steps, control.reason
-        if self._starts_probe(control, estimates):
+        if (is_alone or not control.num_steps) and self._starts_probe(control, estimates):
             return control.probe_num_steps, Reason.PROBE
         if not control.forgone and (self._is_idle or not control.num_steps):
             control.rests_until = self._sequence + RESTING_STEPS
