@@ -10,6 +10,7 @@ from specdecode_router.routing.prompt_blocks import (
     BLOCK_CHARACTERS,
     MAX_BLOCKS,
     MAX_PARSED_BYTES,
+    MAX_PARSED_MARKS,
     cut_prompt,
     cut_text,
 )
@@ -92,3 +93,23 @@ def test_long_bodies_are_cut_as_they_are_and_not_without_end():
     found = cut_prompt(prompt.encode())
     assert len(found.hashes) == MAX_BLOCKS
     assert found == cut_text(prompt)
+
+
+def test_parts_without_text_add_nothing_however_many():
+    """Each was once the text of all: 8,000 were 256 MB, and no stream went on for 15 seconds."""
+    parts = [{"type": "text", "text": "x" * BLOCK_CHARACTERS}]
+    others = [1, [], None, {}, {"type": "image_url", "image_url": {"url": "u"}}] * 500
+    found, plain = (
+        cut_prompt(json.dumps({"messages": [{"role": "user", "content": each}]}).encode())
+        for each in ([*parts, *others], parts)
+    )
+    assert found.hashes[0] == plain.hashes[0]
+    assert len(found.hashes) <= 1 + len(others) // BLOCK_CHARACTERS + 1
+
+
+def test_a_body_of_very_many_small_values_is_cut_as_it_is():
+    ids = {"prompt": [12345] * 131_072, "n": 1}
+    assert cut_prompt(json.dumps(ids).encode()) == cut_text(json.dumps(ids["prompt"]))
+    lists = json.dumps({"prompt": [[]] * MAX_PARSED_MARKS})
+    assert len(lists) < MAX_PARSED_BYTES
+    assert cut_prompt(lists.encode()) == cut_text(lists)

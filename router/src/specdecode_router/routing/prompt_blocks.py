@@ -10,9 +10,13 @@ BLOCK_CHARACTERS: Final = 512
 MAX_BLOCKS: Final = 2048
 """Of a request; what follows a million characters does not count."""
 MAX_PARSED_BYTES: Final = 2**20
-"""A longer body is cut as it is, because to parse it would delay other streams."""
+MAX_PARSED_MARKS: Final = 150_000
+"""Of quotes, commas and opening brackets, those in texts included: more than a prompt of 131,072
+token ids has. A body with more, or a longer one, is cut as it is, because to parse it would delay
+other streams."""
 DIGEST_BYTES: Final = 8
 
+_MARKS: Final = b'",[{'
 _TEXT_FIELDS: Final = ("text", "refusal")
 
 
@@ -52,7 +56,7 @@ def _hash(before: bytes, text: str) -> bytes:
 
 
 def _prompt_pieces(body: bytes) -> Iterator[str]:
-    if len(body) <= MAX_PARSED_BYTES:
+    if len(body) <= MAX_PARSED_BYTES and sum(map(body.count, _MARKS)) <= MAX_PARSED_MARKS:
         try:
             document = json.loads(body)
         except (ValueError, RecursionError):
@@ -82,7 +86,8 @@ def _messages(messages: Iterable[Any]) -> Iterator[str]:
         if not isinstance(message, dict):
             yield _text(message)
             continue
-        yield f"\n<{message.get('role') or message.get('type')}>\n"
+        name = message.get("role") or message.get("type")
+        yield f"\n<{name if isinstance(name, str) else ''}>\n"
         for field in ("reasoning_content", "content", "tool_calls", "arguments", "output"):
             if message.get(field):
                 yield _content(message[field])
@@ -92,13 +97,13 @@ def _content(content: Any) -> str:
     """Return the text of a message, of which parts are joined as the engine does."""
     if not isinstance(content, list):
         return _text(content)
-    texts = [
-        next((part[name] for name in _TEXT_FIELDS if isinstance(part.get(name), str)), None)
-        if isinstance(part, dict)
-        else None
-        for part in content
-    ]
-    return "\n".join(text if text is not None else _text(texts) for text in texts)
+    return "\n".join(map(_part, content))
+
+
+def _part(part: Any) -> str:
+    """Return the text of a part; engines refuse a message with a part that has none."""
+    fields = part if isinstance(part, dict) else {}
+    return next((fields[name] for name in _TEXT_FIELDS if isinstance(fields.get(name), str)), "")
 
 
 def _text(value: Any) -> str:
