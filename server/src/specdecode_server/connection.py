@@ -6,6 +6,7 @@ collects a header of any length.
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from http import HTTPStatus
@@ -22,8 +23,14 @@ MAX_HEAD_BYTES = 64 * 2**10
 """Of request line and headers, trailers included."""
 MAX_DISCARDED_BYTES = 64 * 2**20
 """Of a body whose request is answered: most clients read the answer only after they sent it."""
+MAX_PIPELINED = 100
+"""Requests of a connection that wait for the response to an earlier one; with more it is closed. A
+client can send thousands in the time that one takes."""
 DISCARD_SECONDS = 30.0
 """For a client that still sends after the response that ends its connection."""
+
+
+_UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
 
 class LimitedConfig(uvicorn.Config):
@@ -54,6 +61,10 @@ class ConnectionPhase(StrEnum):
 
 class HeadTooLarge(Exception):
     """The request line and the headers of a request are larger than `MAX_HEAD_BYTES`."""
+
+
+class TooManyPipelined(Exception):
+    """More than `MAX_PIPELINED` requests wait for the response to an earlier one."""
 
 
 class ResponseTransport:
@@ -103,6 +114,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._discard(data)
             return
         self._unreported_bytes += len(data)
+        if self._phase in (ConnectionPhase.FIRST, ConnectionPhase.NOTHING):
+            data = _without_upgrade(data)
         super().data_received(data)
         if self.transport.is_closing():
             return
@@ -130,6 +143,9 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
+        if len(self.pipeline) > MAX_PIPELINED:
+            raise TooManyPipelined  # the connection is closed: another response is due first
+        self.flow.resume_reading()  # else a client that leaves would not be noticed
         self.cycle.transport = ResponseTransport(self.transport, self._close)  # type: ignore[assignment]
         self._phase = ConnectionPhase.BODY
         self._unreported_bytes = 0
@@ -216,14 +232,21 @@ class LimitedProtocol(HttpToolsProtocol):
         is_begun = (
             self._phase is ConnectionPhase.BODY and cycle is not None and cycle.response_started
         )
-        is_running = cycle is not None and cycle.response_started and not cycle.response_complete
-        is_answered = self._phase is not ConnectionPhase.FIRST and not is_begun and not is_running
+        is_due = self._is_another_due()
+        is_answered = self._phase is not ConnectionPhase.FIRST and not is_begun and not is_due
         if is_answered:
             self.transport.write(_response(error))
         if is_answered and reads_on:
             self._discard_the_rest()
         else:
             self.transport.close()
+
+    def _is_another_due(self) -> bool:
+        """Whether a response has begun, or one comes before that to the latest request."""
+        running = self._running
+        if running is None or running.response_complete:
+            return False
+        return running.response_started or running is not self.cycle
 
     def _close(self) -> None:
         """Close the connection, or only this side of it while the client sends a request.
@@ -246,6 +269,15 @@ class LimitedProtocol(HttpToolsProtocol):
         self._discarded_bytes += len(data)
         if self._discarded_bytes > MAX_DISCARDED_BYTES:
             self.transport.close()
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Remove an offer of another protocol from the head of a request: nothing else is served here.
+
+    The parser would skip the body, which Java's client sends with an offer of HTTP/2.
+    """
+    head, separator, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"", head) + separator + rest if _UPGRADE.search(head) else data
 
 
 def _response(error: HttpError) -> bytes:

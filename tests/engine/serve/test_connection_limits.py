@@ -201,6 +201,49 @@ def test_a_running_stream_outlives_the_half_request_after_it(start_server) -> No
         assert len(re.findall(rb"data: \{", received)) >= 10
 
 
+@pytest.mark.parametrize("most", [connection.MAX_PIPELINED, 5000])
+def test_requests_that_wait_on_one_connection_have_a_limit(start_server, most: int) -> None:
+    """Else thousands are parsed and kept for each that is answered."""
+    running = start_server(step_seconds=0.1, tokens_per_step=1)
+    with connected(running) as sock:
+        body = json.dumps({"prompt": "a b", "max_tokens": 8, "ignore_eos": True}).encode()
+        sock.sendall(POST + b"content-length: %d\r\n\r\n" % len(body) + body)
+        sock.sendall(b"GET /version HTTP/1.1\r\nhost: a\r\n\r\n" * most)
+        if most > connection.MAX_PIPELINED:
+            assert is_closed(sock)
+            return
+        received = b""
+        while received.count(b"HTTP/1.1 200 OK") < 1 + most:
+            piece = sock.recv(65536)
+            assert piece
+            received += piece
+
+
+def test_an_offer_of_another_protocol_is_ignored(echo_server) -> None:
+    """Java's client offers HTTP/2 with its first request."""
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
+    with connected(echo_server) as sock:
+        request = POST + offer + b"content-length: %d\r\n\r\n" % len(GOOD) + GOOD
+        for _ in range(2):
+            sock.sendall(request)
+            assert read_response(sock) == (200, "")
+
+
+def test_an_invalid_request_after_a_running_stream_writes_nothing_into_it(start_server) -> None:
+    running = start_server(step_seconds=0.05, tokens_per_step=1)
+    body = json.dumps({"prompt": "a b", "max_tokens": 40, "ignore_eos": True, "stream": True})
+    with connected(running) as sock:
+        stream = POST + b"content-length: %d\r\n\r\n" % len(body) + body.encode()
+        sock.sendall(stream + stream)
+        received = sock.recv(1000)
+        sock.sendall(b"no HTTP\r\n\r\n")
+        with suppress(ConnectionResetError):
+            while piece := sock.recv(1000):
+                received += piece
+    assert received.startswith(b"HTTP/1.1 200 OK")
+    assert received.count(b"HTTP/1.1 ") == 1
+
+
 def test_the_limit_of_a_body_follows_from_context_and_vocabulary(start_server, echo_server) -> None:
     assert max_body_bytes(512, 8, None) == 2**16 + 8 * 512 * 8
     assert max_body_bytes(131_072, 128, None) == 2**22

@@ -87,6 +87,17 @@ def test_leaving_a_stream_with_a_request_after_it_aborts_both(slow, eventually, 
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
+def test_leaving_before_a_whole_answer_with_a_request_after_it_aborts_it(slow, eventually):
+    """A server that stops reading while the second one waits does not notice."""
+    data = json.dumps(BODY).encode()
+    request = f"{HEAD}content-length: {len(data)}\r\n\r\n".encode() + data
+    with socket.create_connection(slow.address) as sock:
+        sock.sendall(request * 3)
+        eventually(lambda: running(slow) == 2)
+    eventually(lambda: running(slow) == 0)
+    assert len(slow.core.aborted) == 2, "the other two have not begun"
+
+
 def test_the_real_core_frees_what_a_client_left(built_server, eventually):
     eventually(lambda: running(built_server) == 0)
     free = built_server.snapshot()[KV_PAGES, "free"]
