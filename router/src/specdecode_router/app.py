@@ -28,7 +28,7 @@ from specdecode_server.body import DEFAULT_MAX_BODY_BYTES, read_limited
 from specdecode_server.disconnect import run_until_disconnect
 from specdecode_server.errors import HttpError
 from specdecode_server.lifecycle import ServerLifecycle
-from specdecode_server.middleware import ConnectionDrain
+from specdecode_server.middleware import ConnectionDrain, StreamKeepAlive
 from specdecode_server.request_id import RequestIds
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ def build_app(
 ) -> ASGIApp:
     """Return the application of the API port, with what concerns every response."""
     app: ASGIApp = RouterApi(relay, lifecycle, settings, version)
-    app = ConnectionDrain(app, lifecycle)
+    app = StreamKeepAlive(ConnectionDrain(app, lifecycle))
     if settings.cors_origins:
         app = CORSMiddleware(
             app,

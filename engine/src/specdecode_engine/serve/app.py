@@ -21,7 +21,7 @@ from specdecode_engine.serve.internal import routes
 from specdecode_engine.serve.openai import chat, completions, models, responses
 from specdecode_engine.serve.service import Service
 from specdecode_server import request_id
-from specdecode_server.middleware import ConnectionDrain, HeadRequests
+from specdecode_server.middleware import ConnectionDrain, HeadRequests, StreamKeepAlive
 from specdecode_server.request_id import RequestIds
 
 API = (
@@ -41,12 +41,13 @@ INTERNAL = routes.router
 def build_app(service: Service, management_port: int | None = None) -> ASGIApp:
     """Return the application of the server; with a management port, each has its own routes."""
     if management_port is None:
-        return _build(
+        app = _build(
             service,
             (*API, *MANAGEMENT),
             lambda method, path: is_client_api(method, path) or is_speculation_change(method, path),
         )
-    api = _build(service, API, is_client_api)
+        return StreamKeepAlive(app)
+    api = StreamKeepAlive(_build(service, API, is_client_api))
     management_app = _build(
         service,
         (*MANAGEMENT, INTERNAL),
