@@ -158,7 +158,10 @@ class ChoiceFormatter(ABC):
         }
 
 
-def encode_event(event: Event, *, is_named: bool = False) -> bytes:
-    """Return a server-sent event; `is_named` names it by its field `type`."""
+def encode_event(event: Event, *, is_named: bool = False, in_pieces: bool = False) -> bytes:
+    """Return a server-sent event; `is_named` names it by its field `type`.
+
+    `in_pieces` is as in `to_json`.
+    """
     name = f"event: {event['type']}\n" if is_named else ""
-    return b"%sdata: %s\n\n" % (name.encode(), to_json(event))
+    return b"%sdata: %s\n\n" % (name.encode(), to_json(event, in_pieces=in_pieces))

@@ -142,11 +142,13 @@ class StreamingReply(Response):
 
     async def _encode_whole(self) -> bytes:
         choices = [*self._choices.values()]
+        is_long = _takes_long(*choices)
 
         def encode() -> bytes:
-            return to_json(self._formatter.whole(choices, self._usage()))
+            whole = self._formatter.whole(choices, self._usage())
+            return to_json(whole, in_pieces=is_long)
 
-        return await _format(encode, in_thread=_takes_long(*choices))
+        return await _format(encode, in_thread=is_long)
 
     async def _send_events(self, outputs: RequestStream, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
@@ -192,14 +194,18 @@ class StreamingReply(Response):
         if not choice.has_changed:
             return b""
 
+        is_long = _takes_long(choice)
+
         def encode() -> bytes:
-            return self._encode(self._formatter.events(choice))
+            return self._encode(self._formatter.events(choice), in_pieces=is_long)
 
-        return await _format(encode, in_thread=_takes_long(choice))
+        return await _format(encode, in_thread=is_long)
 
-    def _encode(self, events: Iterable[Event]) -> bytes:
+    def _encode(self, events: Iterable[Event], *, in_pieces: bool = False) -> bytes:
         is_named = self._formatter.has_named_events
-        return b"".join(encode_event(event, is_named=is_named) for event in events)
+        return b"".join(
+            encode_event(event, is_named=is_named, in_pieces=in_pieces) for event in events
+        )
 
     async def _changed_choices(self, outputs: RequestStream) -> AsyncIterator[OutputProcessor]:
         """Yield each choice that was added to, until all have ended.
