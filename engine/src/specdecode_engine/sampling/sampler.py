@@ -59,6 +59,7 @@ class Sampler:
         self._staging = staging
         self._sampled: dict[int, _Numbers] = {}  # by request
         self._filtered: set[int] = set()
+        self._filtered_twice: set[int] = set()  # by top_k and top_p
         self._penalties = Penalties(vocab, staging, ops)
         self._rules = TokenRules(vocab, staging, tokens_at)
 
@@ -83,11 +84,14 @@ class Sampler:
     def _write(self, req_index: int, params: SamplingParams) -> None:
         self._sampled.pop(req_index, None)
         self._filtered.discard(req_index)
+        self._filtered_twice.discard(req_index)
         if params.temperature > 0:
             filters = params.top_p, params.min_p, params.top_k
             self._sampled[req_index] = (params.temperature, *filters, _signed(params.seed))
             if params.top_k > 0 or params.top_p < 1 or params.min_p > 0:
                 self._filtered.add(req_index)
+            if params.top_k > 0 and params.top_p < 1:
+                self._filtered_twice.add(req_index)
 
     def stage(self, req_indices: Items[int]) -> SamplingBatch:
         """Stage what the device has to know of a batch, after its requests were opened."""
@@ -120,7 +124,7 @@ class Sampler:
             min_p=floats[2],
             seeds=integers[1],
             is_filtered=not self._filtered.isdisjoint(req_indices),
-            has_top_k_and_top_p=any(k > 0 and p < 1 for k, p in zip(top_k, top_p, strict=True)),
+            has_top_k_and_top_p=not self._filtered_twice.isdisjoint(req_indices),
         )
 
     def commit(self, batch: SamplingBatch, tokens: Tensor, accepted: Tensor) -> None:
