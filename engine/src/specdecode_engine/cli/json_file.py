@@ -1,8 +1,9 @@
 """JSON files that people write: each key once, a byte order mark allowed."""
 
 import json
-from collections import Counter
 from pathlib import Path
+
+from specdecode_engine.json_keys import repeated_key
 
 
 def read_json(path: Path) -> object:
@@ -15,14 +16,9 @@ def read_json(path: Path) -> object:
     # utf-8-sig: editors on Windows write a byte order mark.
     text = path.read_text(encoding="utf-8-sig")
     try:
-        return json.loads(text, object_pairs_hook=_each_key_once)
+        place, document = repeated_key(text), json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is not valid JSON: {error}") from None
-
-
-def _each_key_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    counts = Counter(key for key, _ in pairs)
-    twice = [key for key, count in counts.items() if count > 1]
-    if twice:
-        raise ValueError(f"an object contains the key {twice[0]!r} twice")
-    return dict(pairs)
+    if place:
+        raise ValueError(f"contains {place} twice")
+    return document

@@ -15,7 +15,7 @@ def scored(tokens: int) -> list[dict[str, Any] | None]:
 
 def test_pieces_are_the_same_text() -> None:
     random.seed(3)
-    leaves = [None, True, 1.5, "a,[{\n", "é", "", 2**70, [], {}]
+    leaves: list[Any] = [None, True, 1.5, "a,[{\n", "é", "", 2**70, [], {}]
 
     def value(depth: int) -> Any:
         kind = random.randrange(3) if depth else 0

@@ -209,9 +209,9 @@ def _requests(
     for number, (prompt_ids, _) in enumerate(prompts):
         if not prompt_ids:
             raise errors.invalid(field, f"{field} has no tokens; send at least one")
-        _check_vocabulary(field, prompt_ids, service.text.vocab_size)
         wanted = origin.max_tokens[number] if origin.max_tokens else body.requested_tokens
         max_tokens = _max_tokens(len(prompt_ids), body, wanted, service.engine.context_length)
+        _check_vocabulary(field, prompt_ids, service.text.vocab_size)
         for index in range(count):
             sampling = replace(base, seed=sequence_seed(base.seed, index), max_tokens=max_tokens)
             so_far = origin.choices[len(requests)] if origin.choices else NOTHING_SO_FAR

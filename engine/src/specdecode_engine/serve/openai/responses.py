@@ -84,8 +84,9 @@ def chat_messages(body: ResponsesBody) -> list[ChatMessage]:
     for item in body.input:
         part = _part(item)
         if part["role"] == "assistant" and messages and _continues(messages[-1], part):
-            calls = [*messages[-1].get("tool_calls", ()), *part.pop("tool_calls", ())]
-            messages[-1] |= part | ({"tool_calls": calls} if calls else {})
+            if calls := part.pop("tool_calls", None):
+                messages[-1].setdefault("tool_calls", []).extend(calls)
+            messages[-1] |= part
         else:
             messages.append(part)
     return [ChatMessage.model_validate(message) for message in messages]
