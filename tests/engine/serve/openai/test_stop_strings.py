@@ -28,13 +28,12 @@ def scan(stops, pieces):
 
 
 def expected(stops, pieces):
-    """Return the text by looking at all of it after every piece."""
-    text = ""
-    for piece in pieces:
-        text += piece
-        starts = [text.find(stop) for stop in stops if stop in text]
-        if starts:
-            return text[: min(starts)], True
+    """Return the text by looking at its end after every character."""
+    text = "".join(pieces)
+    for end in range(1, len(text) + 1):
+        sizes = [len(stop) for stop in stops if text[:end].endswith(stop)]
+        if sizes:
+            return text[: end - max(sizes)], True
     return text, False
 
 

@@ -2,11 +2,11 @@
 
 
 class StopStringScanner:
-    """Searches a text that arrives in pieces for the earliest stop string.
+    """Searches a text for the stop string that is complete first, however it is cut into pieces.
 
     Holds back the longest end of the text that could still become a stop string. `is_stopped` is
     set once a stop string ended the text. With `keeps_stop` the text ends after it, else before;
-    of stop strings that begin at the same character the shortest counts.
+    of stop strings that end with the same character the longest counts.
     """
 
     def __init__(self, stop: tuple[str, ...], keeps_stop: bool = False) -> None:
@@ -20,12 +20,12 @@ class StopStringScanner:
         """Add the next piece; return the text that can be released now."""
         text = self._held + piece
         ends = [(match.push(piece), len(match.marker)) for match in self._matches]
-        found = [(len(self._held) + end - size, size) for end, size in ends if end is not None]
+        found = [(len(self._held) + end, -size) for end, size in ends if end is not None]
         if found:
             self.is_stopped = True
             self.flush()
-            start, length = min(found)
-            return text[: start + length * self._keeps_stop]
+            end, minus_size = min(found)
+            return text[: end if self._keeps_stop else end + minus_size]
         released = len(text) - max((match.length for match in self._matches), default=0)
         self._held = text[released:]
         return text[:released]
