@@ -51,7 +51,8 @@ def _models(form: FormatSettings, files: DraftFiles) -> Models:
 
 def _fitted(case: Case, form: FormatSettings) -> Case:
     """Return a case that the format can run: its algorithm and draft steps, and perhaps no tree."""
-    has_fallback = case.has_fallback and form.algorithm.takes_draft
-    case = replace(case, algorithm=form.algorithm.value, has_fallback=has_fallback)
+    case = replace(case, algorithm=form.algorithm.value)
+    if not form.algorithm.takes_draft:
+        case = replace(case, has_fallback=False, verify_tokens=None)
     case = with_most_steps(case, form.most_steps)
     return case if max(form.topks) > 1 else as_chain(case)
