@@ -31,7 +31,7 @@ PACKAGES = {
 }
 CORE = ("engine", "kernels", "crds")  # whose lines are limited together
 
-MAX_CORE_LINES = 56_898
+MAX_CORE_LINES = 56_897
 MAX_ENGINE_LINES = 41_827
 MAX_ENGINE_CODE_LINES = 23_247
 MAX_ENGINE_FILES = 296

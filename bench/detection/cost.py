@@ -7,7 +7,6 @@ The least time of each turn of steps counts: others were disturbed by other proc
 """
 
 import random
-import statistics
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from detection.served import SOUND, example_requests, served_with
-from engine.role import NothingIsKept, Role
+from engine.role import NothingIsKept, Role, compute_prompts, spread
 from specdecode_engine.adaptive.draft_evidence import FirstPosition
 from specdecode_engine.adaptive.draft_health import MIN_PROPOSALS, DraftHealth
 from specdecode_engine.adaptive.policy import Decision, Reason
@@ -78,7 +77,7 @@ def _compare(
         least = _least_seconds(core, roles, size, repeats)
         for name, shares in added.items():
             shares.append(least[name] / least[PLAIN] - 1)
-    return {name: _spread(shares) for name, shares in added.items()}
+    return {name: spread(shares, digits=4) for name, shares in added.items()}
 
 
 def _least_seconds(
@@ -97,9 +96,7 @@ def _least_seconds(
 
 def _time_turns(core: EngineCore) -> Iterator[float]:
     """Decode what was submitted; yield the CPU time of turns of steps, of all requests each."""
-    core.step()
-    while any(sequence.is_prefilling for sequence in core.scheduler.running):
-        core.step()
+    compute_prompts(core)
     for _ in range(TURNS):
         started_s = time.process_time()
         for _ in range(TURN_STEPS):
@@ -107,7 +104,3 @@ def _time_turns(core: EngineCore) -> Iterator[float]:
         yield time.process_time() - started_s
     while core.has_work():
         core.step()
-
-
-def _spread(shares: list[float]) -> list[float]:
-    return [round(one, 4) for one in (min(shares), statistics.median(shares), max(shares))]

@@ -1,9 +1,9 @@
 """The engines that are compared, and how they answer."""
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.role import spread
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
@@ -50,5 +50,4 @@ def answer(
 
 def ratios(own: Sequence[float], other: Sequence[float]) -> list[float]:
     """Return the least, the median and the greatest of the ratios of pairs."""
-    found = [a / b for a, b in zip(own, other, strict=True)]
-    return [round(one, 3) for one in (min(found), statistics.median(found), max(found))]
+    return spread([a / b for a, b in zip(own, other, strict=True)])

@@ -20,6 +20,7 @@ from unittest.mock import patch
 import torch
 
 from engine.epsilon_pair import SIZE_82M, STRONG, write_pair
+from engine.role import compute_prompts, spread
 from ngram.memory import memory_after_inserts
 from ngram.scripted_target import ScriptedSampler, answer, build_scripted, submit
 from peers.report import processor_model
@@ -41,7 +42,7 @@ EDIT_CHANCE = 0.05  # of a token of the answer
 DEPTH, CONTEXT, STEPS = 12, 4000, 2000  # of the time of sources
 
 SOURCES = ("suffix", "prompt", "trie")
-BY_GOODPUT = "suffix, goodput"  # the others have static draft steps
+BY_GOODPUT = f"{SOURCES[0]}, goodput"  # the others have static draft steps
 PLAIN, CONTROL = "plain", "plain again"  # their difference is the error of the measurement
 DRAFTING = "drafting"
 Engines = dict[str, tuple[EngineCore, ScriptedSampler]]
@@ -84,9 +85,10 @@ def _compare_on(target: Path, repeats: int) -> dict[str, Mapping[str, object]]:
 def _engine(target: Path, source: str) -> tuple[EngineCore, ScriptedSampler]:
     if source in (PLAIN, CONTROL):
         return build_scripted(target, {})
-    steps = {"policy": "goodput"} if source == BY_GOODPUT else {"num_steps": NUM_STEPS}
-    ngram = {"source": source.removesuffix(", goodput")}
-    return build_scripted(target, {"algorithm": "NGRAM", "ngram": ngram, **steps})
+    steps: dict[str, object] = {"num_steps": NUM_STEPS}
+    if source == BY_GOODPUT:
+        source, steps = SOURCES[0], {"policy": "goodput"}
+    return build_scripted(target, {"algorithm": "NGRAM", "ngram": {"source": source}, **steps})
 
 
 def _edit(rng: random.Random, vocab: int) -> tuple[int, ...]:
@@ -191,9 +193,7 @@ class PlanningClock:
 
 def _time_turns(core: EngineCore, clock: PlanningClock) -> Iterator[Turn]:
     """Decode what was submitted."""
-    core.step()
-    while any(sequence.is_prefilling for sequence in core.scheduler.running):
-        core.step()
+    compute_prompts(core)
     while core.has_work():
         started, clock.seconds = time.process_time(), 0.0
         for _ in range(LONGEST_INTERVAL):
@@ -210,14 +210,9 @@ def _sum_of_least(repeats: list[list[Turn]]) -> Turn:
 def _gains(seconds: dict[str, list[float]]) -> dict[str, list[float]]:
     plain = seconds.pop(PLAIN)
     return {
-        source: _spread([p / s for p, s in zip(plain, own, strict=True)])
+        source: spread([p / s for p, s in zip(plain, own, strict=True)])
         for source, own in seconds.items()
     }
-
-
-def _spread(gains: list[float]) -> list[float]:
-    """Return the least, the median and the greatest."""
-    return [round(one, 3) for one in (min(gains), statistics.median(gains), max(gains))]
 
 
 def _source_times(rng: random.Random) -> dict[str, float]:

@@ -35,6 +35,16 @@ def answer(core: EngineCore) -> dict[str, Answer]:
     return run(core, requests_of(vocab, 6, TOKENS), preempted_at_step=9)
 
 
+def check_verified(core: EngineCore, verify_tokens: int, *, is_exact: bool) -> None:
+    """A part of the drafts was verified; `is_exact`: as much as the table allows."""
+    decode = core.counters.decode
+    assert decode.accepted_tokens <= decode.verified_tokens < decode.drafted_tokens
+    if is_exact:  # less at the ends of answers
+        most = verify_tokens * decode.request_steps
+        assert 0.7 * most < decode.verified_tokens <= most
+    assert len(core.counters.verify_rows) > 1
+
+
 @pytest.fixture(scope="module")
 def plain(checkpoints) -> dict[str, Answer]:
     return answer(build(checkpoints, "NONE", None))
@@ -57,14 +67,9 @@ def test_answers_are_those_of_plain_decoding(
     sections: dict[str, Any] = {"scheduling": {"overlap": overlap}, "graphs": {"mode": graphs}}
     core = build(checkpoints, algorithm, verify_tokens, **sections)
     assert answer(core) == plain
-    decode = core.counters.decode
-    assert decode.accepted_tokens <= decode.verified_tokens < decode.drafted_tokens
-    if not overlap and graphs == "off":  # less at the ends of answers
-        most = verify_tokens * decode.request_steps
-        assert 0.7 * most < decode.verified_tokens <= most
+    check_verified(core, verify_tokens, is_exact=not overlap and graphs == "off")
     if graphs == "static":
         assert core.context.graphs.report().graph_steps > 0
-    assert len(core.counters.verify_rows) > 1
 
 
 @pytest.mark.parametrize(
@@ -88,37 +93,23 @@ def test_answers_of_trees_are_those_of_plain_decoding(
     sections: dict[str, Any] = {"scheduling": {"overlap": overlap}, "graphs": {"mode": graphs}}
     core = build(checkpoints, algorithm, verify_tokens, topk, **sections)
     assert answer(core) == plain
-    decode = core.counters.decode
-    assert decode.accepted_tokens <= decode.verified_tokens < decode.drafted_tokens
-    if not overlap and graphs == "off":  # less at the ends of answers
-        most = verify_tokens * decode.request_steps
-        assert 0.7 * most < decode.verified_tokens <= most
+    check_verified(core, verify_tokens, is_exact=not overlap and graphs == "off")
     assert (core.context.graphs.report().graph_steps > 0) == (graphs == "static")
-    assert len(core.counters.verify_rows) > 1
 
 
 @pytest.mark.parametrize("graphs", ["off", "static"])
 @pytest.mark.parametrize(("algorithm", "topk"), [("EAGLE3", 1), ("EAGLE3", 3), ("DFLASH", 4)])
 def test_the_best_nodes_of_all_requests_are_verified(
-    checkpoints, monkeypatch: pytest.MonkeyPatch, algorithm: str, topk: int, graphs: str
+    checkpoints, verified_tokens: list[list[int]], algorithm: str, topk: int, graphs: str
 ) -> None:
-    counts, received = list[list[int]](), InFlightStep.collect
-
-    def noted(step: InFlightStep) -> StepResult:
-        result = received(step)
-        if step.decision is not None:
-            counts.append([rows - 1 for rows in result.num_verify_rows])
-        return result
-
-    monkeypatch.setattr(InFlightStep, "collect", noted)
     sections: dict[str, Any] = {"scheduling": {"overlap": False}, "graphs": {"mode": graphs}}
     core = build(checkpoints, algorithm, 2, topk, **sections)
     drafts = record_drafts(core)
     for request in requests_of(core.context.target.config.vocab_size, 3, 90):
         core.submit(request)
-    while len(counts) < 12:
+    while len(verified_tokens) < 12:
         core.step()
-    for found in counts:  # the graphs of one, two and three requests have no padding
+    for found in verified_tokens:  # the graphs of one, two and three requests have no padding
         of_step = [drafts.pop(0) for _ in found]
         ranked = sorted(
             (-score, place, number)
@@ -127,8 +118,8 @@ def test_the_best_nodes_of_all_requests_are_verified(
         )
         chosen = [number for *_, number in ranked[: 2 * len(found)]]
         assert found == [chosen.count(number) for number in range(len(found))]
-    assert {2, 3} <= {len(one) for one in counts}
-    assert len({count for one in counts for count in one}) > 2
+    assert {2, 3} <= {len(one) for one in verified_tokens}
+    assert len({count for one in verified_tokens for count in one}) > 2
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])

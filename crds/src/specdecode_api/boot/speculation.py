@@ -143,8 +143,7 @@ class SpeculationBoot(FileRecord):
     def verify_tokens_error(self, entries: Mapping[str, TableEntry]) -> str | None:
         """Return the error if entries bound the verified tokens where nothing can divide them."""
         has_fallback = self.fallback is not None
-        chosen = self.policy, self.algorithm
-        return verify_tokens_error(entries, *chosen, has_fallback=has_fallback)
+        return verify_tokens_error(entries, self.policy, self.algorithm, has_fallback=has_fallback)
 
     def with_table(self, entries: Mapping[str, TableEntry]) -> "SpeculationBoot":
         """Return a copy with the table that was read from `table_path`, and without the path."""

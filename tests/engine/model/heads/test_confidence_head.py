@@ -19,7 +19,6 @@ from lossless.block_drafts import save_dspark
 from lossless.poison import build_poisoned
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.confidence_head import ConfidenceHead
-from specdecode_engine.steps.in_flight import InFlightStep, StepResult
 from tests.engine.checkpoints import HIDDEN, VOCAB, Checkpoints
 from tests.engine.model.heads.test_dspark import edit, force_bigrams, successor
 from tests.engine.test_block_drafts import PROMPTS as SHORT_PROMPTS
@@ -54,21 +53,6 @@ def test_scores_are_those_of_a_slow_reference(kind: str, tmp_path: Path) -> None
     assert len({round(one.scores[0], 3) for one in checked}) > len(checked) // 2
 
 
-@pytest.fixture
-def counts(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The drafted tokens that each request of a step verified, step by step."""
-    found, received = list[list[int]](), InFlightStep.collect
-
-    def noted(step: InFlightStep) -> StepResult:
-        result = received(step)
-        if step.decision is not None:
-            found.append([rows - 1 for rows in result.num_verify_rows])
-        return result
-
-    monkeypatch.setattr(InFlightStep, "collect", noted)
-    return found
-
-
 def logit(token: int) -> float:
     """How sure the head is after a token; no two are alike."""
     return (token * 37 % VOCAB) / 8 - 5
@@ -99,7 +83,7 @@ def best_by_confidence(drafts: Sequence[Drafted]) -> list[int]:
 @pytest.mark.parametrize("graphs", ["off", "static"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_most_confident_requests_verify_the_most(
-    checkpoints: Checkpoints, tmp_path: Path, counts: list[list[int]], graphs: str,
+    checkpoints: Checkpoints, tmp_path: Path, verified_tokens: list[list[int]], graphs: str,
     temperature: float,
 ) -> None:  # fmt: skip
     save_forced(checkpoints, tmp_path / "draft")
@@ -108,7 +92,7 @@ def test_the_most_confident_requests_verify_the_most(
     drafts = record_drafts(core)
     for number, prompt in enumerate(SHORT_PROMPTS):
         core.submit(request(str(number), prompt, temperature=temperature, max_tokens=90))
-    while len(counts) < 20:
+    while len(verified_tokens) < 20:
         core.step()
     by_step: list[list[Drafted]] = []
     while drafts:
@@ -116,8 +100,8 @@ def test_the_most_confident_requests_verify_the_most(
         by_step.append(drafts[:size])
         del drafts[:size]
     wanted = [best_by_confidence(one) for one in by_step]
-    assert counts == wanted[: len(counts)]
-    assert {0, STEPS} <= {count for step in counts for count in step}
+    assert verified_tokens == wanted[: len(verified_tokens)]
+    assert {0, STEPS} <= {count for step in verified_tokens for count in step}
 
 
 def build(
@@ -158,7 +142,7 @@ def test_a_head_that_gives_no_number_is_not_trusted() -> None:
 
 
 def test_a_draft_without_a_confidence_head_is_divided_by_its_probabilities(
-    checkpoints: Checkpoints, tmp_path: Path, counts: list[list[int]]
+    checkpoints: Checkpoints, tmp_path: Path, verified_tokens: list[list[int]]
 ) -> None:
     """A Markov head that makes its bigrams certain leaves nothing to order."""
     save_dspark(
@@ -174,4 +158,4 @@ def test_a_draft_without_a_confidence_head_is_divided_by_its_probabilities(
     decode(core, SHORT_PROMPTS, 12)
     assert drafts
     assert all(one.scores == (0.0,) * STEPS for one in drafts)
-    assert sum(map(sum, counts)) > 0
+    assert sum(map(sum, verified_tokens)) > 0
