@@ -102,8 +102,8 @@ rollout-suite: setup ## Try speculation tables and drafts on the local node unde
 traffic: setup ## Roll, scale, kill and drain three engines and two routers on the local node under constant load; no request may be lost (QUICK=1: the events that routers are for; EVENTS="router_kill": only these)
 	@PYTHONPATH=cluster:bench:. $(RUN) python -m traffic $(if $(QUICK),--quick) $(if $(EVENTS),--events $(EVENTS))
 
-lossless: setup ## Compare N random speculative runs with plain decoding (SEED: random seed)
-	@PYTHONPATH=bench $(RUN) python -m lossless --cases $(N) --seed $(SEED)
+lossless: setup ## Compare N random speculative runs with plain decoding (SEED: random seed, ARGS="--tensor-parallel-size 2")
+	@PYTHONPATH=bench $(RUN) python -m lossless --cases $(N) --seed $(SEED) $(ARGS)
 
 models-zoo: setup ## Compare every model type of tests/zoo/models.toml with transformers, with lossless cases (ARGS="gemma2 --seed 1")
 	@PYTHONPATH=bench:. $(RUN) python -m zoo $(ARGS)

@@ -55,9 +55,9 @@ DRAFT_KINDS = "`NONE`, `STANDALONE`, `EAGLE`, `EAGLE3`, `MTP`"
 CACHE_TYPES = "weights' type, `fp8_e4m3`"
 
 WAYS = {
-    "STANDALONE": "`STANDALONE`",
+    "STANDALONE": "`STANDALONE`, with recurrent layers `NGRAM`",
     "EAGLE3": "`EAGLE3`",
-    "fp8_e4m3": "`STANDALONE`, cache in `fp8_e4m3`",
+    "fp8_e4m3": "the same, cache in `fp8_e4m3`",
     "graph steps": "steps by graphs",
 }
 """What a run of the zoo counts, and how the table names it."""
@@ -139,7 +139,12 @@ def _zoo() -> str:
     check_results(found, {*listed["required"], *listed["others"]}, set(listed["refused"]))
     columns = ("model type", "computed by", "logits differ by", *WAYS.values())
     rows = [
-        (f"`{name}`", implementation, f"{one['logits']:.0e}", *(f"{one[way]:,}" for way in WAYS))
+        (
+            f"`{name}`",
+            implementation,
+            f"{one['logits']:.0e}",
+            *(f"{one.get(way, one.get('NGRAM')):,}" for way in WAYS),
+        )
         for name, by_implementation in sorted(found["models"].items())
         for implementation, one in by_implementation.items()
     ]
@@ -200,7 +205,10 @@ def _answer(model: ModelCheck) -> tuple[str, str, str, str]:
     weights = f"{model.weight_bytes / 2**30:.2f} GiB"
     if model.quantization is not None:
         weights += f" or less, from {model.quantization}"
-    return str(model.implementation), weights, f"{model.kv_bytes_per_token:,} bytes per token", ""
+    cache = f"{model.kv_bytes_per_token:,} bytes per token"
+    if model.state_bytes_per_request is not None:
+        cache += f", {model.state_bytes_per_request:,} per request"
+    return str(model.implementation), weights, cache, ""
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -61,6 +61,7 @@ ENGINE_LANE = (
     Suite("unit: engine", (*PYTEST, "-m", UNIT, "tests/engine")),
     Suite("lossless", LOSSLESS),
     Suite("lossless in bfloat16", (*LOSSLESS, "--dtype", "bfloat16")),
+    Suite("lossless on two ranks", (*LOSSLESS, "--cases", "20", "--tensor-parallel-size", "2")),
 )
 OTHERS_LANE = (
     Suite("unit: all others", (*PYTEST, "-m", UNIT, "--ignore=tests/engine")),

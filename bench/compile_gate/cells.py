@@ -10,7 +10,15 @@ from itertools import groupby, product
 
 import torch
 
-from specdecode_kernels import FLOAT8, INT4, INT8, AttentionParams, RoutingConfig
+from specdecode_kernels import (
+    FLOAT8,
+    INT4,
+    INT8,
+    AttentionParams,
+    DeltaShape,
+    Precision,
+    RoutingConfig,
+)
 from specdecode_kernels.choice import heads_unsupported
 from specdecode_kernels.mixture import GateKind
 from specdecode_kernels.testing import Shape, calls
@@ -25,6 +33,13 @@ FLOAT8_DIMS: dict[torch.dtype, tuple[int, ...]] = {
     torch.float32: (),
 }
 """Head dimensions compiled over a float8 cache, by the queries' type."""
+LATENT_KINDS = (
+    (torch.bfloat16, torch.bfloat16),
+    (torch.float16, torch.float16),
+    (torch.bfloat16, FLOAT8),
+)
+LATENT_DIM, LATENT_V_DIM = 576, 512
+"""Heads of latent attention, by types of queries and cache; as in DeepSeek-V3."""
 MAX_GROUP = 16
 FORWARDS = {
     "decode": Shape(qo_lens=(1, 1)),
@@ -57,9 +72,31 @@ ROUTERS: dict[str, tuple[int, RoutingConfig]] = {
     ),
 }
 """Kinds of routers besides that of the op's own call, with numbers of experts."""
-LINEAR = {"linear int8": INT8, "linear int4 zeros": INT4}
-"""Forms of integers besides that of the op's own call."""
-EXPERTS_OF_INTEGERS = {"experts int8": INT8, "experts int4": INT4}
+FLOAT8_WEIGHT, GROUPED_FLOAT8 = Precision("float8_e4m3fn"), Precision("float8_e4m3fn", 64)
+LINEAR = {
+    "linear int8": INT8,
+    "linear int4 zeros": INT4,
+    "linear float8": FLOAT8_WEIGHT,
+    "linear float8 groups": GROUPED_FLOAT8,
+}
+"""Forms of weights besides that of the op's own call."""
+QUANTIZED_EXPERTS = {
+    "experts int8": INT8,
+    "experts int4": INT4,
+    "experts float8": FLOAT8_WEIGHT,
+    "experts float8 groups": GROUPED_FLOAT8,
+}
+DELTA: dict[str, tuple[DeltaShape, torch.dtype, bool]] = {
+    "gated_delta chains": (DeltaShape(16, 32, 128, 128, 4), torch.bfloat16, False),
+    "gated_delta trees": (DeltaShape(16, 32, 128, 128, 4), torch.bfloat16, True),
+    "gated_delta float16": (DeltaShape(16, 16, 128, 128, 4), torch.float16, False),
+    "gated_delta float32": (DeltaShape(16, 32, 128, 128, 4), torch.float32, True),
+    "gated_delta wide heads": (DeltaShape(8, 16, 256, 256, 4), torch.bfloat16, True),
+}
+"""Shapes of layers besides that of the op's own call, and whether drafts are trees: the first are
+those of Qwen3-Next and Qwen3.5."""
+KEEP = {f"keep_drafted {name.removeprefix('gated_delta ')}": name for name in DELTA}
+"""Drafts of the same layers, kept."""
 SAMPLING: dict[str, tuple[bool, bool] | None] = {
     "sample greedy": None,
     "sample noise": (False, False),
@@ -70,8 +107,8 @@ SAMPLING: dict[str, tuple[bool, bool] | None] = {
 few, so that its programs are small."""
 SAMPLED_VOCAB = 128_256
 OTHER_CASES = (
-    *("store_kv float8", "merge_splits"),
-    *(*EXPERTS, *ROUTERS, *LINEAR, *EXPERTS_OF_INTEGERS, *SAMPLING),
+    *("store_kv float8", "merge_splits", "add_rms_norm parts"),
+    *(*EXPERTS, *ROUTERS, *LINEAR, *QUANTIZED_EXPERTS, *SAMPLING, *DELTA, *KEEP),
 )
 
 
@@ -100,7 +137,8 @@ class Cell:
         """Why the engine does not choose the kernel here."""
         if not self.is_attention:
             return None
-        return heads_unsupported(dtype_of(self.dtype), self.dim, dtype_of(self.kv_dtype))
+        dim = _tile_dim(self.forward, self.dim)
+        return heads_unsupported(dtype_of(self.dtype), dim, dtype_of(self.kv_dtype))
 
     def shape(self) -> Shape:
         """Return the shape of a call of attention that compiles this cell."""
@@ -122,6 +160,8 @@ def shape_of(forward: str) -> Shape:
         attention_chunk_size=8192 if "chunk" in features else None,
     )
     page_size = 1 if "page1" in features else 16
+    if "latent" in features:
+        return replace(FORWARDS[name], page_size=16, kv_heads=1, v_dim=LATENT_V_DIM, is_latent=True)
     has_sinks = "sinks" in features
     return replace(FORWARDS[name], params=params, page_size=page_size, has_sinks=has_sinks)
 
@@ -131,6 +171,7 @@ def all_cells() -> list[Cell]:
     kinds = [
         *((dtype, dtype, dim) for dtype, dim in product(DTYPES, DIMS)),
         *((dtype, FLOAT8, dim) for dtype in DTYPES for dim in FLOAT8_DIMS[dtype]),
+        *((dtype, kv_dtype, LATENT_DIM) for dtype, kv_dtype in LATENT_KINDS),
     ]
     attention = [
         Cell("attend", capability, forward, name_of(dtype), name_of(kv_dtype), dim, groups)
@@ -145,7 +186,7 @@ def all_cells() -> list[Cell]:
 
 
 def named_cells() -> list[Cell]:
-    """Return the cells that CI compiles: at most 131."""
+    """Return the cells that CI compiles: at most 152."""
     return [cell for cell in all_cells() if _is_named(cell)]
 
 
@@ -158,7 +199,7 @@ def _is_named(cell: Cell) -> bool:
     kind = cell.dtype, cell.kv_dtype
     if kind == ("bfloat16", "bfloat16"):
         if cell.forward not in FORWARDS:
-            return cell.capability == 90 and cell.dim == 128
+            return cell.capability == 90 and cell.dim in (128, LATENT_DIM)
         return cell.dim in (64, 128)
     if kind == ("float16", "float16"):
         return cell.dim in (64, 128) and cell.capability in (80, 90)
@@ -168,6 +209,9 @@ def _is_named(cell: Cell) -> bool:
 
 
 def _forwards(dtype: torch.dtype, kv_dtype: torch.dtype, dim: int) -> Iterator[str]:
+    if dim == LATENT_DIM:
+        yield from (f"{forward} latent" for forward in FORWARDS)
+        return
     yield from FORWARDS
     if dtype == kv_dtype == torch.bfloat16 and dim in FEATURES:
         yield from map(" ".join, product(FEATURE_FORWARDS, FEATURES[dim]))
@@ -183,7 +227,7 @@ def _groups_by_tile(
         group: tile_for(
             shape.params,
             max(shape.qo_lens) * group,
-            dim,
+            _tile_dim(forward, dim),
             dtype.itemsize,
             page_size=shape.page_size,
             is_float8=kv_dtype == FLOAT8,
@@ -194,6 +238,11 @@ def _groups_by_tile(
     for _, members in groupby(tiles, key=tiles.__getitem__):
         same = list(members)
         yield f"{same[0]}-{same[-1]}"
+
+
+def _tile_dim(forward: str, dim: int) -> int:
+    """Return the entries of the widest tile: of latents, what keys have besides has its own."""
+    return shape_of(forward).v_dim or dim
 
 
 def name_of(dtype: torch.dtype) -> str:

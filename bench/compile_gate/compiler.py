@@ -13,17 +13,36 @@ from triton.compiler import CompiledKernel
 from triton.runtime import JITFunction
 
 from compile_gate.cells import (
+    DELTA,
     EXPERTS,
-    EXPERTS_OF_INTEGERS,
+    KEEP,
     LINEAR,
+    QUANTIZED_EXPERTS,
     ROUTERS,
     SAMPLED_VOCAB,
     SAMPLING,
     Cell,
 )
 from compile_gate.usage import Usage, usage_of
-from specdecode_kernels import FLOAT8, TORCH, Backend, KvScale, LayerKV, SamplingParamsBatch
-from specdecode_kernels.testing import backend_of, call_experts, call_weight, calls, draw_case
+from specdecode_kernels import (
+    FLOAT8,
+    TORCH,
+    Backend,
+    DeltaShape,
+    KvScale,
+    LayerKV,
+    SamplingParamsBatch,
+)
+from specdecode_kernels.testing import (
+    backend_of,
+    call_experts,
+    call_gated_delta,
+    call_weight,
+    calls,
+    draw_case,
+)
+from specdecode_kernels.testing.gated_delta import DeltaForm
+from specdecode_kernels.testing.op_calls import PARENTS
 from specdecode_kernels.triton.backend import with_triton_attention
 from specdecode_kernels.triton.float8 import HOPPER
 from specdecode_kernels.triton.merge_states import merge_splits
@@ -106,6 +125,9 @@ def _call(cell: Cell) -> None:
         _attend(cell)
     elif cell.op == "store_kv float8":
         _store_float8(backend_of("triton", CPU))
+    elif cell.op == "add_rms_norm parts":
+        rows, parts = torch.zeros(3, 96).bfloat16(), torch.zeros(4, 3, 96).bfloat16()
+        backend_of("triton", CPU).add_rms_norm(rows, parts, rows[0], 1e-5)
     elif cell.op in EXPERTS:
         kind, dtype = EXPERTS[cell.op]
         call_experts(backend_of("triton", CPU), CPU, kind, dtype, has_bias=True)
@@ -116,12 +138,18 @@ def _call(cell: Cell) -> None:
     elif cell.op in LINEAR:
         weight = call_weight(CPU, LINEAR[cell.op], has_zeros="zeros" in cell.op)
         backend_of("triton", CPU).linear(torch.zeros(3, 96).bfloat16(), weight, None)
-    elif cell.op in EXPERTS_OF_INTEGERS:
-        precision, dtype = EXPERTS_OF_INTEGERS[cell.op], torch.bfloat16
+    elif cell.op in QUANTIZED_EXPERTS:
+        precision, dtype = QUANTIZED_EXPERTS[cell.op], torch.bfloat16
         ops = backend_of("triton", CPU)
         call_experts(ops, CPU, "silu", dtype, has_bias=False, precision=precision)
     elif cell.op in SAMPLING:
         _sample(backend_of("triton", CPU), SAMPLING[cell.op])
+    elif cell.op in DELTA:
+        shape, dtype, is_tree = DELTA[cell.op]
+        parents = PARENTS if is_tree else None
+        call_gated_delta(backend_of("triton", CPU), CPU, shape, dtype, parents)
+    elif cell.op in KEEP:
+        _keep_drafted(backend_of("triton", CPU), *DELTA[KEEP[cell.op]])
     elif cell.op == "merge_splits":
         parts = torch.empty(4, 2, 8, 128)
         merge_splits(parts, parts[..., 0].contiguous(), parts[0].bfloat16(), None)
@@ -138,6 +166,13 @@ def _attend(cell: Cell) -> None:
         converts_float8=divmod(cell.capability, 10) >= HOPPER,
     )
     draw_case(cell.shape(), 0).attend(backend)
+
+
+def _keep_drafted(backend: Backend, shape: DeltaShape, dtype: torch.dtype, is_tree: bool) -> None:
+    form = DeltaForm(shape, dtype)
+    slots, path = torch.tensor([2, 1]), torch.tensor([[0, 2, 5]] * 2)
+    given = form.draw_params(0), form.draw_state(1), slots, path if is_tree else None
+    backend.keep_drafted(*given, torch.tensor([2, 1]))
 
 
 def _sample(backend: Backend, kind: tuple[bool, bool] | None) -> None:

@@ -19,10 +19,14 @@ SHARED_BYTES = {
 Specifications per Compute Capability")."""
 MIN_KV_BUFFERS = 2
 COPY_BYTES = 16
-PRODUCTS = ("map_pairs_kernel", "map_integers_kernel")
+PRODUCTS = ("map_pairs_kernel", "map_quantized_kernel")
 """Kernels besides attention that multiply matrices."""
 FLOAT8_COPY_BYTES = 8  # values of float8, whose tile in shared memory is swizzled by 8 bytes
-GROUPED = ("linear", "linear int4 zeros", "experts int4")
+FLOAT8_REST_BYTES = 4  # what 16 keys of float8 have after their latents, by 256 threads
+GROUPED = (
+    *("linear", "linear int4 zeros", "linear float8 groups"),
+    *("experts int4", "experts float8 groups"),
+)
 """Cells whose weights have a scale for each group of inputs."""
 SCALE_BYTES = 4  # scales of a group are a row of scales apart
 NEVER_REFUSED_DTYPES, NEVER_REFUSED_DIMS = ("bfloat16", "float16"), (64, 128)
@@ -55,6 +59,8 @@ def _product_violations(row: Row) -> Iterator[str]:
     is_float8 = cell.is_attention and dtype_of(cell.kv_dtype) == FLOAT8
     narrow = SCALE_BYTES if cell.op in GROUPED else COPY_BYTES
     wanted = FLOAT8_COPY_BYTES if is_float8 else narrow
+    if is_float8 and "latent" in cell.forward:
+        wanted = FLOAT8_REST_BYTES
     if usage.copy_bytes < wanted:
         yield f"copies {usage.copy_bytes} bytes at a time, not {wanted}"
     if usage.multiply == "-":

@@ -17,7 +17,16 @@ import torch
 import triton
 
 import specdecode_kernels.triton
-from compile_gate.cells import EXPERTS, EXPERTS_OF_INTEGERS, LINEAR, ROUTERS, SAMPLING, Cell
+from compile_gate.cells import (
+    DELTA,
+    EXPERTS,
+    KEEP,
+    LINEAR,
+    QUANTIZED_EXPERTS,
+    ROUTERS,
+    SAMPLING,
+    Cell,
+)
 from compile_gate.usage import Usage
 from specdecode_kernels.testing import backend_of
 
@@ -29,10 +38,13 @@ MODULES = {
     "attend": "attend",
     "store_kv float8": "store_kv",
     "merge_splits": "merge_states",
-    **dict.fromkeys((*EXPERTS, *EXPERTS_OF_INTEGERS), "experts"),
+    "add_rms_norm parts": "rms_norm",
+    **dict.fromkeys((*EXPERTS, *QUANTIZED_EXPERTS), "experts"),
     **dict.fromkeys(LINEAR, "linear"),
     **dict.fromkeys(ROUTERS, "route_experts"),
     **dict.fromkeys(SAMPLING, "sample"),
+    **dict.fromkeys(DELTA, "gated_delta"),
+    **dict.fromkeys(KEEP, "keep_drafted"),
 }
 """Ops whose function in a backend does not lie in the module of their kernel."""
 

@@ -11,7 +11,7 @@ from itertools import count
 
 import torch
 
-from drafts_zoo.engines import boot_of, build_drafting, greedy
+from drafts_zoo.engines import PAGE_SIZE, boot_of, build_drafting, greedy
 from drafts_zoo.format import DraftFiles, DraftFormat, FormatSettings, RequestState
 from drafts_zoo.targets import PROMPTS
 from lossless.poison import build_poisoned
@@ -19,6 +19,7 @@ from lossless.run import RandomNumSteps, RandomSources
 from lossless.verify_rows import RandomVerifyRows
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.schedule.cached_states import CachedStates
 
 LONG_ANSWER = 30
 TOLERANCE = 1e-4
@@ -58,6 +59,9 @@ def build_restless(form: FormatSettings, files: DraftFiles, seed: int) -> Engine
     core = build_poisoned(boot)
     core.scheduler.drafting.policy = RandomNumSteps(tuple(core.shapes), seed)
     core.choose_rows = RandomVerifyRows(seed)
+    if core.scheduler.cached_states is not None:
+        kept = core.scheduler.cached_states.count
+        core.scheduler.cached_states = CachedStates(kept, PAGE_SIZE, least_tokens=PAGE_SIZE)
     if core.context.sources is not None:
         core.context = replace(core.context, sources=RandomSources(seed))
     return core

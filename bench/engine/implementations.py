@@ -53,7 +53,8 @@ FULL = Turns(SIZE_82M, steps=100, answers=7)
 def measure_implementations(turns: Turns) -> dict[str, object]:
     """Compare a Llama and a Gemma 3 with themselves computed natively, and others with `generate`.
 
-    A Qwen3 is computed by transformers' modules, a Qwen3-MoE and the Gemma 3 natively.
+    A Qwen3, a Qwen3.5 and a DeepSeek-V3 are computed by transformers' modules, a Qwen3-MoE and the
+    Gemma 3 natively.
 
     Returns:
         Medians by name, with the quartiles of each.
@@ -74,6 +75,8 @@ def measure_implementations(turns: Turns) -> dict[str, object]:
             ("qwen3", qwen3, "transformers"),
             ("qwen3_moe", qwen3_moe, "native"),
             ("gemma3", gemma3, "native"),
+            ("qwen3_5", write_qwen3_5(Path(name) / "qwen3_5", turns.size), "transformers"),
+            ("deepseek_v3", write_deepseek_v3(Path(name) / "deepseek", turns.size), "transformers"),
         ):
             for batch in turns.answer_batches:
                 ratios, differing = _answer_ratios(folder, implementation, batch, turns)
@@ -103,6 +106,48 @@ def write_qwen3_moe(folder: Path, size: Size) -> Path:
         "norm_topk_prob": True,
     }
     Qwen3MoeForCausalLM(Qwen3MoeConfig(**_sizes(size), **mixture)).save_pretrained(folder)
+    return folder
+
+
+def write_qwen3_5(folder: Path, size: Size) -> Path:
+    """Write a Qwen3.5 with random weights: of four layers, three are recurrent."""
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    torch.manual_seed(0)
+    types = (["linear_attention"] * 3 + ["full_attention"]) * size.layers
+    own: dict[str, Any] = {
+        "layer_types": types[-size.layers :],  # the last one attends
+        "linear_num_key_heads": size.heads,
+        "linear_num_value_heads": size.heads,
+        "linear_key_head_dim": size.head_dim,
+        "linear_value_head_dim": size.head_dim,
+    }
+    Qwen3_5ForCausalLM(Qwen3_5TextConfig(**_sizes(size), **own)).save_pretrained(folder)
+    return folder
+
+
+def write_deepseek_v3(folder: Path, size: Size) -> Path:
+    """Write a DeepSeek-V3 with random weights: latent attention, and experts but in one layer."""
+    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+
+    torch.manual_seed(0)
+    own: dict[str, Any] = {
+        "num_key_value_heads": size.heads,
+        "head_dim": size.head_dim // 2,
+        "q_lora_rank": size.hidden // 2,
+        "kv_lora_rank": 2 * size.head_dim,
+        "qk_nope_head_dim": size.head_dim,
+        "qk_rope_head_dim": size.head_dim // 2,
+        "v_head_dim": size.head_dim,
+        "n_routed_experts": EXPERTS,
+        "num_experts_per_tok": EXPERTS_OF_A_TOKEN,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 3 * size.hidden // 8,
+        "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 0,
+    }
+    DeepseekV3ForCausalLM(DeepseekV3Config(**_sizes(size) | own)).save_pretrained(folder)
     return folder
 
 

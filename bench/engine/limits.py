@@ -86,10 +86,10 @@ def measure_limits(extent: LimitsExtent) -> dict[str, object]:
     floors: list[Floors] = []
     with tempfile.TemporaryDirectory() as name:
         target, _ = write_pair(Path(name), extent.size, STRONG)
-        measured: list[LinearLayers | EngineSteps | IntegerSteps] = []
+        measured: list[LinearLayers | EngineSteps | QuantizedSteps] = []
         for dtype in DTYPES:
             measured += [LinearLayers(extent, dtype), EngineSteps(target, extent, dtype)]
-        measured.append(IntegerSteps(target, extent))
+        measured.append(QuantizedSteps(target, extent))
         for _ in tqdm(range(extent.repeats), desc="limits"):
             floors.append(machine.measure())
             for one in measured:
@@ -220,7 +220,7 @@ class EngineSteps:
         return taken_s
 
 
-class IntegerSteps:
+class QuantizedSteps:
     """Steps of engines whose weights are rounded to integers, next to one with bfloat16."""
 
     def __init__(self, target: Path, extent: LimitsExtent) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from gpu_bench.scale import ModelSize
-from specdecode_engine.model.checkpoint import Shape, StoredTensor
+from specdecode_engine.model.checkpoint import Part, Shape, StoredTensor
 
 FIRST_LAYER = "model.layers.0."
 INTO_RESIDUAL = ("o_proj.weight", "down_proj.weight")
@@ -41,8 +41,13 @@ class RandomStore:
         """Take note of what is expected: that will be there, and nothing optional."""
         self._shapes = dict(expected)
 
-    def read(self, name: str, into: Tensor) -> None:
-        """Draw a tensor in place."""
+    def read(self, name: str, into: Tensor, part: Part = ()) -> None:
+        """Draw a tensor in place; a part of it is cut from the whole."""
+        if part:
+            whole = into.new_empty(self._shapes[name])
+            self.read(name, whole)
+            into.copy_(whole[part])
+            return
         if into.ndim == 1:
             into.fill_(1)
             return

@@ -34,6 +34,8 @@ KERNEL_OPS = (
     "verify_tree",
     "gather_accepted",
     "compact_kv",
+    "gated_delta",
+    "keep_drafted",
     "apply_penalties",
     "sample",
     "store_kv",

@@ -18,10 +18,20 @@ from lossless.block_drafts import save_dflash, save_dspark, save_peagle
 from lossless.cases import MODULES, Case, CaseRequest, Material, draw_case
 from lossless.compare import find_difference
 from lossless.disturbances import Disturbances
-from lossless.families import FAMILIES, LLAMA, MIXTURES, THROUGH_TRANSFORMERS, make_family
+from lossless.families import (
+    FAMILIES,
+    LATENT,
+    LLAMA,
+    MIXTURES,
+    RECURRENT,
+    THROUGH_TRANSFORMERS,
+    make_family,
+)
+from lossless.float8 import stored_as
 from lossless.grammars import Constraints
 from lossless.mtp_module import write_mtp_modules
 from lossless.prompts import load_prompts
+from lossless.ranks import run_on_ranks
 from lossless.resumed import resume_some
 from lossless.run import (
     Answer,
@@ -33,6 +43,7 @@ from lossless.run import (
     tuned,
 )
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.stats.counters import DecodeTotals
 from specdecode_kernels.testing import computed_loop_bounds
 
@@ -143,21 +154,39 @@ def main() -> int:
         help="triton runs our kernels: on a CPU set TRITON_INTERPRET=1, minutes for each case",
     )
     parser.add_argument("--kv-cache-dtype", choices=("auto", "fp8_e4m3"), default="auto")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.tensor_parallel_size > 1:
+        return run_on_ranks(options.tensor_parallel_size, options)
     is_interpreted = options.attention_backend == "triton" and not torch.cuda.is_available()
     with computed_loop_bounds() if is_interpreted else nullcontext():
-        return _compare_all(options)
+        return compare_all(options)
 
 
-def _compare_all(options: argparse.Namespace) -> int:
+def compare_all(options: argparse.Namespace, ranks: Ranks = ALONE) -> int:
+    """Run the cases with the models of every family; 1 if any differs."""
     with tempfile.TemporaryDirectory(prefix="lossless-") as folder:
         by_family = {name: _models(name, Path(folder), options) for name in FAMILIES}
         by_family |= {
             f"{name}{TRANSFORMERS}": replace(by_family[name], implementation="transformers")
             for name in THROUGH_TRANSFORMERS
         }
-        return _compare_cases(options, by_family)
+        if ranks.size > 1:
+            by_family = _divided(by_family, ranks)
+        return _compare_cases(options, by_family, Path(folder))
+
+
+def _divided(by_family: dict[str, Models], ranks: Ranks) -> dict[str, Models]:
+    """Return the divided models, with drafts that do not read their KV."""
+    return {
+        name: replace(
+            models,
+            drafts={key: path for key, path in models.drafts.items() if key != "FROZEN_KV_MTP"},
+            ranks=ranks,
+        )
+        for name, models in by_family.items()
+    }
 
 
 def _models(family: str, folder: Path, options: argparse.Namespace) -> Models:
@@ -165,11 +194,14 @@ def _models(family: str, folder: Path, options: argparse.Namespace) -> Models:
     folders = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
     drafts = {algorithm: EXAMPLES / name for algorithm, name in folders.items()}
     target = EXAMPLES / "target"
-    drafts["MTP"] = write_mtp_modules(target, folder / f"{family}-mtp")
-    drafts["MTP_CHAIN"] = write_mtp_modules(target, folder / f"{family}-chain", MODULES)
     if family != LLAMA:
         target = make_family(family, target, folder / family)
-        drafts["STANDALONE"] = make_family(family, drafts["STANDALONE"], folder / f"{family}-draft")
+        if family != RECURRENT:
+            draft = drafts["STANDALONE"]
+            drafts["STANDALONE"] = make_family(family, draft, folder / f"{family}-draft")
+    sizes = target if family == LATENT else EXAMPLES / "target"
+    drafts["MTP"] = write_mtp_modules(sizes, folder / f"{family}-mtp")
+    drafts["MTP_CHAIN"] = write_mtp_modules(sizes, folder / f"{family}-chain", MODULES)
     drafts["DFLASH"] = folder / f"{family}-dflash"
     save_dflash(drafts["DFLASH"], target)
     drafts["FROZEN_KV_MTP"] = write_assistant(target, folder / f"{family}-assistant")
@@ -187,14 +219,14 @@ def _models(family: str, folder: Path, options: argparse.Namespace) -> Models:
     )
 
 
-def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models]) -> int:
+def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models], folder: Path) -> int:
     tokenizer = AutoTokenizer.from_pretrained(EXAMPLES / "target")
     plain_cores: dict[tuple[str, str], EngineCore] = {}
 
     def plain_core(family: str, quantization: str) -> EngineCore:
         key = family, quantization
         if key not in plain_cores:
-            plain_cores[key] = build_plain(replace(by_family[family], quantization=quantization))
+            plain_cores[key] = build_plain(stored_as(by_family[family], quantization, folder))
         return plain_cores[key]
 
     constraints = Constraints(EXAMPLES / "target", plain_core(LLAMA, "auto").eos_token_ids)
@@ -210,7 +242,7 @@ def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models]) ->
     numbers = range(options.cases) if options.only is None else [options.only]
     for number in tqdm(numbers, desc="cases", file=sys.stderr):
         case = draw_case(number, options.seed, material)
-        models = replace(by_family[case.family], quantization=case.quantization)
+        models = stored_as(by_family[case.family], case.quantization, folder)
         alone = plain_core(case.family, case.quantization)
         plain = [run_alone(alone, request) for request in case.requests]
         requests = resume_some(case, options.seed, plain)

@@ -61,9 +61,12 @@ class Disturbances:
         """Disturb the engine before a step, or do nothing."""
         if step not in self._steps:
             return
-        actions: list[Callable[[], None]] = [self._reload, self._run_out_of_memory]
+        is_divided = self._core.context.ranks.size > 1
+        actions: list[Callable[[], None]] = [self._reload]
+        actions += [] if is_divided else [self._run_out_of_memory]
         if self._core.scheduler.drafting.health is not None:
-            actions += [self._exchange, self._find_unfit, self._find_fit, self._probe]
+            actions += [] if is_divided else [self._exchange]
+            actions += [self._find_unfit, self._find_fit, self._probe]
         chosen = self._rng.choice(actions)
         chosen()
         self.seen[f"disturbed: {chosen.__name__.strip('_')}"] += 1

@@ -20,6 +20,10 @@ Keys = dict[str, Any]
 
 LLAMA = "llama"
 LONGROPE = "llama-longrope"
+LATENT = "deepseek_v3"
+RECURRENT = "qwen3_5_text"
+"""The family with states, which is never a draft."""
+WITHOUT_WINDOWS = (LONGROPE, LATENT, RECURRENT)
 WINDOW = 12
 SHORT_TEXT = 40
 """Tokens up to which a text has the short factors of longrope: some requests of most batches."""
@@ -30,6 +34,13 @@ ALPHA = 1.702
 """Of the sigmoid in the gate of gpt-oss."""
 HEAD_NORM = 2.0
 """Mean weight of q_norm and k_norm: it makes attention about as sharp as in the trained Llama."""
+
+ROPE = 8
+"""Numbers of a head of latent attention that turn."""
+DELTA_DIM = 8
+"""Numbers of a key or value of a gated delta net."""
+GATE_NOISE = 0.2
+"""Of the weights of gates, in parts of their usual width."""
 
 OUTPUT_NORM = 0.5
 """Mean factor of the norms of what attention and the MLP add, of the size of embeddings."""
@@ -49,7 +60,7 @@ def make_family(family: str, llama: Path, into: Path, *, window: int = WINDOW) -
     tensors = load_file(llama / "model.safetensors")
     architecture, change = _CHANGES[family]
     keys |= {"architectures": [architecture], "model_type": family.split("-")[0]}
-    if family != LONGROPE:
+    if family not in WITHOUT_WINDOWS:
         keys["sliding_window"] = window
     change(keys, tensors, torch.Generator().manual_seed(0))
     (into / "config.json").write_text(json.dumps(keys))
@@ -195,6 +206,71 @@ def _stack_experts(mlp: str, hidden: int, tensors: Tensors, generator: torch.Gen
     tensors.update({f"{mlp}.{name}": one.to(dtype).contiguous() for name, one in made.items()})
 
 
+def _to_qwen3_5(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
+    """A gated delta net in place of attention in the first layer, and gates of what is read.
+
+    Gates are about 1/2, which the output's weights make up for; norms are stored less 1.
+    """
+    layers, hidden, head_dim = keys["num_hidden_layers"], keys["hidden_size"], keys["head_dim"]
+    types = ["full_attention"] * layers
+    types[0] = "linear_attention"
+    _add_head_norms(keys, tensors, generator, stored_less=1.0)
+    tensors["model.norm.weight"] -= 1
+    for number, kind in enumerate(types):
+        layer = f"model.layers.{number}"
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"{layer}.{norm}.weight"] -= 1
+        if kind == "linear_attention":
+            names = [name for name in tensors if name.startswith(f"{layer}.self_attn.")]
+            o_proj = f"{layer}.self_attn.o_proj.weight"
+            size = float({name: tensors.pop(name) for name in names}[o_proj].float().std())
+            _add_delta_net(f"{layer}.linear_attn", hidden, size, tensors, generator)
+            continue
+        tensors[f"{layer}.self_attn.o_proj.weight"] *= 2
+        name = f"{layer}.self_attn.q_proj.weight"
+        queries = tensors[name].view(-1, head_dim, hidden)
+        gates = torch.randn(queries.shape, generator=generator) * GATE_NOISE * hidden**-0.5
+        both = torch.stack((queries, gates.to(queries.dtype)), dim=1)
+        tensors[name] = both.flatten(0, 2).contiguous()
+    keys |= {
+        "layer_types": types,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": DELTA_DIM,
+        "linear_value_head_dim": DELTA_DIM,
+        "linear_conv_kernel_dim": 4,
+        "rope_parameters": {
+            **keys["rope_parameters"],
+            "partial_rotary_factor": 1.0,
+            "mrope_section": [head_dim // 2, 0, 0],
+        },
+    }
+
+
+def _add_delta_net(
+    name: str, hidden: int, size: float, tensors: Tensors, generator: torch.Generator
+) -> None:
+    """Draw a gated delta net of 2 key heads and 4 value heads, whose outputs have about a size."""
+    keys, values = 2 * DELTA_DIM, 4 * DELTA_DIM
+    dtype, width = tensors["model.norm.weight"].dtype, hidden**-0.5
+    drawn = {
+        "in_proj_qkv.weight": (2 * keys + values, hidden, width),
+        "in_proj_z.weight": (values, hidden, width),
+        "in_proj_b.weight": (4, hidden, width),
+        "in_proj_a.weight": (4, hidden, width),
+        "out_proj.weight": (hidden, values, size),
+    }
+    made = {
+        part: torch.randn(rows, inputs, generator=generator) * each
+        for part, (rows, inputs, each) in drawn.items()
+    }
+    made["conv1d.weight"] = torch.randn(2 * keys + values, 1, 4, generator=generator)
+    made["A_log"] = torch.randn(4, generator=generator) - 1
+    made["dt_bias"] = torch.randn(4, generator=generator)
+    made["norm.weight"] = torch.rand(DELTA_DIM, generator=generator) + 0.5
+    tensors.update({f"{name}.{part}": one.to(dtype) for part, one in made.items()})
+
+
 def _add_head_norms(
     keys: Keys, tensors: Tensors, generator: torch.Generator, stored_less: float = 0.0
 ) -> None:
@@ -218,6 +294,53 @@ def _to_longrope(keys: Keys, tensors: Tensors, generator: torch.Generator) -> No
     }
 
 
+def _to_deepseek_v3(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
+    """Latents that hold the keys and values before, of which heads select theirs, all layers dense.
+
+    Only a part of ROPE numbers turns: the first of a query head, and of the first key head.
+    """
+    heads, kv_heads = keys["num_attention_heads"], keys["num_key_value_heads"]
+    hidden, dim = keys["hidden_size"], keys["head_dim"]
+    rank, dtype = 2 * kv_heads * dim, tensors["model.norm.weight"].dtype
+
+    def noisy(weight: Tensor) -> Tensor:
+        noise = torch.randn(weight.shape, generator=generator) * 0.02
+        return (weight.float() + noise * weight.float().std()).to(dtype).contiguous()
+
+    own = torch.arange(heads)[:, None] // (heads // kv_heads) * dim + torch.arange(dim)
+    selected = torch.cat((own, kv_heads * dim + own), dim=1).flatten()  # of a latent, by head
+    for number in range(keys["num_hidden_layers"]):
+        layer = f"model.layers.{number}"
+        attention = f"{layer}.self_attn"
+        q, k, v = (tensors.pop(f"{attention}.{part}_proj.weight").float() for part in "qkv")
+        by_head = q.view(heads, dim, hidden)
+        latents = torch.cat((k, v, k[:ROPE]))
+        factors = tensors[f"{layer}.input_layernorm.weight"].float()
+        made = {
+            "q_a_proj": torch.eye(hidden),
+            "q_b_proj": torch.cat((by_head, by_head[:, :ROPE]), dim=1).flatten(0, 1),
+            "kv_a_proj_with_mqa": latents,
+            "kv_b_proj": torch.eye(rank)[selected],
+        }
+        tensors.update({f"{attention}.{name}.weight": noisy(one) for name, one in made.items()})
+        # As large as what the norms divide by, so that latents keep their size.
+        sizes = {"q": factors, "kv": (latents[:rank] * factors).norm(dim=1)}
+        for part, size in sizes.items():
+            mean = size.square().mean().sqrt().expand(hidden if part == "q" else rank)
+            tensors[f"{attention}.{part}_a_layernorm.weight"] = mean.to(dtype).contiguous()
+    keys |= {
+        "num_key_value_heads": heads,
+        "head_dim": ROPE,
+        "qk_rope_head_dim": ROPE,
+        "qk_nope_head_dim": dim,
+        "v_head_dim": dim,
+        "kv_lora_rank": rank,
+        "q_lora_rank": hidden,
+        "first_k_dense_replace": keys["num_hidden_layers"],
+        "num_nextn_predict_layers": 0,
+    }
+
+
 def _normal(count: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
     return torch.randn(count, generator=generator).to(dtype)
 
@@ -230,6 +353,8 @@ _CHANGES: Mapping[str, tuple[str, Callable[[Keys, Tensors, torch.Generator], Non
     "gemma2": ("Gemma2ForCausalLM", _to_gemma2),
     "gemma3_text": ("Gemma3ForCausalLM", _to_gemma3),
     "gpt_oss": ("GptOssForCausalLM", _to_gpt_oss),
+    RECURRENT: ("Qwen3_5ForCausalLM", _to_qwen3_5),
+    LATENT: ("DeepseekV3ForCausalLM", _to_deepseek_v3),
     LONGROPE: ("LlamaForCausalLM", _to_longrope),
 }
 FAMILIES = (LLAMA, *_CHANGES)

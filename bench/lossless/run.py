@@ -23,6 +23,9 @@ from specdecode_engine.batch.request import (
     TokenLogprobs,
 )
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.ranks import ALONE, Ranks
+from specdecode_engine.schedule.cached_states import CachedStates
+from specdecode_engine.schedule.limits import Limits
 from specdecode_kernels.cpu.library import TYPES, load_library, unsupported_reason
 from specdecode_kernels.cpu.tuning import Tuning
 
@@ -67,6 +70,7 @@ class Models:
     returns_experts: bool = False  # of every token, for every request
     speculation: Mapping[str, object] = field(default_factory=dict)  # further keys of boot files
     quantization: str = "auto"  # of weights
+    ranks: Ranks = ALONE  # among which the target is divided
 
 
 def build_speculative(case: Case, models: Models) -> EngineCore:
@@ -102,6 +106,8 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
         "max_seconds": case.graph_max_seconds,
     }
     core = _build(models, speculation, memory, scheduling, case.pool_tokens, graphs)
+    if core.scheduler.cached_states is not None:
+        core.scheduler.cached_states = _frequent(core.scheduler.limits, case.number)
     if case.switches_num_steps:
         depths = tuple(core.shapes)
         core.scheduler.drafting.policy = RandomNumSteps(depths, case.number, case.verify_tokens)
@@ -142,7 +148,14 @@ def _build(
         "attention_backend": models.attention_backend,
     }
     boot = EngineBoot.model_validate(document)
-    return build_poisoned(boot, pool_tokens)
+    return build_poisoned(boot, pool_tokens, models.ranks)
+
+
+def _frequent(limits: Limits, number: int) -> CachedStates:
+    """Return states at shorter distances than texts of cases are long; sometimes few."""
+    rng = random.Random(number)
+    count = min(rng.choice((1, 2, 100)), limits.cached_states or 0)
+    return CachedStates(count, limits.page_size, rng.choice((1, 8, 32)))
 
 
 class RandomNumSteps(StaticPolicy):

@@ -55,6 +55,10 @@ TARGETS = (
     Target("implementations gemma3_step_to_native_b8", "the same, batch 8"),
     Target("implementations gemma3_to_generate_b1", "Gemma 3 natively to `generate`"),
     Target("implementations gemma3_to_generate_b8", "the same, batch 8"),
+    Target("implementations qwen3_5_to_generate_b1", "Qwen3.5 (recurrent) to `generate`"),
+    Target("implementations qwen3_5_to_generate_b8", "the same, batch 8"),
+    Target("implementations deepseek_v3_to_generate_b1", "DeepSeek-V3 (latent) to `generate`"),
+    Target("implementations deepseek_v3_to_generate_b8", "the same, batch 8"),
     *(
         Target(f"linear{rows}_of_limit {dtype}", f"linear layers, {rows} rows, {dtype}", least)
         for rows, least in ((1, 0.9), (8, 0.8), (64, 0.8))

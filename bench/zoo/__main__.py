@@ -130,10 +130,11 @@ class _Check:
         drafts = {"STANDALONE": self._folder / "draft", "EAGLE3": self._eagle3}
         models, plain = plain_engine(target, drafts, implementation)
         float8 = replace(models, kv_cache_dtype="fp8_e4m3")
+        own = "NGRAM" if self.model.has_states else "STANDALONE"  # such a model is never a draft
         ways = (
-            ("STANDALONE", "STANDALONE", CASES, models, plain),
+            (own, own, CASES, models, plain),
             ("EAGLE3", "EAGLE3", CASES, models, plain),
-            ("fp8_e4m3", "STANDALONE", 1, float8, build_plain(float8)),
+            ("fp8_e4m3", own, 1, float8, build_plain(float8)),
         )
         material = make_material(self.model.vocab)
         for name, algorithm, most, pair, alone in ways:

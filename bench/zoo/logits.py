@@ -1,7 +1,7 @@
 """Logits through pages, in chunks and as trees, against transformers' forward of whole texts."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lossless.poison import poison
+from specdecode_engine.model.delta_states import DeltaStates, DeltaView
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import PagedView
 from specdecode_engine.model.language_model import LanguageModel
@@ -32,6 +33,7 @@ class PagedTexts:
     cache: KVCache
     pages: Tensor  # [texts, pages] i64
     first_rows: Tensor  # [texts] i64, of the texts' rotary tables
+    states: DeltaStates | None  # of recurrent layers, one for each text
 
     @classmethod
     def make(
@@ -57,9 +59,12 @@ class PagedTexts:
             ops=ops,
         )
         poison(cache)
+        params, states = model.delta_params, None
+        if params is not None:
+            states = DeltaStates(params, texts, 0, len(PARENTS), model.dtype, ops)
         order = torch.randperm(texts * each, generator=torch.Generator().manual_seed(3))
         first = [model.rotary_limits.first_row(n) for n in lengths or [LENGTH] * texts]
-        return cls(cache, (order + 1).view(texts, each), torch.tensor(first))
+        return cls(cache, (order + 1).view(texts, each), torch.tensor(first), states)
 
     def slots(self, owners: Tensor, rows: Tensor) -> Tensor:
         """Rows of the cache of the given rows of texts, [n] i64."""
@@ -67,7 +72,7 @@ class PagedTexts:
         return self.pages[owners, rows // size] * size + rows % size
 
     def spans(self, spans: list[tuple[int, int, int]]) -> tuple[Tensor, PagedView]:
-        """Lay out (text, start, end) spans of consecutive positions."""
+        """Lay out (text, start, end) spans of consecutive positions, each after the one before."""
         positions = torch.cat([torch.arange(start, end) for _, start, end in spans])
         owners = torch.tensor([text for text, start, end in spans for _ in range(start, end)])
         device = self.cache.groups[0].k.device
@@ -78,7 +83,8 @@ class PagedTexts:
             kv_lens=(positions + 1).to(device),
             max_kv_len=max(end for _, _, end in spans),
         )
-        view = PagedView(self.cache, self.slots(owners, positions).to(device), layout)
+        delta = self._delta(owners.to(device), layout, len(spans))
+        view = PagedView(self.cache, self.slots(owners, positions).to(device), layout, delta=delta)
         return (positions + self.first_rows[owners]).to(device), view
 
     def tree(self, text: int, mask: Tensor, depths: Tensor) -> tuple[Tensor, PagedView]:
@@ -91,9 +97,25 @@ class PagedTexts:
             kv_lens=torch.full((nodes,), PREFIX),
             max_kv_len=PREFIX,
         )
-        slots = self.slots(torch.tensor([text] * nodes), PREFIX + torch.arange(nodes))
+        owners = torch.tensor([text] * nodes)
+        slots = self.slots(owners, PREFIX + torch.arange(nodes))
         positions = PREFIX + depths + self.first_rows[text]
-        return positions, PagedView(self.cache, slots, layout, mask)
+        delta = self._delta(owners, layout, 0, mask)
+        return positions, PagedView(self.cache, slots, layout, mask, delta=delta)
+
+    def _delta(
+        self,
+        owners: Tensor,
+        layout: AttentionMetadata,
+        num_chunks: int,
+        ancestry: Tensor | None = None,
+    ) -> DeltaView | None:
+        if self.states is None:
+            return None
+        if layout.uniform_qo_len is None:
+            starts = torch.tensor([0, *layout.qo_lens]).cumsum(0).to(owners.device)
+            layout = replace(layout, cu_seqlens_q=starts)
+        return self.states.view(owners, layout, num_chunks, ancestry)
 
 
 @dataclass(frozen=True, slots=True)

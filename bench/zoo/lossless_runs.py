@@ -47,6 +47,8 @@ def compare_texts(
     drafted = graph_steps = 0
     for cases, each in enumerate(islice(with_draft_steps, most), start=1):
         case = replace(each, algorithm=algorithm)
+        if algorithm == "NGRAM":
+            case = replace(case, has_fallback=False, verify_tokens=None)
         if cases == 1:
             case = replace(case, **ALL_GRAPHS)
         core = build_speculative(case, models)

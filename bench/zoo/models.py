@@ -22,6 +22,11 @@ class ZooModel:
     keys: Mapping[str, Any]
 
     @property
+    def has_states(self) -> bool:
+        """Whether some layers are recurrent."""
+        return "linear_num_value_heads" in self.keys
+
+    @property
     def vocab(self) -> int:
         return int(self.keys["vocab_size"])
 
@@ -47,14 +52,18 @@ class ZooModel:
 
 
 def read_models(file: Path = MODELS) -> dict[str, ZooModel]:
-    """Read the model types, by name."""
+    """Read the model types, by name; the text "null" is None, which TOML has no word for."""
     groups = tomllib.loads(file.read_text(encoding="utf-8"))
     common = groups.pop("common")
     return {
-        name: ZooModel(name, keys.pop("model_type", name), group, {**common, **keys})
+        name: ZooModel(name, keys.pop("model_type", name), group, _with_none({**common, **keys}))
         for group, models in groups.items()
         for name, keys in models.items()
     }
+
+
+def _with_none(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: None if value == "null" else value for name, value in keys.items()}
 
 
 @torch.no_grad()

@@ -32,11 +32,13 @@ TESTS = (
     *(
         "test_elementwise_cpu",
         "test_packed_linear",
-        "test_integer_weights",
+        "test_map_heads",
+        "test_quantized_weights",
         "test_experts",
         "test_cpu_attention",
     ),
     "test_bookkeeping_cpu",
+    "test_gated_delta_cpu",
     "test_processor_bits",
 )
 

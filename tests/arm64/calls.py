@@ -12,6 +12,7 @@ from tests.arm64.image import Link, Span, Touched
 TUNING_FIELDS = len(IN_C)  # of `struct tuning`
 WEIGHT_FIELDS = 7  # of `struct weight`
 _WORD = 8  # bytes of an index and of a pointer
+_DELTA_NUMBERS = 8  # of 32 bits, for each row of a tree: ROW_NUMBERS of gated_delta.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +132,10 @@ def pack(of: Entries, to: int, weight: int) -> Touched:
     return Touched([plain, *packed.spans(to, is_written=True)], packed.links(to))
 
 
-def pack_integers(_: Entries, to: int, values: int, scales: int, zeros: int | None) -> Touched:
+def pack_quantized(_: Entries, to: int, values: int, scales: int, zeros: int | None) -> Touched:
     packed = _Weight.read(to)
     layout, outputs, inputs = packed.layout, packed.outputs, packed.inputs
-    width = -(-inputs // 2) if layout.group else inputs
+    width = -(-inputs // 2) if layout.numbers == "int4" else inputs
     groups = layout.padded(inputs) // layout.group if layout.group else 1
     given = [
         Span(values, values + outputs * width),
@@ -152,6 +153,16 @@ def linear(
     added = [of.span(bias, packed.outputs)] if bias else []
     given = [*packed.spans(weight), of.rows(x, rows, stride, packed.inputs)]
     return Touched([*given, result, *added], packed.links(weight))
+
+
+def map_heads(
+    of: Entries, weight: int, heads: int, x: int, stride: int, head_stride: int, out: int, rows: int
+) -> Touched:
+    packed = _Weight.read(weight)
+    result = of.span(out, rows * heads * packed.outputs, is_written=True)
+    width = (heads - 1) * head_stride + packed.inputs
+    given = [*packed.spans(weight, experts=heads), of.rows(x, rows, stride, width)]
+    return Touched([*given, result], packed.links(weight))
 
 
 def set_tuning(_: Entries, values: int) -> Touched:
@@ -207,16 +218,60 @@ def attend(
     return Touched(spans, links)
 
 
+def gated_delta(
+    of: Entries, params: int, state: int, rows: int, _layer: int, inputs: int, out: int,
+    workspace: int | None,
+) -> Touched:  # fmt: skip
+    batch, _chunks, batch_stride, node_stride, *tables = _integers(rows, 7)
+    u, gates, stride, gates_stride = _integers(inputs, 4)
+    slots, starts, ancestry = tables
+    begins, (layers, state_spans) = _integers(starts, batch + 1), _delta(of, params, state)
+    count, nodes = begins[-1], max((b - a for a, b in itertools.pairwise(begins)), default=0)
+    marks = (batch - 1) * batch_stride + max(nodes - 1, 0) * node_stride + nodes
+    width = layers.v_heads * layers.v_dim
+    spans = [
+        *state_spans,
+        *(Span(at, at + fields * _WORD) for at, fields in ((rows, 7), (inputs, 4))),
+        _INDICES.span(slots, count),
+        _INDICES.span(starts, batch + 1),
+        *([Span(ancestry, ancestry + marks)] if ancestry else []),
+        of.rows(u, count, stride, layers.channels),
+        of.rows(gates, count, gates_stride, 2 * layers.v_heads),
+        of.span(out, count * width, is_written=True),
+        *([_FLOATS.span(workspace, count * _DELTA_NUMBERS, is_written=True)] if workspace else []),
+    ]
+    links = [
+        *layers.links(params, state),
+        *(Link(rows + at * _WORD, target) for at, target in enumerate(tables, 4) if target),
+        *(Link(inputs + at * _WORD, target) for at, target in enumerate((u, gates))),
+    ]
+    return Touched(spans, links)
+
+
+def keep_drafted(
+    of: Entries, params: int, state: int, slots: int, path: int | None, stride: int, accepted: int,
+    batch: int,
+) -> Touched:  # fmt: skip
+    layers, spans = _delta(of, params, state)
+    most = max(_integers(accepted, batch), default=0)
+    given = [_INDICES.span(each, batch) for each in (slots, accepted)]
+    given += [_INDICES.rows(path, batch, stride, most + 1)] if path else []
+    return Touched([*spans, *given], layers.links(params, state))
+
+
 CALLS: dict[str, Spans] = {
     **{call.__name__: call for call in (rms_norm, add_rms_norm, apply_rope, silu_and_mul)},
     **{call.__name__: call for call in (store_kv, pack, linear, attend, experts)},
     "gelu_tanh_and_mul": silu_and_mul,
     "softcap": softcap,
     "set_tuning": set_tuning,
-    "pack_integers": pack_integers,
+    "pack_quantized": pack_quantized,
     "verify_chain": verify_chain,
     "lay_out_rows": lay_out_rows,
     "append_tokens": append_tokens,
+    "map_heads": map_heads,
+    "gated_delta": gated_delta,
+    "keep_drafted": keep_drafted,
 }
 """By the kernel's name; the order gives the numbers by which driver.c knows them."""
 
@@ -243,6 +298,54 @@ class _Weight:
 
     def links(self, address: int) -> list[Link]:
         return [Link(address + 4 * _WORD, self.blocks)]
+
+
+@dataclass(frozen=True, slots=True)
+class _DeltaLayers:
+    """`struct delta_params` and `struct delta_state` of gated_delta.h."""
+
+    k_heads: int
+    v_heads: int
+    k_dim: int
+    v_dim: int
+    conv_width: int
+    layers: int
+    params: tuple[int, ...]  # addresses, as are those below
+    state: tuple[int, ...]
+
+    @property
+    def channels(self) -> int:
+        return 2 * self.k_heads * self.k_dim + self.v_heads * self.v_dim
+
+    def links(self, params: int, state: int) -> list[Link]:
+        return [
+            *(Link(params + at * _WORD, target) for at, target in enumerate(self.params, 6)),
+            *(Link(state + at * _WORD, target) for at, target in enumerate(self.state, 3)),
+        ]
+
+
+def _delta(of: Entries, params: int, state: int) -> tuple[_DeltaLayers, list[Span]]:
+    """Read parameters and states of all layers, and their spans."""
+    *sizes, conv, decay, dt_bias = _integers(params, 9)
+    slots, drafted_slots, nodes, inputs, matrices, drafted, gates = _integers(state, 7)
+    k_heads, v_heads, k_dim, v_dim, conv_width, layers = sizes
+    found = _DeltaLayers(
+        *(k_heads, v_heads, k_dim, v_dim, conv_width, layers),
+        (conv, decay, dt_bias),
+        (inputs, matrices, drafted, gates),
+    )
+    states, drafts = layers * slots, layers * drafted_slots * nodes
+    channels, heads = found.channels, found.v_heads
+    return found, [
+        Span(params, params + 9 * _WORD),
+        Span(state, state + 7 * _WORD),
+        _FLOATS.span(conv, found.layers * found.conv_width * channels),
+        *(_FLOATS.span(each, found.layers * heads) for each in (decay, dt_bias)),
+        of.span(inputs, states * (found.conv_width - 1) * channels, is_written=True),
+        _FLOATS.span(matrices, states * heads * found.k_dim * found.v_dim, is_written=True),
+        of.span(drafted, drafts * channels, is_written=True),
+        of.span(gates, drafts * 2 * heads, is_written=True),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

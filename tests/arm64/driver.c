@@ -32,12 +32,16 @@ void lay_out_rows(const int64_t *, long, long, const int64_t *, const int64_t *,
 void append_tokens(int64_t *, long, int64_t *, const int64_t *, const int64_t *, const int64_t *,
                    const int64_t *, long, const int64_t *, long, long);
 void pack(const void *, const entry *);
-void pack_integers(const void *, const void *, const float *, const int8_t *);
+void pack_quantized(const void *, const void *, const float *, const int8_t *);
 void linear(const void *, const entry *, const entry *, long, entry *, long);
 void attend(const void *, const void *, const entry *, long, const entry *, const entry *, entry *, long,
             long, long, long, const void *);
 void experts(const void *, const entry *, const void *, const entry *, const entry *, long,
              const int32_t *, const float *, entry *, entry *, long *, const void *, const void *);
+void gated_delta(const void *, const void *, const void *, long, const void *, entry *, int32_t *);
+void keep_drafted(const void *, const void *, const int64_t *, const int64_t *, long, const int64_t *,
+                  long);
+void map_heads(const void *, long, const entry *, long, long, entry *, long);
 
 void set_tuning(const void *);
 
@@ -116,7 +120,7 @@ static void call(int64_t function, const union argument *a) {
     case 9: gelu_tanh_and_mul(P(0), N(1), P(2), N(3), P(4), N(5), N(6)); break;
     case 10: softcap(P(0), F(1), P(2), N(3)); break;
     case 11: set_tuning(P(0)); break;
-    case 12: pack_integers(P(0), P(1), P(2), P(3)); break;
+    case 12: pack_quantized(P(0), P(1), P(2), P(3)); break;
     case 13: verify_chain(P(0), N(1), P(2), N(3), P(4), N(5), N(6)); break;
     case 14:
         lay_out_rows(P(0), N(1), N(2), P(3), P(4), N(5), P(6), P(7), P(8), N(9), N(10), P(11), N(12));
@@ -124,6 +128,9 @@ static void call(int64_t function, const union argument *a) {
     case 15:
         append_tokens(P(0), N(1), P(2), P(3), P(4), P(5), P(6), N(7), P(8), N(9), N(10));
         break;
+    case 16: map_heads(P(0), N(1), P(2), N(3), N(4), P(5), N(6)); break;
+    case 17: gated_delta(P(0), P(1), P(2), N(3), P(4), P(5), P(6)); break;
+    case 18: keep_drafted(P(0), P(1), P(2), P(3), N(4), P(5), N(6)); break;
     default: fail("an unknown function");
     }
 }

@@ -19,6 +19,7 @@ from engine.implementations import (
 )
 from peers.targets import TARGETS
 
+COMPARED = ("qwen3", "qwen3_moe", "gemma3", "qwen3_5", "deepseek_v3")
 TINY = Size(2, 32, vocab=300, heads=4, context=64, kv_heads=2, inner=48)
 
 
@@ -28,16 +29,14 @@ def test_all_figures_are_measured_on_real_engines() -> None:
     )
     figures = measure_implementations(turns)
     ratios = ["step_to_native_b1", "step_to_native_b3"]
-    ratios += ["qwen3_to_generate_b2", "qwen3_moe_to_generate_b2", "gemma3_to_generate_b2"]
+    ratios += [f"{model}_to_generate_b2" for model in COMPARED]
     ratios.append("gemma3_step_to_native_b2")
     for name in ratios:
         median, quartiles = figures[name], figures[f"{name}_quartiles"]
         assert isinstance(median, float)
         assert isinstance(quartiles, list)
         assert 0 < quartiles[0] <= median <= quartiles[1]
-    assert figures["qwen3_differing_tokens_b2"] == 0
-    assert figures["qwen3_moe_differing_tokens_b2"] == 0
-    assert figures["gemma3_differing_tokens_b2"] == 0
+    assert [figures[f"{model}_differing_tokens_b2"] for model in COMPARED] == [0] * len(COMPARED)
 
 
 def test_answers_have_the_length_that_was_asked_for(tmp_path: Path) -> None:
@@ -61,9 +60,7 @@ def test_every_other_turn_is_the_other_way_round() -> None:
 def test_figures_that_have_a_target_are_measured(turns: Turns) -> None:
     measured = {f"step_to_native_b{batch}" for batch in turns.step_batches}
     measured |= {
-        f"{model}_to_generate_b{batch}"
-        for model in ("qwen3", "qwen3_moe", "gemma3")
-        for batch in turns.answer_batches
+        f"{model}_to_generate_b{batch}" for model in COMPARED for batch in turns.answer_batches
     }
     measured |= {f"gemma3_step_to_native_b{batch}" for batch in turns.answer_batches}
     named = {target.figure for target in TARGETS if target.figure.startswith("implementations ")}

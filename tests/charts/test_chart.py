@@ -19,6 +19,7 @@ FILES = [*sorted((HERE / "values").glob("*.yaml")), *sorted(SHOWN.glob("*.yaml")
 SETS = {path.stem: ("--values", str(path)) for path in FILES}
 BAD = {path.stem: path for path in sorted((HERE / "bad").glob("*.yaml"))}
 FOREIGN = ("PodMonitor", "PrometheusRule")  # kinds of the Prometheus operator
+POLICY = "ValidatingAdmissionPolicy"
 DEFINITIONS = ["specdecode.io_specdecodedeployments.yaml", "specdecode.io_specdecodetrials.yaml"]
 
 pytestmark = pytest.mark.apiserver
@@ -155,6 +156,20 @@ def test_without_routers_nothing_is_granted_to_or_admitted_for_them(template):
     )
     granted = {resource for rule in role["rules"] for resource in rule["resources"]}
     assert granted.isdisjoint({"secrets", "roles", "rolebindings"})
+
+
+def test_without_inference_pools_nothing_is_granted_for_them(template):
+    manifests = template(*SETS["no-inference-pools"])
+    text = yaml.safe_dump_all(
+        each for each in manifests if each["kind"] != "CustomResourceDefinition"
+    )
+    assert "--no-inference-pools" in text
+    assert kinds.INFERENCE_POOL.plural not in text
+    assert kinds.INFERENCE_POOL.group not in text
+    (policy,) = of_kind(template("--set", "admissionPolicy.enabled=true"), POLICY)
+    rules = policy["spec"]["matchConstraints"]["resourceRules"]
+    (rule,) = (each for each in rules if each["resources"] == [kinds.INFERENCE_POOL.plural])
+    assert rule["apiGroups"] == [kinds.INFERENCE_POOL.group]
 
 
 @every_set

@@ -43,6 +43,8 @@ COVERED_BY_OTHERS = {
     "specdecode_active_range",
     "specdecode_range_drafted_tokens_total",  # kept and wasted together
     "specdecode_decode_steps_total",  # the sum of those by range
+    "specdecode_kv_cache_usage",  # the panel divides pages
+    "specdecode_cache_config_info",  # constants, for endpoint pickers
     # What an interval is worked out from: the operator does so, stratum by stratum.
 }
 """Metrics without a panel, because an alert or the panels of other metrics cover them."""

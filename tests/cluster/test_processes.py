@@ -88,9 +88,16 @@ def test_records_come_back_as_written(tmp_path: Path, sleeper: Process) -> None:
     assert processes.read_records(tmp_path) == {"sleeper": sleeper}
 
 
-def test_processes_are_found_by_their_environment(sleeper: Process) -> None:
-    found = processes.find(lambda folder: b"COLOUR=blue" in (folder / "environ").read_bytes())
-    assert sleeper.pid in [process.pid for process in found]
+def test_processes_are_found_by_their_environment(tmp_path: Path, sleeper: Process) -> None:
+    """For a moment after exec, the kernel shows an empty environment."""
+
+    def is_found() -> bool:
+        found = processes.find(lambda folder: b"COLOUR=blue" in (folder / "environ").read_bytes())
+        return sleeper.pid in [process.pid for process in found]
+
+    log = tmp_path / "log"
+    processes.wait_until(is_found, "its environment", process=sleeper, log=log, timeout_s=30)
+    assert is_found()
 
 
 def test_waiting_for_a_dead_process_fails_early_and_shows_its_words(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ EVERYTHING = {
         "reasoning_parser": "none",
     },
     "graphs": {"mode": "static", "batch_sizes": [1, 2], "max_bytes": 1, "max_seconds": 0.5},
+    "parallelism": {"tensor": 2},
     "device": "cpu",
     "attention_backend": "torch",
     "threads": 2,
@@ -355,6 +356,28 @@ BAD = {
         {"speculation": {"table": {"08": {"candidate_steps": [1]}}}},
         "string should match pattern '^[1-9][0-9]{0,5}$'; got '08'",
     ),
+    "no rank": (
+        {"parallelism": {"tensor": 0}},
+        "parallelism.tensor: input should be greater than or equal to 1; got 0",
+    ),
+    "ranks of no machine": (
+        {"parallelism": {"tensor": 17}},
+        "parallelism.tensor: input should be less than or equal to 16; got 17",
+    ),
+    "ranks without processes": (
+        {"parallelism": {"tensor": 3}, "server": {"engine_process": "off"}},
+        "server.engine_process: off would leave no process for the ranks, and parallelism.tensor "
+        "is 3: use auto or on",
+    ),
+    "ranks with a draft that reads the target's cache": (
+        {
+            "parallelism": {"tensor": 2},
+            "speculation": {"algorithm": "FROZEN_KV_MTP", "draft_path": "/d"},
+        },
+        "speculation.algorithm: the draft of FROZEN_KV_MTP reads all keys and values of the "
+        "target, of which each rank has a part, and parallelism.tensor is 2: use 1, or another "
+        "algorithm",
+    ),
     "port": (
         {"server": {"port": 65536}},
         "server.port: input should be less than or equal to 65535; got 65536",
@@ -368,6 +391,17 @@ def test_bad_boot_file_is_refused_with_place_and_remedy(document, expected):
         EngineBoot.model_validate({**LEAST, **document})
     sentences = validation_errors(refusal.value, EngineBoot)
     assert any(expected in sentence for sentence in sentences), sentences
+
+
+@pytest.mark.parametrize(
+    ("tensor", "setting", "has_process"),
+    [(1, "auto", False), (1, "on", True), (1, "off", False), (2, "auto", True), (2, "on", True)],
+)
+def test_several_ranks_run_in_processes_of_their_own(tensor, setting, has_process):
+    boot = EngineBoot.model_validate(
+        {**LEAST, "parallelism": {"tensor": tensor}, "server": {"engine_process": setting}}
+    )
+    assert boot.has_engine_process is has_process
 
 
 def test_every_problem_is_reported_at_once():

@@ -154,6 +154,22 @@ ENGINES = some(
     ),
     overlap=st.sampled_from([True, None, "yes"]),
 )
+PARALLELISMS = some(tensor=st.sampled_from([1, 2, 2, 2]) | near(1, 16))
+GPUS = st.dictionaries(
+    st.sampled_from([*["nvidia.com/gpu"] * 4, "nvidia.com/mig-1g.10gb", "cpu"]),
+    st.sampled_from([*[1, 2, "2"] * 4, "2000m", 3, 0, 17, None]),
+    max_size=2,
+)
+RANKS = st.fixed_dictionaries(
+    {"model": st.just({"uri": "pvc://models/x"})},
+    optional={
+        "parallelism": PARALLELISMS | st.none(),
+        "engine": some(device=st.sampled_from(["CPU", "GPU", "GPU"])),
+        "resources": some(limits=GPUS) | some(requests=GPUS) | some(limits=GPUS, requests=GPUS),
+        "speculation": st.just({"algorithm": "FROZEN_KV_MTP", "draft": {"uri": "pvc://m/d"}})
+        | st.just({"algorithm": "NGRAM"}),
+    },
+)
 ROLLOUTS = some(
     editPolicy=st.sampled_from(["Immediate", "Guarded", "guarded"]),
     guard=some(minDuration=DURATIONS, maxDuration=DURATIONS),
@@ -180,6 +196,7 @@ SPECS = st.fixed_dictionaries(
         "lifecycle": LIFECYCLES,
         "updateStrategy": UPDATE_STRATEGIES,
         "replicas": near(0, 1000),
+        "parallelism": PARALLELISMS,
         "resources": some(limits=RESOURCES, requests=RESOURCES),
         "download": DOWNLOADS,
     },
@@ -200,6 +217,7 @@ ONE_PART = st.one_of(
             "template": TEMPLATES,
         }.items()
     ),
+    RANKS,
     SPECULATIONS.map(lambda it: {"model": {"uri": "pvc://m/x"}, "speculation": it}),
 )
 NAMES = st.sampled_from([*["chat", "a" * 40] * 6, "a" * 41, "1a", "a.b"])

@@ -60,6 +60,8 @@ def test_only_known_fields_change_without_a_restart():
         *("replicas", "engine.upgradePolicy"),
         *("speculation.adaptive.objective", "speculation.adaptive.maxInterTokenMs"),
         "speculation.draft.uri",  # where running engines can exchange the draft
+        *("inferencePool.endpointPickerRef.name", "inferencePool.endpointPickerRef.failureMode"),
+        "inferencePool.endpointPickerRef.port.number",
         *("router.replicas", "router.retries"),
         *("router.resources.limits", "router.resources.requests"),
     }

@@ -25,6 +25,7 @@ spec:
   model: {{uri: "pvc://models/target", servedName: tiny}}
   pageSize: 8
   replicas: {replicas}
+  parallelism: {{tensor: {tensor}}}
   lifecycle: {{preStop: 3s, drainTimeout: 40s}}
   resources: {{requests: {{cpu: 50m, memory: 512Mi}}}}
   engine: {{device: CPU, threads: 1, kvCache: {{size: 64Mi}}}}
@@ -54,9 +55,13 @@ def apply(cluster: Cluster):
     """Apply a resource and wait until the operator calls it Ready for this generation."""
 
     def apply_and_wait(
-        name: str, replicas: int = 1, algorithm: str = "EAGLE3", draft: str | None = "eagle3"
+        name: str,
+        replicas: int = 1,
+        algorithm: str = "EAGLE3",
+        draft: str | None = "eagle3",
+        tensor: int = 1,
     ) -> None:
-        text = RESOURCE.format(name=name, replicas=replicas, algorithm=algorithm)
+        text = RESOURCE.format(name=name, replicas=replicas, algorithm=algorithm, tensor=tensor)
         if draft is not None:
             text += f'    draft: {{uri: "pvc://models/{draft}"}}\n'
         cluster.kubectl("apply", "-f", "-", given=text)

@@ -30,6 +30,23 @@ def test_a_resource_answers_through_its_service_and_speculates(cluster, apply) -
     assert accept_length(metrics) > 1.2
 
 
+def test_an_engine_of_two_ranks_answers_as_without_a_draft(cluster, apply) -> None:
+    apply("ranks", tensor=2)
+    body = {"model": "tiny", "prompt": "the quick brown fox", "max_tokens": 60, "temperature": 0}
+    with cluster.port_forward("deployment/ranks", names.ENGINE_PORT) as url:
+        drafted, plain = (
+            httpx.post(f"{url}/v1/completions", json=body | more, timeout=60).json()["choices"]
+            for more in ({}, {"speculation": {"max_steps": 0}})
+        )
+    assert drafted == plain
+    with cluster.port_forward("deployment/ranks", names.MANAGEMENT_PORT) as url:
+        facts = httpx.get(f"{url}/server_info", timeout=10).json()["facts"]
+        metrics = httpx.get(f"{url}/metrics", timeout=10).text
+    assert facts["tensor_parallel_size"] == 2
+    assert accept_length(metrics) > 1.2
+    cluster.kubectl("delete", "sdd", "ranks", "--wait")
+
+
 def test_a_changed_or_deleted_child_is_put_back(cluster, apply) -> None:
     apply("chat")
     cluster.kubectl("scale", "deployment", "chat", "--replicas=3")

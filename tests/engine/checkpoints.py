@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lossless.assistant import write_assistant
@@ -85,6 +85,18 @@ def make_checkpoints(folder: Path, head_dim: int = HEAD_DIM) -> Checkpoints:
         dspark=folder / "dspark",
         peagle=folder / "peagle",
     )
+
+
+def cut_vocabulary(source: Path, folder: Path, vocab: int) -> Path:
+    """Write a language model without the tokens from `vocab` on; return its folder."""
+    folder.mkdir()
+    keys = json.loads((source / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**keys, "vocab_size": vocab}))
+    tensors = load_file(source / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        tensors[name] = tensors[name][:vocab].clone()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 def _save_eagle3(folder: Path, generator: torch.Generator, head_dim: int) -> None:

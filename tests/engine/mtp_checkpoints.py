@@ -1,8 +1,9 @@
 """Adds random MTP modules in published names to tiny checkpoints."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -43,12 +44,22 @@ LAYOUTS: Mapping[str, tuple[str, str, str, str, str]] = {
 """Names of norms, map and layer, with the number of the module."""
 
 
+LATENT_KEYS: Mapping[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLMNextN"],
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}
+"""Of an export whose module has multi-head latent attention, for a target with four heads."""
+
+
 def draw_module(keys: Mapping[str, int], layout: str, number: int, seed: int = 3) -> Tensors:
     """Draw a module with a Llama's layer of the sizes in config.json."""
     generator = torch.Generator().manual_seed(seed + number)
     hidden, inner = keys["hidden_size"], keys["intermediate_size"]
-    head_dim = keys["head_dim"]
-    q, kv = keys["num_attention_heads"] * head_dim, keys["num_key_value_heads"] * head_dim
     token_norm, hidden_norm, projection, norm, layer = (
         name.format(number) for name in LAYOUTS[layout]
     )
@@ -57,10 +68,7 @@ def draw_module(keys: Mapping[str, int], layout: str, number: int, seed: int = 3
         projection: (hidden, 2 * hidden),
         f"{layer}.input_layernorm": (hidden,),
         f"{layer}.post_attention_layernorm": (hidden,),
-        f"{layer}.self_attn.q_proj": (q, hidden),
-        f"{layer}.self_attn.k_proj": (kv, hidden),
-        f"{layer}.self_attn.v_proj": (kv, hidden),
-        f"{layer}.self_attn.o_proj": (hidden, q),
+        **{f"{layer}.self_attn.{name}": shape for name, shape in _attention_shapes(keys)},
         f"{layer}.mlp.gate_proj": (inner, hidden),
         f"{layer}.mlp.up_proj": (inner, hidden),
         f"{layer}.mlp.down_proj": (hidden, inner),
@@ -69,6 +77,26 @@ def draw_module(keys: Mapping[str, int], layout: str, number: int, seed: int = 3
         f"{name}.weight": torch.randn(shape, generator=generator) * 0.2 + (len(shape) == 1)
         for name, shape in shapes.items()
     }
+
+
+def _attention_shapes(keys: Mapping[str, int]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, heads, rank = keys["hidden_size"], keys["num_attention_heads"], keys.get("kv_lora_rank")
+    if rank is None:
+        q, kv = heads * keys["head_dim"], keys["num_key_value_heads"] * keys["head_dim"]
+        yield from {"q_proj": (q, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden)}.items()
+        yield "o_proj", (hidden, q)
+        return
+    nope, rope, v_dim = (keys[f"{part}_head_dim"] for part in ("qk_nope", "qk_rope", "v"))
+    q, q_rank = heads * (nope + rope), keys["q_lora_rank"]
+    if q_rank is None:
+        yield "q_proj", (q, hidden)
+    else:
+        yield from {"q_a_proj": (q_rank, hidden), "q_b_proj": (q, q_rank)}.items()
+        yield "q_a_layernorm", (q_rank,)
+    yield "kv_a_proj_with_mqa", (rank + rope, hidden)
+    yield "kv_a_layernorm", (rank,)
+    yield "kv_b_proj", (heads * (nope + v_dim), rank)
+    yield "o_proj", (hidden, heads * v_dim)
 
 
 def with_modules(target: Path, into: Path, layout: str, *numbers: int, **keys: object) -> Path:

@@ -6,11 +6,13 @@ other numbers of rows, so log-probabilities are only near; that no token flips i
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from lossless.families import LATENT, make_family
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.cli.flags import parse_flags
@@ -73,6 +75,22 @@ def test_texts_equal_plain_ones_and_kernels_attend(
     with counted_launches() as counter:
         core = build(checkpoints, algorithm, topk, memory={"page_size": page_size})
     assert_near(answers(core, checkpoints.vocab), plain)
+    assert counter.called("triton") >= ATTENTION
+
+
+@pytest.mark.parametrize(("algorithm", "topk"), [("STANDALONE", 1), ("EAGLE3", 3)])
+def test_texts_over_latents_equal_plain_ones(
+    algorithm: str, topk: int, checkpoints, tmp_path: Path
+) -> None:
+    target, draft = (
+        make_family(LATENT, llama, tmp_path / name)
+        for name, llama in (("target", checkpoints.target), ("draft", checkpoints.draft))
+    )
+    latent = replace(checkpoints, target=target, draft=draft)
+    alone = answers(build(latent, "NONE"), latent.vocab)
+    with counted_launches() as counter:
+        core = build(latent, algorithm, topk)
+    assert_near(answers(core, latent.vocab), alone)
     assert counter.called("triton") >= ATTENTION
 
 
@@ -164,6 +182,8 @@ def test_by_itself_a_gpu_captures_where_that_is_safe_and_pays() -> None:
     mode, reason = choose_graph_mode("auto", GPU, [TORCH])
     assert (mode, reason) == (OFF, TORCH.graph_support.limitation)
     assert choose_graph_mode("auto", CPU, [fast]).name == OFF
+    mode, reason = choose_graph_mode("auto", GPU, [fast], 2)
+    assert (mode, "NCCL" in reason) == (OFF, True)
 
 
 def test_what_was_asked_for_is_done_unless_it_cannot() -> None:

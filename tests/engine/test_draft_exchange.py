@@ -16,7 +16,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.draft_health import Fitness
 from specdecode_engine.adaptive.policy import DraftRefused
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model import draft_exchange, weights
+from specdecode_engine.model import draft_exchange, repeated_weights
 from specdecode_engine.model.record_tensors import named_tensors
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.draft_staging import DraftStaging
@@ -146,7 +146,7 @@ def exchanges(core: EngineCore, *folders: Path) -> Iterator[Callable[[], None]]:
 
 def test_weights_that_a_draft_repeats_take_no_memory_while_it_is_read(tmp_path, monkeypatch):
     """Published heads often contain the target's embedding and head: more than all the rest."""
-    for module in (draft_exchange, weights):
+    for module in (draft_exchange, repeated_weights):
         monkeypatch.setattr(module, "COMPARED_BYTES", 16 << 10)
     monkeypatch.setattr(packing, "_MEMORY", TorchMemory())
     head = shutil.copytree(EXAMPLES / "eagle", tmp_path / "head")

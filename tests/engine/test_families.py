@@ -1,11 +1,11 @@
-"""Speculative text equals plain text with targets and drafts of every native family."""
+"""Speculative text equals plain text with targets and drafts of every family."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lossless.families import FAMILIES, LLAMA, LONGROPE, make_family
+from lossless.families import FAMILIES, LLAMA, LONGROPE, RECURRENT, make_family
 from lossless.poison import build_poisoned
 from lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
@@ -20,8 +20,12 @@ NUM_STEPS = 5
 """Deeper than a window, so that a drafted token does not see all of its ancestors."""
 
 
-# `test_rotary_tables.py` has the family with rotary angles by length.
-@pytest.fixture(scope="module", params=[one for one in FAMILIES if one not in (LLAMA, LONGROPE)])
+# `test_rotary_tables.py` has the family with rotary angles by length, `test_recurrent.py` that with
+# states.
+@pytest.fixture(
+    scope="module",
+    params=[one for one in FAMILIES if one not in (LLAMA, LONGROPE, RECURRENT)],
+)
 def family(
     request: pytest.FixtureRequest,
     checkpoints: Checkpoints,

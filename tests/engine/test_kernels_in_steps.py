@@ -40,11 +40,14 @@ UNUSED = {
     # which needs a GPU.
     "merge_states",
     "attend_with_lse",
-    # Gemma's and mixtures', with which `test_families.py` and the shadow CUDA device run.
+    # Those of Gemma, mixtures and recurrent layers, with which `test_families.py`,
+    # `test_recurrent.py` and the shadow CUDA device run.
     "gelu_tanh_and_mul",
     "softcap",
     "route_experts",
     "experts",
+    "gated_delta",
+    "keep_drafted",
 }
 PARAMS = SamplingParams(
     seed=5,

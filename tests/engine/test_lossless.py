@@ -8,6 +8,7 @@ import pytest
 from lossless.cases import ALGORITHMS, MODULES, Material, draw_case
 from lossless.compare import find_difference
 from lossless.disturbances import Disturbances
+from lossless.float8 import stored_as
 from lossless.mtp_module import write_mtp_modules
 from lossless.run import Models, build_plain, build_speculative, run_alone, run_case, tuned
 from specdecode_engine.batch.request import FinishReason, TokenLogprobs
@@ -44,9 +45,12 @@ def material(checkpoints) -> Material:
 
 
 @pytest.mark.parametrize("number", range(CASES))
-def test_random_case(number: int, models: Models, material: Material) -> None:
+def test_random_case(
+    number: int, models: Models, material: Material, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     case = draw_case(number, SEED, material)
-    models = replace(models, quantization=case.quantization)
+    folder = tmp_path_factory.getbasetemp() / "float8"
+    models = stored_as(models, case.quantization, folder)
     plain = build_plain(models)
     with tuned(case.tuning):
         core = build_speculative(case, models)

@@ -18,6 +18,18 @@ from zoo.models import randomise, read_models
 
 PROMPTS = ((3, 14, 15, 92, 65), tuple(range(40, 61)), (7,))
 ANSWER = 20
+MODULE_KEYS: dict[str, object] = {
+    "num_mtp_layers": 1,
+    "num_nextn_predict_layers": 1,
+    "mtp_mlp_layer_types": ["sparse"],
+}
+"""Of a config.json whose module transformers computes too."""
+PUBLISHED: dict[str, dict[str, object]] = {
+    "glm4_moe": {},
+    "glm4_moe_lite": {},
+    "deepseek_v3": {"attention_bias": False},
+}
+"""Models whose modules are published, and keys over those of the zoo."""
 
 
 def make_core(
@@ -113,18 +125,18 @@ def record_drafts(core: EngineCore) -> list[list[int]]:
     return found
 
 
-@pytest.fixture
-def glm(tmp_path: Path) -> tuple[Path, Any]:
-    """A tiny GLM-4.5 with a module whose drafts transformers makes too."""
+@pytest.fixture(params=PUBLISHED)
+def published(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, Any]:
+    """A tiny target with a module of its last layer whose drafts transformers makes too."""
     import transformers
 
-    keys = {**read_models()["glm4_moe"].keys, "num_mtp_layers": 1}
-    config = transformers.AutoConfig.for_model("glm4_moe", **keys)
+    keys = {**read_models()[request.param].keys, **MODULE_KEYS, **PUBLISHED[request.param]}
+    config = transformers.AutoConfig.for_model(request.param, **keys)
     auto: Any = transformers.AutoModelForCausalLM
     options = {"attn_implementation": "eager", "experts_implementation": "eager"}
     model = auto.from_config(config, **options)
     randomise(model, seed=1)
-    folder = tmp_path / "glm"
+    folder = tmp_path / "target"
     model.save_pretrained(folder)
     file = folder / "model.safetensors"
     save_file(load_file(file) | _module_of(load_file(file)), file, metadata={"format": "pt"})
@@ -154,11 +166,11 @@ def _module_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return module
 
 
-def test_the_first_draft_tokens_are_those_of_transformers(glm: tuple[Path, Any]) -> None:
+def test_the_first_draft_tokens_are_those_of_transformers(published: tuple[Path, Any]) -> None:
     """One module drafts one token there: our first draft token after every committed text."""
     from transformers.generation import candidate_generator
 
-    folder, model = glm
+    folder, model = published
     prompt = torch.tensor([PROMPTS[1]])
     theirs: dict[int, int] = {}
     kind = candidate_generator.MTPCandidateGenerator

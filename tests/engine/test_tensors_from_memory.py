@@ -10,7 +10,7 @@ from torch import Tensor
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.checkpoint import Checkpoint, Shape, StoredTensor
+from specdecode_engine.model.checkpoint import Checkpoint, Part, Shape, StoredTensor
 from specdecode_engine.startup.build import build_core
 
 
@@ -32,8 +32,8 @@ class Kept:
         every = {**expected, **optional}
         assert shapes == {name: every[name] for name in shapes}
 
-    def read(self, name: str, into: Tensor) -> None:
-        into.copy_(self._tensors[name])
+    def read(self, name: str, into: Tensor, part: Part = ()) -> None:
+        into.copy_(self._tensors[name][part])
 
     def get(self, name: str) -> Tensor:
         return self._tensors[name]

@@ -66,7 +66,11 @@ def make_model(name: str) -> ToolModel:
     return ToolModel(spellings, marker_ids, compiler.compile(source))
 
 
-PLAIN = ("glm45", "pythonic", "qwen3_coder")  # formats with a rule per parameter
+# Formats with a rule per parameter.
+PLAIN = (
+    "gemma4", "glm45", "glm47", "lfm2", "minimax_m2", "olmo3", "pythonic", "qwen3_coder",
+    "seed_oss",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

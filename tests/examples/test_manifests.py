@@ -17,6 +17,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 RESOURCES = [path for path in EXAMPLES if f"kind: {names.KIND}" in path.read_text()]
 ENGINE_IMAGE = "registry.example/specdecode-engine:test"
 ROUTER_IMAGE = "registry.example/specdecode-router:test"
+POOLS = ROOT / "tests" / "operator" / "apiserver" / "fixtures" / "inferencepools.yaml"
 
 Apply = Callable[[str], str]
 
@@ -47,7 +48,7 @@ def apply(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apply]:
             assert done.returncode == 0, done.stdout + done.stderr
             return done.stdout
 
-        for definition in (ROOT / "crds").glob("specdecode.io_*.yaml"):
+        for definition in (*(ROOT / "crds").glob("specdecode.io_*.yaml"), POOLS):
             run("apply", "--server-side", "-f", str(definition))
         for name in run("get", "crd", "--output=name").split():
             # Conditions are absent at first, on which --for=condition ends with an error.
@@ -94,9 +95,25 @@ def test_the_gpu_example_brings_what_it_names() -> None:
     assert {"topk", "draft"} & set(spec["speculation"]) == {"draft"}
 
 
-def test_claims_have_room_for_two_versions_of_a_model_of_eight_billion() -> None:
-    """8.03 billion parameters and 0.43 of a head, in bfloat16."""
-    needed = 2 * 2 * (8.03e9 + 0.43e9)
-    for name in ("llama-3.1-8b-eagle3", "models-pvc"):
-        (size,) = storage(ROOT / "examples" / f"{name}.yaml").values()
-        assert int(size.removesuffix("Gi")) * 2**30 > needed
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("llama-3.1-8b-eagle3", 8.03 + 0.43),
+        ("models-pvc", 8.03 + 0.43),
+        ("llama-3.3-70b-eagle3-tp4", 70.6 + 1.5),
+    ],
+)
+def test_claims_have_room_for_two_versions_of_a_model_and_its_head(
+    name: str, billions: float
+) -> None:
+    """In bfloat16."""
+    (size,) = storage(ROOT / "examples" / f"{name}.yaml").values()
+    assert int(size.removesuffix("Gi")) * 2**30 > 2 * 2 * billions * 1e9
+
+
+def test_the_example_of_several_gpus_asks_for_as_many_as_its_ranks() -> None:
+    path = ROOT / "examples" / "llama-3.3-70b-eagle3-tp4.yaml"
+    rendered = render(str(path), path.read_text(), ENGINE_IMAGE, ROUTER_IMAGE)
+    (deployment,) = [each for each in yaml.safe_load_all(rendered) if each["kind"] == "Deployment"]
+    (engine,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert engine["resources"]["limits"]["nvidia.com/gpu"] == "4"

@@ -18,4 +18,6 @@ def draw_params(shape: Shape, chance: random.Random) -> Shape:
         attention_chunk_size=reach if has_chunks else None,
     )
     v_dim = chance.choice((None, shape.dim // 2, shape.dim + 5))
+    if shape.is_latent:
+        v_dim = shape.v_dim
     return replace(shape, params=params, v_dim=v_dim, has_sinks=chance.random() < 0.5)

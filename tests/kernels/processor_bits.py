@@ -9,11 +9,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specdecode_kernels import Backend, ExpertWeights, GatedActivation
+from specdecode_kernels import Backend, DeltaShape, ExpertWeights, GatedActivation
 from specdecode_kernels.testing import Shape, backend_of, draw_case
+from specdecode_kernels.testing.gated_delta import (
+    DeltaForm,
+    ancestry_of,
+    delta_rows,
+    run_gated_delta,
+)
 from tests.kernels.attention_params import draw_params
-from tests.kernels.integers import FORMS, draw_integers
 from tests.kernels.mixtures import KINDS, WIDTH, draw_routing, draw_weights, normal
+from tests.kernels.quantized import FORMS, draw_quantized
 
 CPU = torch.device("cpu")
 TYPES = (torch.float32, torch.bfloat16)
@@ -41,6 +47,7 @@ def _results(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     yield from _linear(ops, dtype)
     yield from _elementwise(ops, dtype)
     yield from _experts(ops, dtype)
+    yield from _gated_delta(ops, dtype)
     for name, shape in SHAPES.items():
         for seed in range(4):
             drawn = draw_params(replace(shape, dtype=dtype), random.Random(seed))
@@ -62,7 +69,7 @@ def _linear(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
         x[:, ::5] *= 2.0**-62
         yield f"linear subnormal {rows}", ops.linear(x.to(dtype), packed, None)
     for form in FORMS:
-        weight = draw_integers(form, normal(100, 333).to(dtype))
+        weight = draw_quantized(form, normal(100, 333).to(dtype))
         packed = ops.pack_weight(weight)
         for rows in (*ROWS, 100):
             x = normal(rows, 333).to(dtype)
@@ -82,6 +89,20 @@ def _elementwise(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor
     yield "apply_rope", torch.cat(ops.apply_rope(*heads, *angles), dim=1)
 
 
+def _gated_delta(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    tree = ancestry_of([[0, 0, 0, 1, 1, 3]] * 2)
+    rows = {
+        "decode": delta_rows([3, 1], [1, 1], 2),
+        "prompt": delta_rows([2], [40], 1),
+        "chains": delta_rows([0, 2], [5, 6], 0),
+        "trees": delta_rows([1, 2], [6, 6], 0, tree),
+    }
+    for shape in (DeltaShape(2, 4, 40, 70, 4), DeltaShape(1, 17, 128, 128, 3)):
+        for name, one in rows.items():
+            found = run_gated_delta(ops, DeltaForm(shape, dtype), one, 1)
+            yield f"gated_delta {shape.v_dim} {name}", found
+
+
 def _experts(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     plain, pack_weight = draw_weights(dtype), ops.pack_weight
     assert pack_weight is not None
@@ -95,7 +116,7 @@ def _experts(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
         yield f"experts {kind}", ops.experts(x, routing, weights, activation)
     for form in FORMS:
         gate_up, down = (
-            pack_weight(draw_integers(form, one)) for one in (plain.gate_up, plain.down)
+            pack_weight(draw_quantized(form, one)) for one in (plain.gate_up, plain.down)
         )
         activation = GatedActivation("silu")
         yield f"experts {form}", ops.experts(x, routing, ExpertWeights(gate_up, down), activation)

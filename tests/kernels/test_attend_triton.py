@@ -30,6 +30,15 @@ SHAPES = {
     "dim 96": Shape(qo_lens=(1, 1), dim=96, longest=40),
     "dim 256": Shape(qo_lens=(2,), dim=256, longest=40, tree_rows=9),
     "dim 512": Shape(qo_lens=(3, 1), kv_heads=1, dim=512, longest=40, tree_rows=3),
+    "latents": Shape(
+        qo_lens=(3, 1), kv_heads=1, shared=5, dim=40, v_dim=32, longest=70, is_latent=True
+    ),
+    "latents of 128 heads, page 1": Shape(
+        qo_lens=(1, 1), page_size=1, kv_heads=1, shared=128, dim=576, v_dim=512, is_latent=True
+    ),
+    "latents of trees": Shape(
+        qo_lens=(6, 1), kv_heads=1, shared=3, dim=30, v_dim=20, tree_rows=6, is_latent=True
+    ),
     "tree": Shape(qo_lens=(6, 6), tree_rows=6, longest=40),
     "tree of 40 nodes": Shape(qo_lens=(40,), tree_rows=40, shared=4, dim=64, longest=70),
     "trees of different sizes": Shape(qo_lens=(1, 6, 0, 3), tree_rows=6, longest=40),

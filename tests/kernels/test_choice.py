@@ -125,6 +125,20 @@ def test_what_flashinfer_cannot_attend_to_goes_to_triton(
     assert reason in choice.reason
 
 
+def test_triton_holds_latents_and_the_rest_of_their_keys_in_tiles_of_their_own(
+    gpu: ShadowDevice,
+) -> None:
+    """A key of 576 entries is a latent of 512, which is the value too, and 64 more."""
+    latent: dict[str, Any] = {"v_head_dim": 512, "is_latent": True}
+    choice = choose_backend("auto", GPU, torch.bfloat16, 576, **latent)
+    assert choice.backend.attention == "triton"
+    assert "flashinfer takes float16 or bfloat16 heads of (64, 128, 256)" in choice.reason
+    for dim, changed in ((576, {"is_latent": False}), (640, {})):
+        choice = choose_backend("auto", GPU, torch.bfloat16, dim, **latent | changed)
+        assert choice.backend.attention == "torch"
+        assert f"heads of up to 512, not {dim}" in choice.reason
+
+
 def test_triton_is_refused_for_wide_values() -> None:
     with pytest.raises(ValueError, match="heads of up to 512, not 576"):
         choose_backend("triton", DEVICE, torch.bfloat16, 128, v_head_dim=576)

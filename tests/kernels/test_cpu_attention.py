@@ -31,6 +31,15 @@ SHAPES = {
     "wide heads": Shape((2, 1), page_size=16, kv_heads=2, shared=1, dim=200, longest=90),
     "two parts of a head": Shape((5,), page_size=2, kv_heads=1, shared=2, dim=128, longest=33),
     "tree": Shape((2,) * 4, page_size=4, kv_heads=2, shared=2, dim=8, longest=20, tree_rows=5),
+    "latents": Shape(
+        (3, 1), page_size=4, kv_heads=1, shared=20, dim=72, v_dim=64, longest=90, is_latent=True
+    ),
+    "latents of a tree": Shape(
+        (5, 5), page_size=1, kv_heads=1, shared=3, dim=28, v_dim=20, tree_rows=5, is_latent=True
+    ),
+    "latents of many heads": Shape(
+        (2,), page_size=16, kv_heads=1, shared=128, dim=576, v_dim=512, longest=40, is_latent=True
+    ),
     "a row and its tree": Shape(
         (1,) * 3, page_size=4, kv_heads=2, shared=1, dim=64, longest=20, tree_rows=7
     ),

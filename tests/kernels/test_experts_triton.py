@@ -7,7 +7,6 @@ from torch import Tensor
 from specdecode_kernels import TORCH, ExpertRouting, ExpertWeights, GatedActivation
 from specdecode_kernels.mixture import GateKind
 from specdecode_kernels.triton.sort_pairs import CHUNK, most_blocks, sort_pairs
-from tests.kernels.integers import FORMS, draw_integers, moved
 from tests.kernels.launched import launches
 from tests.kernels.mixtures import (
     EXPERTS,
@@ -20,6 +19,7 @@ from tests.kernels.mixtures import (
     draw_weights,
     normal,
 )
+from tests.kernels.quantized import FORMS, draw_quantized, moved
 from tests.kernels.tensors import inside_wider
 from tests.kernels.triton_ops import TRITON
 
@@ -178,7 +178,7 @@ def test_experts_of_integers_equal_the_reference(form: str, device: torch.device
     weights, routing = draw_weights(torch.float32), draw_routing(5)
     assert isinstance(weights.gate_up, Tensor)
     assert isinstance(weights.down, Tensor)
-    parts = draw_integers(form, weights.gate_up), draw_integers(form, weights.down)
+    parts = draw_quantized(form, weights.gate_up), draw_quantized(form, weights.down)
     there = ExpertWeights(moved(parts[0], device), moved(parts[1], device))
     chosen = ExpertRouting(*(part.to(device) for part in routing))
     x = normal(5, WIDTH).to(device)

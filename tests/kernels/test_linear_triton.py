@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from specdecode_kernels import TORCH
-from tests.kernels.integers import FORMS, draw_integers, moved
 from tests.kernels.launched import launches
+from tests.kernels.quantized import FORMS, draw_quantized, moved
 from tests.kernels.tensors import inside_wider, normal
 from tests.kernels.triton_ops import TRITON
 
@@ -19,14 +19,14 @@ SHAPES = [(70, 96), (33, 45), (130, 130)]  # outputs, inputs
 def test_it_equals_the_reference(
     shape: tuple[int, int], form: str, dtype: torch.dtype, device: torch.device
 ) -> None:
-    weight = draw_integers(form, normal(*shape, dtype=dtype, device=torch.device("cpu")))
+    weight = draw_quantized(form, normal(*shape, dtype=dtype, device=torch.device("cpu")))
     weight = moved(weight, device)
     bias = normal(shape[0], dtype=dtype, device=device)
     for rows in (1, 17):
         x = inside_wider(normal(rows, shape[1], dtype=dtype, device=device))
         with launches() as counts:
             got = TRITON.linear(x, weight, bias)
-        assert counts == {"map_integers": 1}
+        assert counts == {"map_quantized": 1}
         wanted = TORCH.linear(x, weight, bias)
         assert got.dtype == dtype
         tolerance = TOLERANCE[dtype]
@@ -34,7 +34,7 @@ def test_it_equals_the_reference(
 
 
 def test_no_rows_launch_nothing(device: torch.device) -> None:
-    weight = moved(draw_integers("int4", torch.randn(70, 64)), device)
+    weight = moved(draw_quantized("int4", torch.randn(70, 64)), device)
     with launches() as counts:
         assert TRITON.linear(torch.zeros(0, 64, device=device), weight, None).shape == (0, 70)
     assert not counts

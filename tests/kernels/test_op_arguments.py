@@ -35,7 +35,11 @@ def move(pool: Tensor, table: Tensor, path: Tensor, page_size: int) -> None:
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "sum": (
         lambda: OPS.add_rms_norm(zeros(2, 4), zeros(2, 4).half(), zeros(4), 1e-5),
-        "must have one shape and type",
+        "must have one type, and one shape but for parts",
+    ),
+    "sum of a part for each row": (
+        lambda: OPS.add_rms_norm(zeros(2, 4), zeros(2, 2, 3), zeros(4), 1e-5),
+        r"update \[2, 2, 3\]",
     ),
     "sum's weight": (
         lambda: OPS.add_rms_norm(zeros(2, 4), zeros(2, 4), zeros(5), 1e-5),

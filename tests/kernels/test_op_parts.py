@@ -19,6 +19,7 @@ from tests.kernels.launched import launches
 
 IN_C = {
     "linear",
+    "map_heads",
     "experts",
     "rms_norm",
     "add_rms_norm",
@@ -31,6 +32,8 @@ IN_C = {
     "verify_chain",
     "append_tokens",
     "lay_out_rows",
+    "gated_delta",
+    "keep_drafted",
 }
 
 

@@ -65,7 +65,10 @@ def test_a_driver_that_refuses_reports_why(tmp_path: Path) -> None:
 def test_the_kernels_tests_pass_through_drivers(tmp_path: Path) -> None:
     """As `make test-arm64` runs them in an emulator."""
     commands = {str(dtype).removeprefix("torch."): [str(build(tmp_path, dtype))] for dtype in TYPES}
-    names = ("test_elementwise_cpu.py", "test_cpu_attention.py", "test_bookkeeping_cpu.py")
+    names = [
+        f"test_{name}.py"
+        for name in ("elementwise_cpu", "cpu_attention", "bookkeeping_cpu", "map_heads")
+    ]
     options = ["-q", "-p", "no:cacheprovider", "-p", "tests.arm64.plugin"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *map(str, map(HERE.joinpath, names))],

@@ -39,6 +39,11 @@ def norm_of(dtype: torch.dtype) -> Op:
     return lambda x: elementwise.rms_norm(x, weight, 1e-5)
 
 
+def map_heads_of(dtype: torch.dtype) -> Op:
+    weight = normal(2, 40, 25, seed=6, dtype=dtype)
+    return lambda x: linear_module.map_heads(x.view(len(x), 2, 25), weight).flatten(1)
+
+
 def gate_of(_: torch.dtype) -> Op:
     return lambda x: elementwise.silu_and_mul(x, x)
 
@@ -86,6 +91,7 @@ def logprobs_of(_: torch.dtype) -> Op:
 
 OPS = {
     "linear": linear_of,
+    "map_heads": map_heads_of,
     "rms_norm": norm_of,
     "silu_and_mul": gate_of,
     "gelu_tanh_and_mul": gelu_gate_of,

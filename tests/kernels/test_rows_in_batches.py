@@ -5,6 +5,7 @@ references that this follows from how they call BLAS.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -12,8 +13,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import AttentionMetadata, AttentionParams, Backend, LayerKV, TreeKV
+from specdecode_kernels import (
+    AttentionMetadata,
+    AttentionParams,
+    Backend,
+    DeltaShape,
+    DeltaState,
+    LayerKV,
+    TreeKV,
+)
 from specdecode_kernels.testing import backend_of
+from specdecode_kernels.testing.gated_delta import DeltaForm, delta_rows
 from tests.row_batches import ROWS, SIZES, SOME_SIZES, assert_rows_are_independent
 
 CPU = torch.device("cpu")
@@ -41,6 +51,12 @@ def linear_of(ops: Backend, dtype: torch.dtype, outputs: int, inputs: int) -> Op
     bias = draw(outputs, dtype=dtype)
     held = weight if ops.pack_weight is None else ops.pack_weight(weight)
     return lambda rows: ops.linear(x[rows], held, bias)
+
+
+def map_heads_of(ops: Backend, dtype: torch.dtype, outputs: int, inputs: int) -> Op:
+    x, weight = draw(ROWS, 3, inputs + 4, dtype=dtype), draw(3, outputs, inputs, dtype=dtype)
+    held = weight if ops.pack_weight is None else ops.pack_weight(weight)
+    return lambda rows: ops.map_heads(x[rows][:, :, :inputs], held).flatten(1)
 
 
 def norm_of(ops: Backend, dtype: torch.dtype, width: int) -> Op:
@@ -82,6 +98,8 @@ def rope_of(ops: Backend, dtype: torch.dtype, width: int) -> Op:
 OPS: dict[str, Callable[[Backend, torch.dtype], Op]] = {
     "linear, small": partial(linear_of, outputs=33, inputs=50),
     "linear, on threads": partial(linear_of, outputs=333, inputs=201),
+    "map_heads": partial(map_heads_of, outputs=70, inputs=19),
+    "map_heads, on threads": partial(map_heads_of, outputs=130, inputs=201),
     "rms_norm": partial(norm_of, width=50),
     "add_rms_norm": partial(add_norm_of, width=90),
     "silu_and_mul": partial(gate_of, width=45),
@@ -131,6 +149,26 @@ def test_attention_of_a_row_does_not_depend_on_its_batch(
         return ops.attend(q[rows], kv, metadata, tree, PARAMS[params])
 
     assert_rows_are_independent(attend, SIZES if name == "cpu" else SOME_SIZES)
+
+
+@every_backend
+def test_the_gated_delta_rule_of_a_request_does_not_depend_on_its_batch(
+    name: Name, dtype: torch.dtype
+) -> None:
+    """Of requests of one row, each with a state of its own."""
+    ops, form = backend_of(name, CPU, dtype), DeltaForm(DeltaShape(2, 4, 20, 37, 4), dtype)
+    params = form.draw_params(0)
+    u, gates = form.draw_inputs(ROWS, 1)
+    of_rows = replace(form, slots=ROWS, nodes=1).draw_state(2)
+
+    def advance(rows: Tensor) -> Tensor:
+        drafted = of_rows.drafted[:, rows], of_rows.drafted_gates[:, rows]
+        state = DeltaState(of_rows.inputs[:, rows], of_rows.matrices[:, rows], *drafted)
+        own = delta_rows(range(len(rows)), [1] * len(rows), len(rows))
+        y = ops.gated_delta(u[rows], gates[rows], params, state, 1, own)
+        return torch.cat([y.flatten(1).float(), state.matrices[1].flatten(1)], dim=1)
+
+    assert_rows_are_independent(advance, SIZES if name == "cpu" else SOME_SIZES)
 
 
 def test_an_op_whose_rows_depend_on_their_place_is_noticed() -> None:

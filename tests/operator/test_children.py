@@ -21,10 +21,13 @@ EXAMPLES = (
     "gemma-4-e2b-assistant",
     "gpu",
     "hub",
+    "inference-pool",
     "llama-3.1-8b-eagle3",
+    "llama-3.3-70b-eagle3-tp4",
     "llama-mtp-chain",
     "mimo-7b-mtp",
     "ngram",
+    "qwen3.5-4b-mtp",
     "qwen3-4b-dflash",
     "qwen3-4b-dspark",
     "qwen3-8b-peagle",
@@ -346,6 +349,55 @@ def test_a_gpu_is_asked_for_unless_another_accelerator_is(example, build):
     assert limits() == {"nvidia.com/gpu": "1"}
     assert limits(limits={"memory": "8Gi"}) == {"memory": "8Gi", "nvidia.com/gpu": "1"}
     assert limits(limits={"nvidia.com/mig-1g.10gb": 1}) == {"nvidia.com/mig-1g.10gb": "1"}
+
+
+@pytest.mark.parametrize("given", [{}, {"limits": {"nvidia.com/gpu": 4, "memory": "512Gi"}}])
+def test_a_pod_of_several_ranks_has_as_many_gpus_and_shared_memory_for_them(given, example, build):
+    children = build(example("gpu", parallelism={"tensor": 4}, resources=given))
+    pod = children["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == given.get("limits", {}) | {"nvidia.com/gpu": "4"}
+    assert volume_of(pod, "shm") == {
+        "name": "shm",
+        "emptyDir": {"medium": "Memory", "sizeLimit": "4Gi"},
+    }
+    assert {"name": "shm", "mountPath": "/dev/shm"} in container["volumeMounts"]
+    boot = json.loads(children["ConfigMap"]["data"][names.BOOT_FILE_NAME])
+    assert boot["parallelism"] == {"tensor": 4}
+
+
+def test_one_rank_leaves_pods_and_boot_file_as_they_were_without_the_field(example, build):
+    plain, written = build(example("gpu")), build(example("gpu", parallelism={"tensor": 1}))
+    assert written == plain
+    assert "parallelism" not in plain["ConfigMap"]["data"][names.BOOT_FILE_NAME]
+
+
+def test_another_number_of_ranks_replaces_pods(example, build):
+    def config_hash(**parallelism):
+        deployment = build(example("gpu", parallelism=parallelism, resources={}))["Deployment"]
+        annotations = deployment["spec"]["template"]["metadata"]["annotations"]
+        return annotations[names.ANNOTATION_CONFIG_HASH]
+
+    assert len({config_hash(), config_hash(tensor=2), config_hash(tensor=4)}) == 3
+
+
+def test_ranks_on_a_cpu_share_its_limit_and_ask_for_no_gpu(example, build):
+    limits = {"limits": {"cpu": "7", "memory": "8Gi"}}
+    children = build(example(parallelism={"tensor": 2}, resources=limits))
+    pod = children["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["resources"] == limits
+    assert {"name": "OMP_NUM_THREADS", "value": "3"} in container["env"]
+    assert volume_of(pod, "shm")["emptyDir"] == {"medium": "Memory", "sizeLimit": "2Gi"}
+    assert "tolerations" not in pod
+
+
+def test_the_shared_memory_of_ranks_may_be_sized(example, build):
+    volumes = [{"name": "shm", "emptyDir": {"sizeLimit": "16Gi"}}]
+    template = {"spec": {"volumes": volumes}}
+    manifest = example("gpu", parallelism={"tensor": 2}, resources={}, template=template)
+    pod = build(manifest)["Deployment"]["spec"]["template"]["spec"]
+    assert volume_of(pod, "shm")["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
 
 
 def test_compiled_kernels_survive_a_restart_of_the_container(example, build):

@@ -358,6 +358,21 @@ def test_a_draft_that_needs_a_start_replaces_pods_and_the_status_has_the_reason(
         assert world.drafts() == {"/models/target/eagle3"}
 
 
+def test_engines_of_several_ranks_are_replaced_for_another_draft(world):
+    world.edit("pvc://models/eagle3", parallelism={"tensor": 2})
+    assert "draftExchange" not in world.settle()
+    assert world.replaced == 1
+    world.edit(OTHER)
+    reported = world.settle()
+    assert world.replaced == 2
+    assert world.drafts() == {"/models/target/eagle3-2"}
+    assert reported["draftExchange"]["state"] == "ReplacingPods"
+    assert reported["draftExchange"]["message"] == (
+        "engines of several ranks (parallelism.tensor) exchange no draft while they run"
+    )
+    assert not any(engine.report for engine in world.engines.values()), "none was asked"
+
+
 def test_an_engine_that_takes_longer_than_a_start_is_replaced(world):
     for engine in world.engines.values():
         engine.is_reading = True

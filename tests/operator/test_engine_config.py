@@ -104,6 +104,18 @@ def test_a_wrong_setting_is_refused_with_place_and_remedy(config, sentence, erro
     assert found.startswith(sentence)
 
 
+def test_several_ranks_need_engine_processes_of_their_own(example):
+    manifest = example(
+        parallelism={"tensor": 2}, engine={"config": {"server": {"engine_process": "off"}}}
+    )
+    with pytest.raises(ResourceError) as refusal:
+        children.build(resource.parse(manifest), "engine:test")
+    assert refusal.value.sentences == (
+        "engine.config.server.engine_process: off would leave no process for the ranks, and "
+        "parallelism.tensor is 2: use auto or on",
+    )
+
+
 def test_every_wrong_setting_is_listed(errors_of):
     assert len(errors_of({"device": "cpu", "graphs": {"mode": "off"}, "server": {"port": 1}})) == 3
 

@@ -92,6 +92,10 @@ OTHERS = {
     ("engine", "config"): {"cpu_affinity": "0-3"},
     ("engine", "upgradePolicy"): "Roll",
     ("engine", "threads"): 2,
+    ("parallelism", "tensor"): 2,
+    ("inferencePool", "endpointPickerRef", "name"): "other",
+    ("inferencePool", "endpointPickerRef", "failureMode"): "FailOpen",
+    ("inferencePool", "endpointPickerRef", "port", "number"): 9100,
     ("router",): {},
     ("router", "replicas"): 3,
     ("router", "resources", "limits"): {"memory": "2Gi"},
@@ -177,6 +181,8 @@ def test_pods_are_replaced_exactly_for_fields_that_need_it(path, example):
     manifest = example()
     base = WITHOUT_MODEL if "ngram" in path else BASE
     base = base | {"router": {}} if path[0] == "router" and len(path) > 1 else base
+    if path[0] == "inferencePool":
+        base = base | {"inferencePool": {"endpointPickerRef": {"name": "picker"}}}
     if path[-1] == "verifyTokens":  # for chains, and not under policy Ema
         base = edited(edited(base, ("speculation", "topk"), 1), (*_ADAPTIVE, "policy"), "Goodput")
     changed = edited(base, path, OTHERS[path])

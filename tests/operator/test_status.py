@@ -148,6 +148,18 @@ def slice_of(service, *endpoints):
     return {"metadata": {"labels": labels}, "endpoints": [*endpoints] or None}
 
 
+def test_a_pod_of_several_ranks_needs_its_gpus_on_one_node(world):
+    lacking = unscheduled("0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
+    observed = world(deployment=replicas(0), pods=[lacking])
+    limits = {"limits": {"nvidia.com/gpu": "4"}}
+    observed.pods[0]["spec"] = {"containers": [{"name": "engine", "resources": limits}]}
+    assert conditions(status_of(observed))["Ready"] == ("False", "InsufficientGPU")
+    assert message(status_of(observed), "Ready").startswith(
+        "0/2 nodes are available: 2 Insufficient nvidia.com/gpu; free 4 nvidia.com/gpu on one "
+        "node, or add a node that has as many"
+    )
+
+
 def test_routable_are_pods_with_a_ready_endpoint_and_each_counts_once(world):
     name = world().resource["metadata"]["name"]
     slices = (

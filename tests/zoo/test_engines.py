@@ -15,7 +15,7 @@ from zoo.models import ZooModel
 SEED = 3
 
 
-@pytest.mark.parametrize("name", ["gemma2", "llama", "glm4_moe"])
+@pytest.mark.parametrize("name", ["gemma2", "llama", "glm4_moe", "deepseek_v3", "glm4_moe_lite"])
 @pytest.mark.parametrize("algorithm", ["STANDALONE", "EAGLE3"])
 def test_text_equals_plain_text(
     name: str,

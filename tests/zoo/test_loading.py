@@ -118,7 +118,8 @@ def test_loading_takes_the_memory_of_the_model(shards: Path, make_model: MakeMod
     assert len(found) == len(ways) * len(folders)
     buffers = 16 << 20  # of readers and of maps that are being fused, whatever the model's size
     for one in found:
-        assert one["model"] > 70e6
+        is_kept = one["format"] == "float8" and one["way"] == "native+packed"
+        assert one["model"] > (35e6 if is_kept else 70e6), found
         assert one["peak"] <= 1.1 * one["model"] + buffers, found
 
 

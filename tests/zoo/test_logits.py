@@ -11,12 +11,14 @@ from tests.zoo.conftest import MakeModel
 from zoo.logits import LENGTH, PREFIX, TOLERANCE, PagedTexts, tables_difference, worst_differences
 
 CPU = torch.device("cpu")
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu")
 TYPES = ("qwen2", "gemma2", "gemma3_text", "phi3", "cohere2", "glm4", "stablelm", "granite")
 NATIVE = ("gpt_oss", "qwen3_moe", "gemma2", "gemma3_text")
 MIXTURES = ("gpt_oss", "glm4_moe", "phimoe", "gemma4_moe", "llama4_text")
+RECURRENT = ("qwen3_5_text", "qwen3_next", "qwen3_5_moe_text")
 
 
-@pytest.mark.parametrize("name", TYPES + MIXTURES)
+@pytest.mark.parametrize("name", TYPES + MIXTURES + LATENT + RECURRENT)
 def test_logits_are_those_of_transformers(name: str, make_model: MakeModel) -> None:
     folder, reference = make_model(name)
     model = TransformersModel.load(TransformersConfig.load(folder), device=CPU)

@@ -23,6 +23,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts, Qw
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.routed_experts import RoutedShape
+from specdecode_engine.model.transformers.attention import ForwardState
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.input_scaled_mixture import recognise_input_scaled
 from specdecode_engine.model.transformers.mixture_recognition import (
@@ -100,7 +101,7 @@ def replaced(
 ) -> nn.Module:
     parent = nn.Module()
     parent.child = module
-    Replacer(linears, dtype, CPU, ONE_TABLE).replace_children(parent)
+    Replacer(linears, dtype, CPU, ONE_TABLE, ForwardState()).replace_children(parent)
     assert isinstance(parent.child, RowModule)
     return parent.child
 

@@ -17,6 +17,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.linears import Linears
+from specdecode_engine.model.transformers.attention import ForwardState
 from specdecode_engine.model.transformers.modules import RowModule
 from specdecode_engine.model.transformers.recognition import (
     MlpNames,
@@ -48,7 +49,7 @@ def test_norms_are_recognised_and_replaced(norm: nn.Module, kind: NormKind) -> N
     randomise(norm, seed=0)
     parent = nn.Module()
     parent.norm = norm
-    Replacer(Linears(), torch.float32, CPU, ONE_TABLE).replace_children(parent)
+    Replacer(Linears(), torch.float32, CPU, ONE_TABLE, ForwardState()).replace_children(parent)
     x = torch.randn(1, 5, 4, 12, generator=torch.Generator().manual_seed(0))
     assert isinstance(parent.norm, RowModule)
     torch.testing.assert_close(parent.norm(x), norm(x), atol=1e-5, rtol=1e-5)
@@ -91,7 +92,7 @@ def test_gated_mlps_are_fused(
     assert recognise_mlp(mlp, is_silu) == names
     x = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(0))
     expected = mlp(x)  # the weights of fused parts are given away
-    Replacer(Linears(), torch.float32, CPU, ONE_TABLE).replace_children(parent)
+    Replacer(Linears(), torch.float32, CPU, ONE_TABLE, ForwardState()).replace_children(parent)
     assert type(parent.mlp).__name__ == "RowGatedMlp"
     torch.testing.assert_close(parent.mlp(x), expected, atol=1e-5, rtol=1e-5)
 
@@ -102,7 +103,7 @@ def test_an_mlp_with_another_activation_keeps_its_parts(models: dict[str, ZooMod
     assert recognise_mlp(mlp, is_silu) is None
     x = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(0))
     expected = mlp(x)
-    Replacer(Linears(), torch.float32, CPU, ONE_TABLE).replace_children(parent)
+    Replacer(Linears(), torch.float32, CPU, ONE_TABLE, ForwardState()).replace_children(parent)
     assert all(isinstance(child, RowModule) for child in mlp.children())
     torch.testing.assert_close(parent.mlp(x), expected, atol=1e-5, rtol=1e-5)
 
@@ -116,7 +117,7 @@ def test_projections_of_one_input_are_one_map(models: dict[str, ZooModel]) -> No
     expected = [maps[name](rows) for rows in (x, other) for name in names]
     parent = nn.Module()
     parent.attention = attention
-    Replacer(Linears(), torch.float32, CPU, ONE_TABLE).replace_children(parent)
+    Replacer(Linears(), torch.float32, CPU, ONE_TABLE, ForwardState()).replace_children(parent)
     parts = [attention.get_submodule(name) for name in names]
     assert all(type(part).__name__ == "RowLinearPart" for part in parts)
     for part, wanted in zip([p(rows) for rows in (x, other) for p in parts], expected, strict=True):

@@ -38,7 +38,7 @@ from specdecode_engine.model.transformers.row_attention import QueryFactors, Row
 from specdecode_engine.model.transformers.row_layer import RowDecoderLayer, recognise_layer
 from specdecode_kernels import DEFAULT_ATTENTION, choose_backend
 from tests.zoo.conftest import MakeModel
-from zoo.logits import PagedTexts
+from zoo.logits import TOLERANCE, PagedTexts, worst_differences
 from zoo.models import ZooModel
 
 CPU = torch.device("cpu")
@@ -173,9 +173,20 @@ def test_attention_that_computes_anything_else_is_not_recognised(
     assert (recognise_attention(module) is None) == is_changed
 
 
-def test_a_rotation_of_a_part_of_each_head_is_left_to_the_module(make_model: MakeModel) -> None:
-    model = load(make_model("nemotron")[0], Linears())
-    assert not any(isinstance(module, RowAttention) for module in model.network.modules())
+@pytest.mark.parametrize(
+    ("name", "count", "has_gate"), [("nemotron", 3, False), ("qwen3_5_text", 1, True)]
+)
+def test_a_rotation_of_a_part_of_each_head_is_one_of_halves(
+    name: str, count: int, has_gate: bool, make_model: MakeModel
+) -> None:
+    """Qwen3.5 has the gate of each head after its query, in one map."""
+    folder, reference = make_model(name)
+    model = load(folder, Linears())
+    found = [one for one in model.network.modules() if isinstance(one, RowAttention)]
+    assert len(found) == count
+    assert all((one.gate is not None) == has_gate for one in found)
+    differences = worst_differences(reference, model)
+    assert all(difference <= TOLERANCE for difference in differences.values()), differences
 
 
 def load(folder: Path, linears: Linears) -> TransformersModel:

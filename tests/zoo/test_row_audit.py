@@ -145,11 +145,6 @@ def test_a_model_of_a_gpu_is_audited_as_one_of_a_cpu(
         TransformersModel.load(config, device=torch.device("cuda"))
 
 
-def test_latent_attention_is_refused_by_its_key(make_model: MakeModel) -> None:
-    with pytest.raises(UnsupportedModel, match="kv_lora_rank"):
-        TransformersConfig.load(make_model("deepseek_v3")[0])
-
-
 def test_a_layer_that_differs_from_the_layer_map_is_refused() -> None:
     view = ProbeView(LayerMap.uniform(2, kv_heads=2, head_dim=8, windows=[None, 4]))
     q, k = torch.ones(3, 4, 8), torch.ones(3, 2, 8)

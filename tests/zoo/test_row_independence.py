@@ -27,8 +27,9 @@ PROMPT = 3
 WIDTH = 45
 ACTIVATIONS = ("gelu", "gelu_pytorch_tanh", "quick_gelu", "relu2", "sigmoid", "tanh")
 OPS = choose_backend("auto", CPU, torch.float32, 16).backend
-TYPES = ("gemma2", "cohere2", "phi3", "qwen3", "glm4_moe")
-"""Widths of 90; tanh and gelu, layer norms, fused maps, whole layers, experts chosen by groups."""
+TYPES = ("gemma2", "cohere2", "phi3", "qwen3", "glm4_moe", "deepseek_v3", "youtu")
+"""Widths of 90; tanh and gelu, layer norms, fused maps, whole layers, experts chosen by groups,
+latents."""
 
 
 def draw(*shape: int) -> Tensor:

@@ -24,7 +24,11 @@ from zoo.logits import TOLERANCE, PagedTexts
 from zoo.models import REQUIRED, read_models
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
-TYPES = [name for name, model in read_models().items() if model.group == REQUIRED]
+TYPES = [
+    name
+    for name, model in read_models().items()
+    if model.group == REQUIRED and not model.has_states  # a step changes those, at every replay
+]
 TEXTS = 2
 PROMPT = 19  # longer than the windows
 IDS = torch.arange(6, 6 + TEXTS * (PROMPT + 2)).view(TEXTS, -1)

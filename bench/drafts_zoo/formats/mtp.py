@@ -3,7 +3,8 @@
 The reference is transformers' decoder layer of the module's architecture: a model of one layer maps
 the projected embeddings and hidden states, and its final norm is the module's.
 
-Sources: the checkpoints of MiMo-7B, GLM-4.5, DeepSeek-V3 and Qwen3-Next; transformers, `MtpLayer`.
+Sources: the checkpoints of MiMo-7B, GLM-4.5, DeepSeek-V3, Qwen3-Next and Qwen3.5; transformers,
+`MtpLayer`.
 """
 
 import copy
@@ -29,6 +30,7 @@ from zoo.models import randomise, read_models
 HIDDEN = 64
 LAYER = "layers.0."
 EXPERTS = 6
+QWEN3_5_MOE = "qwen3_5_moe_text"
 SIZES: Mapping[str, object] = {
     "vocab_size": VOCAB,
     "hidden_size": HIDDEN,
@@ -99,6 +101,7 @@ class MtpForm:
     copies: tuple[str, ...] = ()  # of the target's embedding and head, which nobody reads
     is_hidden_first: bool = False
     zeroes_first_row: bool = False
+    is_fused: bool = False  # all experts in one tensor
 
     def make_layer(self) -> Any:
         """Return transformers' base model of one layer, in float64, with random weights."""
@@ -151,7 +154,8 @@ class MtpForm:
             elif name == "norm.weight":
                 stored[f"{names.output_norm}.weight"] = tensor
             else:
-                stored |= _separate(names.layer + name.removeprefix(LAYER), tensor)
+                own = names.layer + name.removeprefix(LAYER)
+                stored |= {own: tensor} if self.is_fused else _separate(own, tensor)
         stored |= {names.prefix + name: torch.zeros(VOCAB, HIDDEN) for name in self.copies}
         return {name: tensor.float() for name, tensor in stored.items()}
 
@@ -188,6 +192,8 @@ def _separate(name: str, tensor: Tensor) -> Tensors:
 
 def _joined(name: str, stored: Tensors, experts: int) -> Tensor:
     """Undo `_separate`; `experts` is the first size of a joined tensor."""
+    if name in stored:
+        return stored[name]
     if name.endswith("experts.gate_up_proj"):
         prefix = name.removesuffix("gate_up_proj")
         parts = (
@@ -262,6 +268,24 @@ DEEPSEEK_EXPERTS: Mapping[str, object] = {
     "norm_topk_prob": True,
     "routed_scaling_factor": 1.5,
 }
+LATENTS: Mapping[str, object] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_rope_head_dim": 8,
+    "head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 20,
+}
+YARN: Mapping[str, object] = {
+    "rope_theta": 10000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 0.7,
+    "mscale_all_dim": 0.9,
+}
 QWEN_EXPERTS: Mapping[str, object] = {
     "num_experts": EXPERTS,
     "num_experts_per_tok": 2,
@@ -300,12 +324,18 @@ FORMS: Mapping[str, MtpForm] = {
         copies=COPIES,
     ),
     "mtp-deepseek": MtpForm(
-        target="llama",
+        target="youtu",
         names=deepseek_names(0),
-        layer_type="glm4_moe",
-        layer_keys={**DEEPSEEK_EXPERTS, "partial_rotary_factor": 1.0},
+        layer_type="deepseek_v3",
+        layer_keys={
+            **DEEPSEEK_EXPERTS,
+            **LATENTS,
+            "rope_parameters": {"rope_type": "yarn", **YARN},
+        },
         export_keys={
             **DEEPSEEK_EXPERTS,
+            **LATENTS,
+            "rope_scaling": {"type": "yarn", **YARN},
             "architectures": ["DeepseekV3ForCausalLMNextN"],
             "model_type": "deepseek_v3",
             "num_hidden_layers": 1,
@@ -326,6 +356,18 @@ FORMS: Mapping[str, MtpForm] = {
             "num_hidden_layers": 1,
             "hidden_act": "silu",
         },
+    ),
+    "mtp-qwen3.5-moe": MtpForm(
+        target=QWEN3_5_MOE,
+        target_keys={"mtp_num_hidden_layers": 1},
+        names=QWEN3_NEXT_NAMES,
+        layer_type=QWEN3_5_MOE,
+        layer_keys={
+            **read_models()[QWEN3_5_MOE].keys,
+            "layer_types": ["full_attention"],
+            "rms_norm_eps": 1e-6,
+        },
+        is_fused=True,
     ),
 }
 

@@ -121,4 +121,9 @@ app.kubernetes.io/component: engine
   resourceNames: [specdecode-router-token]
   verbs: [create, get, patch]
 {{- end }}
+{{- if .Values.inferencePool.enabled }}
+- apiGroups: [inference.networking.k8s.io]
+  resources: [inferencepools]
+  verbs: [create, delete, get, list, patch]
+{{- end }}
 {{- end -}}

@@ -90,7 +90,11 @@ def refuse(rules: Sequence[Rule[Any]], value: Any) -> None:
 
     The context of the error contains the violations as `(field, message)`: see `validation_errors`.
     """
-    refusals = [(rule.field, text) for rule in rules if (text := rule.refusal(value)) is not None]
+    refuse_with([(rule.field, text) for rule in rules if (text := rule.refusal(value)) is not None])
+
+
+def refuse_with(refusals: Sequence[tuple[str, str]]) -> None:
+    """Raise an error with each message at its field, unless there are none."""
     if refusals:
         text = "; ".join(f"{field}: {each}" if field else each for field, each in refusals)
         # The text goes in as a value: a template would read the braces in it.

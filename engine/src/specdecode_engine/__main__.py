@@ -90,7 +90,7 @@ def _serve(given: Sequence[str]) -> int:
         leave(termination_message_for(error))
         return BAD_BOOT
     connect = None
-    if boot.server.has_engine_process:
+    if boot.has_engine_process:
         # transformers reads tokenizers without torch, in a sixth of the memory.
         sys.modules["torch"] = None  # type: ignore[assignment]
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")

@@ -10,6 +10,7 @@ from specdecode_engine.batch.request import FinishReason, Output, Request
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, rows_within_limits
+from specdecode_engine.ranks import check_agreement
 from specdecode_engine.schedule.drafting import skip_draft
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters
@@ -162,10 +163,12 @@ class EngineCore:
         if self._must_collect_first():
             outputs += self._collect()
         before, plan = self._pending, self.scheduler.plan()
+        check_agreement(self.context.ranks, *plan.numbers)
         try:
             self._pending = self._launch(plan)
         except RuntimeError as error:
-            if not is_out_of_memory(error):
+            # The other ranks wait for the rest of the step: it cannot be launched again.
+            if not is_out_of_memory(error) or self.context.ranks.size > 1:
                 raise
             return outputs + self._retry(plan, error)
         self.per_table.count_preemptions(self.scheduler.preempted_total)

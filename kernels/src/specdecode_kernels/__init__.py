@@ -31,7 +31,8 @@ from specdecode_kernels.mixture import (
     RoutingConfig,
 )
 from specdecode_kernels.quantize import INT4, INT8, quantize
-from specdecode_kernels.weights import AnyWeight, IntegerWeight, PackedWeight, Precision
+from specdecode_kernels.recurrent import DeltaParams, DeltaRows, DeltaShape, DeltaState
+from specdecode_kernels.weights import AnyWeight, PackedWeight, Precision, QuantizedTensor
 
 __all__ = [
     "DEFAULT_ATTENTION",
@@ -46,6 +47,10 @@ __all__ = [
     "Backend",
     "CausalBounds",
     "Choice",
+    "DeltaParams",
+    "DeltaRows",
+    "DeltaShape",
+    "DeltaState",
     "DraftedNodes",
     "ExpertRouting",
     "ExpertWeights",
@@ -55,13 +60,13 @@ __all__ = [
     "FusibleLayer",
     "GatedActivation",
     "GraphSupport",
-    "IntegerWeight",
     "KvScale",
     "LayerKV",
     "OpCall",
     "PackedWeight",
     "PenaltyParamsBatch",
     "Precision",
+    "QuantizedTensor",
     "RoutingConfig",
     "RowSpec",
     "SamplingParamsBatch",

@@ -35,6 +35,7 @@ from specdecode_kernels.mixture import (
     GatedActivation,
     RoutingConfig,
 )
+from specdecode_kernels.recurrent import DeltaParams, DeltaRows, DeltaState
 from specdecode_kernels.torch.attention import attend, attend_with_lse, merge_states
 from specdecode_kernels.torch.elementwise import (
     add_rms_norm,
@@ -45,8 +46,9 @@ from specdecode_kernels.torch.elementwise import (
     softcap,
 )
 from specdecode_kernels.torch.experts import experts
+from specdecode_kernels.torch.gated_delta import gated_delta, keep_drafted
 from specdecode_kernels.torch.kv_cache import compact_kv, lay_out_rows, load_kv, store_kv
-from specdecode_kernels.torch.linear import linear
+from specdecode_kernels.torch.linear import linear, map_heads
 from specdecode_kernels.torch.routing import route_experts
 from specdecode_kernels.torch.sampling import apply_penalties, perturb_logits, sample
 from specdecode_kernels.torch.trees import (
@@ -117,14 +119,20 @@ class Backend:
     linear: Callable[[Tensor, Any, Tensor | None], Tensor]
     """Map x [rows, inputs] by weight [outputs, inputs] and bias [outputs]: [rows, outputs].
 
-    The weight is a tensor, integers with scales, or what `pack_weight` of this backend returned.
+    The weight is a tensor, a quantized one, or what `pack_weight` of this backend returned.
+    """
+
+    map_heads: Callable[[Tensor, Any], Tensor]
+    """Map x [rows, heads, inputs] by weight [heads, outputs, inputs]: [rows, heads, outputs].
+
+    The weight is a tensor, or what `pack_weight` of this backend returned for it.
     """
 
     pack_weight: Callable[..., PackedWeight] | None
     """(weight, release=False): reorder a weight [outputs, inputs] for `linear`, or those of all
-    experts of a layer [experts, outputs, inputs] for `experts`; None where these take weights as
-    they are. With `release`, the memory of a plain weight is given back meanwhile, and the weight
-    lost."""
+    experts or heads [n, outputs, inputs] for `experts` and `map_heads`; None where these take
+    weights as they are. With `release`, the memory of a plain weight is given back meanwhile, and
+    the weight lost."""
 
     route_experts: Callable[[Tensor, RoutingConfig, Tensor | None], ExpertRouting]
     """(logits, config, correction_bias): the experts of every row of logits [rows, experts], and
@@ -147,7 +155,10 @@ class Backend:
     """
 
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
-    """(x, update, weight, eps): the sum of both [..., dim], and its norm as by `rms_norm`."""
+    """(x, update, weight, eps): the sum of both [..., dim], and its norm as by `rms_norm`.
+
+    The update may be in parts [parts, ..., dim]: they are added first, as by `add_parts`.
+    """
 
     apply_rope: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
     """(q, k, cos, sin): rotate q and k [rows, heads, dim] by angles [rows, dim / 2] of their rows.
@@ -214,6 +225,22 @@ class Backend:
     All of a request's rows are read before any is written. Requests share no rows. k and v are
     [layers, pool_rows, kv_heads, dim], contiguous, of head sizes that may differ; page_table
     [requests, pages] i64; req_indices and lengths [B] i64; path [B, W] i64.
+    """
+
+    gated_delta: Callable[[Tensor, Tensor, DeltaParams, DeltaState, int, DeltaRows], Tensor]
+    """(u, gates, params, state, layer, rows): the gated delta rule of one layer, see `recurrent`.
+
+    U [rows, channels] are the inputs of the convolution, gates [rows, 2 * v_heads] beta and g of
+    every head, both of any row stride. Returns y [rows, v_heads, v_dim] of u's type. States of kept
+    rows are written, and the inputs of drafted ones stored. Requests without rows are left alone.
+    """
+
+    keep_drafted: Callable[[DeltaParams, DeltaState, Tensor, Tensor | None, Tensor], None]
+    """(params, state, slots, path, accepted): fold the accepted nodes of every request, as stored
+    by the latest `gated_delta`, into the states of all layers.
+
+    Slots [B] i64; path [B, W] i64, nodes from the root on, None for chains; accepted [B] i64,
+    drafted nodes on the path that were accepted.
     """
 
     gather_accepted: Callable[[Tensor, Tensor], Tensor]
@@ -296,6 +323,7 @@ TORCH = Backend(
         True, "torch would gather page tables at full width in every replay"
     ),
     linear=linear,
+    map_heads=map_heads,
     pack_weight=None,
     route_experts=route_experts,
     experts=experts,
@@ -312,6 +340,8 @@ TORCH = Backend(
     merge_states=merge_states,
     lay_out_rows=lay_out_rows,
     compact_kv=compact_kv,
+    gated_delta=gated_delta,
+    keep_drafted=keep_drafted,
     gather_accepted=gather_accepted,
     select_tree_nodes=select_tree_nodes,
     build_tree_mask=build_tree_mask,

@@ -22,6 +22,8 @@ LINEARS_VARIABLE = "SPECDECODE_LINEARS"
 
 MAX_DIM = 512
 MAX_FLOAT32_DIM = 128
+MAX_LATENT_REST = 64
+"""Entries of a key after its latent, of which Triton's kernels hold a tile of their own."""
 FLASHINFER_DIMS = (64, 128, 256)
 FLASHINFER_EXTRA = "pip install 'specdecode-engine[gpu]'"
 """Installs FlashInfer, and the compiler for kernels that the image does not contain."""
@@ -80,6 +82,13 @@ class _Target(NamedTuple):
     kv_dtype: torch.dtype
     v_head_dim: int
     layers: Collection[AttentionParams]
+    is_latent: bool
+
+    @property
+    def widest(self) -> int:
+        """Entries of the widest tile that attention holds."""
+        has_rest = self.is_latent and self.head_dim - self.v_head_dim <= MAX_LATENT_REST
+        return self.v_head_dim if has_rest else max(self.head_dim, self.v_head_dim)
 
 
 def choose_backend(
@@ -91,11 +100,13 @@ def choose_backend(
     *,
     v_head_dim: int | None = None,
     layers: Collection[AttentionParams] = (DEFAULT_ATTENTION,),
+    is_latent: bool = False,
 ) -> Choice:
     """Choose Triton on a GPU, C on a CPU, torch where neither can run; called once per model.
 
     Head sizes are the greatest of all layers: `head_dim` of keys, `v_head_dim` of values where that
-    differs. `layers` are the parameters of their attention; sinks may be on the meta device.
+    differs; with `is_latent` values are the first entries of keys. `layers` are the parameters of
+    their attention; sinks may be on the meta device.
 
     `attention` names another implementation of the ops on cached keys and values, or is "auto".
     `dtype` is that of weights and queries, `kv_dtype` that of the KV cache where it differs. "auto"
@@ -112,7 +123,8 @@ def choose_backend(
         )
     forced = forced_kernels()
     v_head_dim = v_head_dim or head_dim
-    target = _Target(device, dtype, head_dim, kv_dtype or dtype, v_head_dim, layers)
+    kv_dtype = kv_dtype or dtype
+    target = _Target(device, dtype, head_dim, kv_dtype, v_head_dim, layers, is_latent)
     ops = _choose_ops(forced, device, dtype)
     backend, reason = _choose_attention(ops, attention, forced, target)
     return Choice(backend, reason, _plain_weights(backend, forced, device, dtype))
@@ -158,8 +170,7 @@ def _choose_attention(
 ) -> tuple[Backend, str]:
     if attention == "torch":
         return ops, "torch was asked for"
-    widest = max(target.head_dim, target.v_head_dim)
-    unsupported = triton_unsupported(target.device, target.dtype, widest, target.kv_dtype)
+    unsupported = triton_unsupported(target.device, target.dtype, target.widest, target.kv_dtype)
     if attention != "auto":
         _refuse(attention, unsupported)
         backend = _triton(ops, target)

@@ -203,11 +203,15 @@ class LayerKV:
     """Keys and values of one layer in the KV cache; row = page id * page size + offset.
 
     Keys and values may have different head sizes. Float8 entries are read times `scale`.
+
+    With multi-head latent attention there is one head of keys and no memory for values: those are
+    the first v_dim entries of each key, its latent.
     """
 
     k: Tensor  # [pool_rows, kv_heads, k_dim]
     v: Tensor  # [pool_rows, kv_heads, v_dim]
     scale: KvScale = UNSCALED
+    is_latent: bool = False  # v is a view of k
 
     def __post_init__(self) -> None:
         k, v = self.k, self.v
@@ -218,6 +222,15 @@ class LayerKV:
             )
         if self.scale != UNSCALED and k.dtype != FLOAT8:
             raise ValueError(f"{self.scale} is for {FLOAT8}; a KV cache of {k.dtype} has none")
+        if self.is_latent and (k.shape[1] != 1 or v.stride(0) != k.stride(0)):
+            raise ValueError(
+                f"latent values {list(v.shape)} must be a view of one head of keys, "
+                f"not of {list(k.shape)}"
+            )
+        if self.is_latent and self.scale.k != self.scale.v:
+            raise ValueError(
+                f"latent values are entries of keys, but {self.scale} differs between them"
+            )
 
 
 class TreeKV(NamedTuple):

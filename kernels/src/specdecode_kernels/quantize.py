@@ -1,11 +1,11 @@
-"""Quantizes weights to integers of 8 or 4 bits with scales; activations are not quantized."""
+"""Quantizes weights to integers of 8 or 4 bits, or float8; activations are not quantized."""
 
 import torch
 from torch import Tensor
 
-from specdecode_kernels.weights import INT4_OFFSET, IntegerWeight, Precision, pack_int4
+from specdecode_kernels.weights import INT4_OFFSET, Precision, QuantizedTensor, pack_int4
 
-INT8_LIMIT, INT4_LIMIT = 127, 7
+INT8_LIMIT, INT4_LIMIT, FLOAT8_LIMIT = 127, 7, 448
 SHARES = (1.0, 8 / 7)
 """Of the scale at which the integer of the largest weight is -8; with the second it is -7, and the
 integers reach as far on either side."""
@@ -13,15 +13,16 @@ CHUNK_ELEMENTS = 1 << 18
 """Weights that are rounded at a time, so that loading needs little memory besides the model's."""
 
 
-INT8 = Precision(8)
-INT4 = Precision(4, 32)
+INT8 = Precision("int8")
+INT4 = Precision("int4", 32)
 
 
-def quantize(weight: Tensor, precision: Precision) -> IntegerWeight:
+def quantize(weight: Tensor, precision: Precision) -> QuantizedTensor:
     """Quantize a weight [..., outputs, inputs] to the nearest multiples of scales.
 
-    Of 8 bits: scale = max |w| / 127 of an output. Of 4 bits: the scale of a group is rounded to
-    bfloat16, and is the one of a few with the least sum of squared errors.
+    Integers of 8 bits: scale = max |w| / 127 of an output. Of 4 bits: the scale of a group is
+    rounded to bfloat16, and is the one of a few with the least sum of squared errors. Float8:
+    scale = max |w| / 448 of a group or output.
 
     Raises:
         ValueError: the weight contains NaN or infinity.
@@ -32,7 +33,7 @@ def quantize(weight: Tensor, precision: Precision) -> IntegerWeight:
     parts = [_quantize_rows(rows[at : at + step], precision) for at in range(0, len(rows), step)]
     values, scales = (torch.cat(one).view(*leading, -1) for one in zip(*parts, strict=True))
     group = precision.group or inputs
-    return IntegerWeight(values, scales, weight.shape, weight.dtype, group)
+    return QuantizedTensor(values, scales, weight.shape, weight.dtype, group)
 
 
 def _quantize_rows(rows: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
@@ -41,7 +42,11 @@ def _quantize_rows(rows: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"a weight of {list(rows.shape)} contains NaN or infinity and cannot be quantized"
         )
-    return _to_int8(wide) if precision.bits == 8 else _to_int4(wide, precision.group)
+    if precision.format == "int8":
+        return _to_int8(wide)
+    if precision.format == "int4":
+        return _to_int4(wide, precision.group)
+    return _to_float8(wide, precision.group or rows.shape[1])
 
 
 def _to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,12 +55,23 @@ def _to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _to_int4(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    inputs = rows.shape[1]
-    padded = torch.nn.functional.pad(rows, (0, -inputs % group))
-    grouped = padded.view(len(rows), -1, group)
+    grouped = _grouped(rows, group)
     scales = _best_scales(grouped)
     integers = _rounded(grouped, scales, -INT4_OFFSET, INT4_LIMIT).flatten(1)
-    return pack_int4(integers[:, :inputs]), scales.squeeze(-1)
+    return pack_int4(integers[:, : rows.shape[1]]), scales.squeeze(-1)
+
+
+def _to_float8(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    grouped = _grouped(rows, group)
+    scales = grouped.abs().amax(dim=-1, keepdim=True) / FLOAT8_LIMIT
+    scaled = grouped / torch.where(scales == 0, 1.0, scales)
+    values = scaled.clamp(-FLOAT8_LIMIT, FLOAT8_LIMIT).to(torch.float8_e4m3fn).flatten(1)
+    return values[:, : rows.shape[1]], scales.squeeze(-1)
+
+
+def _grouped(rows: Tensor, group: int) -> Tensor:
+    padded = torch.nn.functional.pad(rows, (0, -rows.shape[1] % group))
+    return padded.view(len(rows), -1, group)
 
 
 def _best_scales(grouped: Tensor) -> Tensor:

@@ -1,39 +1,54 @@
-"""Forms of weights besides tensors: integers with scales, and blocks as kernels in C read them."""
+"""Forms of weights besides tensors: quantized ones, and blocks as kernels in C read them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 INT4_OFFSET = 8
 """What is added to integers of 4 bits where they are stored."""
-INT4_GROUPS = (32, 64, 128)
-"""Inputs that may share a scale; a scale for every output is as one for every 128 of its inputs."""
+GROUPS = (32, 64, 128)
+"""Inputs that may share a scale, of integers of 4 bits and of float8."""
 BLOCK, CHUNK = 64, 8
 """Outputs whose weights lie side by side, and inputs that are filled up; as in cpu/formats.h."""
+SHIFT_OF_FLOAT8 = 2.0**8
+"""By which kernels in C divide float8, and multiply its scales; see cpu/formats.h."""
+
+NumberFormat = Literal["int8", "int4", "float8_e4m3fn"]
+"""What a quantized weight consists of, next to its scales."""
+STORED: Mapping[NumberFormat, torch.dtype] = {
+    "int8": torch.int8,
+    "int4": torch.uint8,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Bits of integers, the inputs that share a scale (0: all of them), and any zero points."""
+    """The format of a weight, the inputs that share a scale (0: all of them), any zero points."""
 
-    bits: int
+    format: NumberFormat
     group: int = 0
     has_zeros: bool = False
 
+    @property
+    def bits(self) -> int:
+        return 4 if self.format == "int4" else 8
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class IntegerWeight:
-    """A weight [..., outputs, inputs] of integers of 8 or 4 bits.
+class QuantizedTensor:
+    """A weight [..., outputs, inputs] of integers of 8 or 4 bits, or of float8 (e4m3fn).
 
     w[o, i] = scales[o, i // group] * (values[o, i] - zeros[o, i // group]). Integers of 8 bits have
-    one group, and no zero points.
+    one group. Integers of 4 bits alone have zero points. Float8 is never NaN.
     """
 
     values: Tensor
-    """i8 [..., outputs, inputs]; of 4 bits u8 [..., outputs, (inputs + 1) // 2]: 8 is added, the
-    first of two integers is in the lower bits."""
+    """i8 or float8_e4m3fn [..., outputs, inputs]; of 4 bits u8 [..., outputs, (inputs + 1) // 2]: 8
+    is added, the first of two integers is in the lower bits."""
 
     scales: Tensor  # [..., outputs, groups] f32
     shape: torch.Size
@@ -43,7 +58,7 @@ class IntegerWeight:
 
     def __post_init__(self) -> None:
         *leading, outputs, inputs = self.shape
-        width = inputs if self.bits == 8 else -(-inputs // 2)
+        width = -(-inputs // 2) if self.format == "int4" else inputs
         groups = -(-inputs // self.group)
         wanted = (*leading, outputs, width), (*leading, outputs, groups)
         found = tuple(self.values.shape), tuple(self.scales.shape)
@@ -52,37 +67,37 @@ class IntegerWeight:
                 f"values and scales of a weight {list(self.shape)} in groups of {self.group} are "
                 f"{found}; they must be {wanted}"
             )
-        if self.bits == 8 and (groups != 1 or self.zeros is not None):
-            raise ValueError("integers of 8 bits must have one scale for each output, and no more")
+        if self.format == "int8" and groups != 1:
+            raise ValueError("integers of 8 bits must have one scale for each output")
+        if self.format != "int4" and self.zeros is not None:
+            raise ValueError(f"{self.format} must have no zero points")
 
     @classmethod
     def empty(
         cls, shape: torch.Size, precision: Precision, dtype: torch.dtype, device: torch.device
-    ) -> "IntegerWeight":
+    ) -> "QuantizedTensor":
         """Make a weight whose numbers are still to be written."""
         *leading, inputs = shape
         group = precision.group or inputs
-        width, stored = inputs, torch.int8
-        if precision.bits == 4:
-            width, stored = -(-inputs // 2), torch.uint8
-        values = torch.empty(*leading, width, dtype=stored, device=device)
+        width = -(-inputs // 2) if precision.format == "int4" else inputs
+        values = torch.empty(*leading, width, dtype=STORED[precision.format], device=device)
         scales = torch.empty(*leading, -(-inputs // group), device=device)
         zeros = torch.empty_like(scales, dtype=torch.int8) if precision.has_zeros else None
         return cls(values, scales, shape, dtype, group, zeros)
 
     @property
-    def bits(self) -> int:
-        return 8 if self.values.dtype == torch.int8 else 4
+    def format(self) -> NumberFormat:
+        return next(name for name, stored in STORED.items() if stored == self.values.dtype)
 
     @property
     def precision(self) -> Precision:
-        if self.bits == 8:
-            return Precision(8)
-        return Precision(4, self.group, has_zeros=self.zeros is not None)
+        if self.format == "int4":
+            return Precision("int4", self.group, has_zeros=self.zeros is not None)
+        return Precision(self.format, self.group if self.scales.shape[-1] > 1 else 0)
 
-    def integers(self) -> Tensor:
-        """Return the integers as i8 [..., outputs, inputs]."""
-        if self.bits == 8:
+    def numbers(self) -> Tensor:
+        """Return what scales multiply: i8 or float8_e4m3fn [..., outputs, inputs]."""
+        if self.format != "int4":
             return self.values
         halves = torch.stack([self.values & 15, self.values >> 4], dim=-1).flatten(-2)
         return halves[..., : self.shape[-1]].to(torch.int8) - INT4_OFFSET
@@ -90,35 +105,44 @@ class IntegerWeight:
     def plain(self) -> Tensor:
         """Return the weight as an ordinary tensor, in float32 (float64 for such rows)."""
         wide = torch.float64 if self.dtype == torch.float64 else torch.float32
-        integers = self.integers().to(wide)
-        groups = torch.arange(self.shape[-1], device=integers.device) // self.group
+        numbers = self.numbers().to(wide)
+        groups = torch.arange(self.shape[-1], device=numbers.device) // self.group
         if self.zeros is not None:
-            integers = integers - self.zeros.index_select(-1, groups)
-        return integers * self.scales.index_select(-1, groups)
+            numbers = numbers - self.zeros.index_select(-1, groups)
+        return numbers * self.scales.index_select(-1, groups)
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Return some outputs of one map [outputs, inputs] as an ordinary tensor, as `plain`."""
         zeros = None if self.zeros is None else self.zeros[start:stop]
         values, scales = self.values[start:stop], self.scales[start:stop]
         shape = torch.Size((len(values), self.shape[1]))
-        return IntegerWeight(values, scales, shape, self.dtype, self.group, zeros).plain()
+        return QuantizedTensor(values, scales, shape, self.dtype, self.group, zeros).plain()
 
 
 def pack_int4(integers: Tensor) -> Tensor:
-    """Store integers [..., inputs] from -8 to 7 as the `values` of an `IntegerWeight`."""
+    """Store integers [..., inputs] from -8 to 7 as the `values` of a `QuantizedTensor`."""
     stored = (integers + INT4_OFFSET).to(torch.uint8)
     if stored.shape[-1] % 2:
         stored = torch.nn.functional.pad(stored, (0, 1), value=INT4_OFFSET)
     return stored[..., ::2] | stored[..., 1::2] << 4
 
 
+FORMATS: tuple[NumberFormat | None, ...] = (None, None, "int8", "int4", "float8_e4m3fn")
+"""Of blocks, in the order of cpu/formats.h; the first two are float32 and bfloat16."""
+
+
 class PackedLayout(NamedTuple):
     """How blocks are stored: `struct layout` of cpu/formats.h."""
 
-    format: int  # 0 float32, 1 bfloat16, 2 integers of 8 bits, 3 of 4 bits
-    group: int = 0  # inputs that share a scale, of integers of 4 bits
+    format: int  # 0 float32, 1 bfloat16, 2 integers of 8 bits, 3 of 4 bits, 4 float8
+    group: int = 0  # inputs that share a scale; 0: all
     has_wide_scales: bool = False  # of groups: float32 instead of bfloat16
     has_zeros: bool = False
+
+    @property
+    def numbers(self) -> NumberFormat | None:
+        """The format of a quantized weight; None where it has the type of the rows."""
+        return FORMATS[self.format]
 
     def padded(self, inputs: int) -> int:
         unit = self.group or CHUNK
@@ -135,8 +159,14 @@ class PackedLayout(NamedTuple):
         """Return the bytes of a block of outputs."""
         wide = self.padded(inputs)
         if self.group:
-            return wide // self.group * (self.header_bytes + self.group * BLOCK // 2)
-        return wide * BLOCK * (4, 2, 1)[self.format] + (4 * BLOCK if self.format == 2 else 0)
+            return wide // self.group * self.group_bytes
+        scale_bytes = 0 if self.numbers is None else 4 * BLOCK
+        return wide * BLOCK * (4, 2, 1, 0, 1)[self.format] + scale_bytes
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of a group, with its scales and zero points."""
+        return self.header_bytes + self.group * BLOCK * (4 if self.format == 3 else 8) // 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +176,7 @@ class PackedWeight:
     Those of several experts lie one after the other: `shape` begins with their number.
     """
 
-    blocks: Tensor  # [..., blocks, numbers] of the rows' type; of integers u8 [..., blocks, bytes]
+    blocks: Tensor  # [..., blocks, numbers] of the rows' type; quantized u8 [..., blocks, bytes]
     shape: torch.Size  # [..., outputs, inputs]
     dtype: torch.dtype  # of the rows that it maps
     layout: PackedLayout
@@ -160,9 +190,9 @@ class PackedWeight:
 
     @property
     def precision(self) -> Precision | None:
-        """That of integers; None where the weights have the type of the rows."""
+        """None where the weights have the type of the rows."""
         of = self.layout
-        return (None, None, Precision(8), Precision(4, of.group, of.has_zeros))[of.format]
+        return None if of.numbers is None else Precision(of.numbers, of.group, of.has_zeros)
 
     def plain(self) -> Tensor:
         """Copy the weights to an ordinary tensor of `shape`: of the rows' type, or float32."""
@@ -187,27 +217,43 @@ def _unpacked(blocks: Tensor, layout: PackedLayout) -> Tensor:
     if layout.format == 1:
         pairs = blocks.view(torch.bfloat16).view(*leading, -1, BLOCK, 2)
         return pairs.flip(-1).movedim(-1, -2).flatten(-3, -2)
-    if layout.format == 2:
-        values, scales = blocks[..., : -4 * BLOCK], blocks[..., -4 * BLOCK :]
-        wide = values.contiguous().view(torch.int8).view(*leading, -1, BLOCK).float()
-        return wide * scales.contiguous().view(torch.float32).unsqueeze(-2)
-    groups = blocks.view(*leading, -1, layout.header_bytes + layout.group * BLOCK // 2)
-    return _unpacked_groups(groups, layout).flatten(-3, -2)
+    if layout.group:
+        return _unpacked_groups(blocks.view(*leading, -1, layout.group_bytes), layout).flatten(
+            -3, -2
+        )
+    values, scales = blocks[..., : -4 * BLOCK], blocks[..., -4 * BLOCK :]
+    return _scaled(values, scales.contiguous().view(torch.float32), layout)
 
 
 def _unpacked_groups(groups: Tensor, layout: PackedLayout) -> Tensor:
     """Return the weights of groups [..., bytes] as [..., group, BLOCK]."""
-    header, words = groups.tensor_split([layout.header_bytes], dim=-1)
-    words = words.contiguous().view(torch.int32).view(*groups.shape[:-1], -1, 1, BLOCK)
-    places = torch.arange(0, 32, 4, dtype=torch.int32)[:, None]
-    integers = (words << (28 - places) >> 28).flatten(-3, -2).float()
+    header, values = groups.tensor_split([layout.header_bytes], dim=-1)
     stored = torch.float32 if layout.has_wide_scales else torch.bfloat16
     scales = header[..., : stored.itemsize * BLOCK].contiguous().view(stored).float()
-    if layout.has_zeros:
-        zeros = header[..., -BLOCK:].contiguous().view(torch.int8)
-        integers = integers - zeros.unsqueeze(-2)
-    return integers * scales.unsqueeze(-2)
+    zeros = header[..., -BLOCK:].contiguous().view(torch.int8) if layout.has_zeros else None
+    return _scaled(values, scales, layout, zeros)
 
 
-AnyWeight = Tensor | IntegerWeight | PackedWeight
+def _scaled(
+    values: Tensor, scales: Tensor, layout: PackedLayout, zeros: Tensor | None = None
+) -> Tensor:
+    """Return weights [..., inputs, BLOCK] of bytes, with scales and zero points [..., BLOCK]."""
+    numbers = _numbers(values.contiguous(), layout)
+    if zeros is not None:
+        numbers = numbers - zeros.unsqueeze(-2)
+    if layout.numbers == "float8_e4m3fn":
+        scales = scales / SHIFT_OF_FLOAT8
+    return numbers * scales.unsqueeze(-2)
+
+
+def _numbers(values: Tensor, layout: PackedLayout) -> Tensor:
+    if layout.numbers == "int4":
+        words = values.view(torch.int32).view(*values.shape[:-1], -1, 1, BLOCK)
+        places = torch.arange(0, 32, 4, dtype=torch.int32)[:, None]
+        return (words << (28 - places) >> 28).flatten(-3, -2).float()
+    assert layout.numbers is not None
+    return values.view(STORED[layout.numbers]).view(*values.shape[:-1], -1, BLOCK).float()
+
+
+AnyWeight = Tensor | QuantizedTensor | PackedWeight
 """A weight in any of its forms."""

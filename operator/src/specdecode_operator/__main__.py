@@ -134,6 +134,13 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
         help="accept spec.router in custom resources (default)",
     )
     parser.add_argument(
+        "--inference-pools",
+        dest="has_inference_pools",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="accept spec.inferencePool in custom resources (default)",
+    )
+    parser.add_argument(
         "--trials",
         dest="has_trials",
         action=argparse.BooleanOptionalAction,

@@ -13,6 +13,7 @@ from specdecode_operator.kinds import (
     BY_KIND,
     EVENT,
     LEASE,
+    OPTIONAL,
     RESOURCE,
     TRIAL,
     Manifest,
@@ -54,8 +55,10 @@ class Cluster:
         """All objects of a kind as of one version, page by page."""
         _check(kind.verbs, "list", kind)
         query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
+        usual = (HTTPStatus.NOT_FOUND,) if kind in OPTIONAL else ()
         while True:
-            found = await self.api.request("GET", kind.path(namespace), query, parse=read_list)
+            path = kind.path(namespace)
+            found = await self.api.request("GET", path, query, usual=usual, parse=read_list)
             metadata = found.get("metadata") or {}
             # Items of a list have no apiVersion and kind.
             head = {"apiVersion": kind.api_version, "kind": kind.kind}

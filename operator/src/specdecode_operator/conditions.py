@@ -33,6 +33,7 @@ class Type(StrEnum):
     MODEL_READY = "ModelReady"
     CONFIG_RESOLVED = "ConfigResolved"
     ROUTER_READY = "RouterReady"
+    INFERENCE_POOL_READY = "InferencePoolReady"
     DEFINITION_CURRENT = "DefinitionCurrent"
     STATE_LOST = "StateLost"
     SPEC_OVERRIDDEN = "SpecOverridden"
@@ -105,6 +106,8 @@ class Facts:
     """Message of condition SpecOverridden."""
     router: Check | None = None
     """None without routers."""
+    pool: Check | None = None
+    """None without an InferencePool."""
     trial: Check | None = None
     """None without a trial."""
     recommendation: Check | None = None
@@ -131,6 +134,7 @@ def checks(facts: Facts) -> dict[Type, Check]:
         found[Type.SPEC_OVERRIDDEN] = Check(True, "Promoted", facts.overridden)
     optional = {
         Type.ROUTER_READY: facts.router,
+        Type.INFERENCE_POOL_READY: facts.pool,
         Type.MODEL_READY: _model_ready(facts),
         Type.DRAFT_HEALTHY: _draft_healthy(facts),
         Type.CANARY_HEALTHY: facts.trial,
@@ -325,6 +329,8 @@ def _degraded(facts: Facts) -> Check:
         return Check(True, "ProgressDeadlineExceeded", _too_long(facts))
     if cut_off := _cut_off(facts):
         return replace(cut_off, status=True)
+    if facts.pool and not facts.pool.status:
+        return replace(facts.pool, status=True)
     if facts.degraded:
         pod, first = facts.degraded[0]
         others = len({name for name, _ in facts.degraded}) - 1

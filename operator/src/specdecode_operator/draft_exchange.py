@@ -113,7 +113,8 @@ def decide(observed: Observed, resource: Resource, built: Built) -> DraftExchang
     template = template_annotations(live)
     made_for = str(template.get(names.ANNOTATION_CONFIG_HASH, ""))
     is_carried = annotations.get(names.ANNOTATION_EXCHANGE_HASH) == built.exchange_hash
-    if not is_carried or names.ANNOTATION_BLOCK in template:
+    has_ranks = resource.spec.parallelism.tensor > 1
+    if not is_carried or has_ranks or names.ANNOTATION_BLOCK in template:
         why_not = _why_replaced(live, resource)
         return DraftExchange(None, why_not=why_not) if why_not else None
     runs = str(annotations.get(names.ANNOTATION_CONFIG_HASH, made_for))
@@ -216,6 +217,8 @@ def _why_replaced(live: Manifest, resource: Resource) -> str:
             return "a folder of a node is mounted when a pod starts"
         case PvcLocation(pvc=claim) if claim not in _claims(live):
             return f"the running pods do not mount the PVC {claim}"
+    if resource.spec.parallelism.tensor > 1:
+        return "engines of several ranks (parallelism.tensor) exchange no draft while they run"
     return "other settings that need a restart change too"
 
 

@@ -88,6 +88,16 @@ SECRET = ResourceKind(
 )
 """The tokens of routers, and no other Secret; it is not watched."""
 
+INFERENCE_POOL = ResourceKind(
+    "inference.networking.k8s.io",
+    "v1",
+    "InferencePool",
+    "inferencepools",
+    ("create", "delete", "get", "list", "patch"),
+)
+"""Of the Gateway API Inference Extension, whose CRD a cluster may lack. It is listed and not
+watched: Kopf would not notice that the CRD is installed later."""
+
 CHILDREN = (SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
 """Kinds of owned objects, in the order of writing: the workload last, after its dependencies."""
 
@@ -97,7 +107,9 @@ ROUTER_CHILDREN = (ROLE, ROLE_BINDING)
 WATCHED = (
     RESOURCE, *CHILDREN, *ROUTER_CHILDREN, POD, ENDPOINT_SLICE, TRIAL, CONTROLLER_REVISION,
 )  # fmt: skip
-ALL = (*WATCHED, EVENT, SECRET)
+ALL = (*WATCHED, INFERENCE_POOL, EVENT, SECRET)
+OPTIONAL = frozenset({INFERENCE_POOL})
+"""Kinds that the API server may not serve."""
 _OF_ROUTERS = frozenset((*ROUTER_CHILDREN, SECRET))
 
 BY_KIND = {kind.kind: kind for kind in ALL}
@@ -106,9 +118,14 @@ OWNED_SELECTOR = f"{names.LABEL_MANAGED_BY}={names.FIELD_MANAGER}"
 """Server-side filter for owned objects, pods and endpoint slices."""
 
 
-def without_routers(kinds: tuple[ResourceKind, ...]) -> tuple[ResourceKind, ...]:
-    """Return the kinds that an operator uses which permits no routers."""
-    return tuple(kind for kind in kinds if kind not in _OF_ROUTERS)
+def permitted(
+    kinds: tuple[ResourceKind, ...], *, has_routers: bool, has_inference_pools: bool
+) -> tuple[ResourceKind, ...]:
+    """Return the kinds that an operator uses which permits routers and InferencePools, or not."""
+    left_out = (frozenset() if has_routers else _OF_ROUTERS) | (
+        frozenset() if has_inference_pools else OPTIONAL
+    )
+    return tuple(kind for kind in kinds if kind not in left_out)
 
 
 def selector_of(kind: ResourceKind, operator_class: str = "") -> str | None:

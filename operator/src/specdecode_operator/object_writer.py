@@ -13,6 +13,7 @@ from specdecode_operator.image_volumes import REFUSED, image_volumes
 from specdecode_operator.kinds import (
     BY_KIND,
     DEPLOYMENT,
+    INFERENCE_POOL,
     ROLE_BINDING,
     ChildId,
     Manifest,
@@ -22,7 +23,13 @@ from specdecode_operator.kinds import (
 from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.metrics import Metrics
 from specdecode_operator.observed import Key, Observed, is_controlled_by
-from specdecode_operator.outcome import Blocked, BlockReason, Outcome, blocked_by
+from specdecode_operator.outcome import (
+    Blocked,
+    BlockReason,
+    Outcome,
+    blocked_by,
+    pool_blocked_by,
+)
 from specdecode_operator.plan import Cause, Plan, Write
 from specdecode_operator.trial.projection import TrialObjects
 
@@ -55,15 +62,54 @@ class ObjectWriter:
             if blocked is not None:
                 log.warning("blocked", extra={"reason": blocked.reason, "why": blocked.message})
                 return Outcome(tuple(written), tuple(removed), blocked, is_state_stored=False)
-        for child in decided.prunes:
+        removed += await self._prune(decided.prunes)
+        pool = await self._write_pool(key, observed, decided, written, removed)
+        is_stored, error = await self._store(decided.objects)
+        if is_stored:
+            error = await self._write_trial(key, observed, decided, written)
+        return Outcome(
+            tuple(written),
+            tuple(removed),
+            is_state_stored=is_stored,
+            trial_error=error,
+            pool=pool,
+        )
+
+    async def _prune(self, children: Iterable[Manifest]) -> list[ChildId]:
+        """Delete owned objects that are no longer needed."""
+        removed = []
+        for child in children:
             await self.cluster.delete(child)
             self.metrics.prunes.labels(kind=child["kind"]).inc()
             removed.append(child_id(child))
             log.info("pruned", extra=log_fields(child))
-        is_stored, error = await self._store(decided.objects)
-        if is_stored:
-            error = await self._write_trial(key, observed, decided, written)
-        return Outcome(tuple(written), tuple(removed), is_state_stored=is_stored, trial_error=error)
+        return removed
+
+    async def _write_pool(
+        self,
+        key: Key,
+        observed: Observed,
+        decided: Plan,
+        written: list[Manifest],
+        removed: list[ChildId],
+    ) -> Blocked | None:
+        """Write or remove the InferencePool; returns why that failed, if it did.
+
+        It never blocks the resource: the Service leads to the engines without it.
+        """
+        try:
+            removed += await self._prune(decided.pool.prunes)
+        except KubeApiError as error:
+            return pool_blocked_by(error.code, str(error))
+        answers = await self._write_all(key, observed, decided.pool.writes)
+        written += [answer for answer in answers if isinstance(answer, dict)]
+        blocked = next((answer for answer in answers if isinstance(answer, Blocked)), None)
+        if blocked is not None:
+            log.warning(
+                "InferencePool not written",
+                extra={"reason": blocked.reason, "why": blocked.message},
+            )
+        return blocked
 
     async def _rejected_template(self, observed: Observed, decided: Plan) -> Blocked | None:
         """Try a Deployment with a user's template by a dry run, before anything is written."""
@@ -152,6 +198,8 @@ class ObjectWriter:
             answer = await self.cluster.apply(manifest, force=force)
         except KubeApiError as error:
             self.metrics.applies.labels(kind=manifest["kind"], outcome="error").inc()
+            if manifest["kind"] == INFERENCE_POOL.kind:
+                return pool_blocked_by(error.code, str(error))
             if error.is_transient or self.denials.is_recent(key, error.code):
                 raise
             return Blocked(BlockReason.APPLY_FAILED, str(error))

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 
 from specdecode_api import names
-from specdecode_operator.kinds import ChildId, Manifest
+from specdecode_operator.kinds import INFERENCE_POOL, ChildId, Manifest
 from specdecode_operator.observed import Observed, controller_of
 
 
@@ -16,6 +17,8 @@ class BlockReason(StrEnum):
     APPLY_FAILED = "ApplyFailed"
     IMAGE_VOLUMES_OFF = "ImageVolumesOff"
     TEMPLATE_REJECTED = "TemplateRejected"
+    CRD_NOT_INSTALLED = "CRDNotInstalled"
+    FORBIDDEN = "Forbidden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class Outcome:
     """Why an object of a trial was not written; everything else was."""
     token_error: str = ""
     """Why the token of routers was not written; everything else was."""
+    pool: Blocked | None = None
+    """Why the InferencePool was not written or removed; everything else was."""
 
 
 def blocked_by(live: Manifest, observed: Observed) -> Blocked:
@@ -56,3 +61,22 @@ def blocked_by(live: Manifest, observed: Observed) -> Blocked:
         "delete it, or choose another name for the resource"
     )
     return Blocked(BlockReason.NAME_CONFLICT, message)
+
+
+def pool_blocked_by(code: int, error: str) -> Blocked:
+    """Classify the error with which the API server refuses an InferencePool."""
+    plural = f"{INFERENCE_POOL.plural}.{INFERENCE_POOL.group}"
+    if code == HTTPStatus.NOT_FOUND:
+        message = (
+            f"the API server does not serve {plural} {INFERENCE_POOL.version}; install the CRDs of "
+            "the Gateway API Inference Extension, or remove spec.inferencePool"
+        )
+        return Blocked(BlockReason.CRD_NOT_INSTALLED, message)
+    if code == HTTPStatus.FORBIDDEN:
+        verbs = ", ".join(INFERENCE_POOL.verbs)
+        message = (
+            f"{error}; grant the operator's service account {verbs} on {plural}, as the chart does "
+            "with inferencePool.enabled: true, or comply with the policy that the message names"
+        )
+        return Blocked(BlockReason.FORBIDDEN, message)
+    return Blocked(BlockReason.APPLY_FAILED, error)

@@ -8,7 +8,7 @@ from specdecode_api import names
 from specdecode_api.v1alpha1 import ModelStatus
 from specdecode_operator import children, downloads, matching, pods, trial
 from specdecode_operator.draft_exchange import DraftExchange
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, Manifest
+from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, INFERENCE_POOL, Manifest
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
@@ -32,6 +32,10 @@ from specdecode_operator.update_strategy import SURGE, UpdateStrategy
 NO_ROUTERS = (
     "router: this operator permits no routers; remove it, or install the chart with "
     "router.enabled: true"
+)
+NO_INFERENCE_POOLS = (
+    "inferencePool: this operator permits no InferencePools; remove it, or install the chart with "
+    "inferencePool.enabled: true"
 )
 
 
@@ -64,6 +68,19 @@ class Refused:
 
     reason: RefusalReason
     sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlan:
+    """What becomes of the InferencePool, after the engines' objects, which never wait for it."""
+
+    is_wanted: bool
+    writes: tuple[Write, ...] = ()
+    prunes: tuple[Manifest, ...] = ()
+    """An InferencePool that is no longer needed, or whose selector others extended."""
+
+
+NO_POOL = PoolPlan(is_wanted=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +117,7 @@ class Plan:
     """Fields of the spec that this older operator does not know."""
     has_routers: bool = False
     """Whether the resource has routers, which need a token."""
+    pool: PoolPlan = NO_POOL
 
 
 def plan(
@@ -157,6 +175,7 @@ def plan(
         exchange=stable.exchange,
         ignored=wanted.ignored,
         has_routers=wanted.spec.router is not None,
+        pool=_pool(observed, wanted),
     )
     return _with_state(decided, observed, step, objects, now_s)
 
@@ -167,6 +186,17 @@ def _with_routers(
     """Add the objects of routers, as the user wants them now; engines may still change to that."""
     is_serving = is_router_serving(observed)
     return children.routed([*built], wanted, settings.router_image, is_serving=is_serving)
+
+
+def _pool(observed: Observed, wanted: Resource) -> PoolPlan:
+    """Compare the InferencePool with the one that the user wants now."""
+    desired = children.inference_pools(wanted)
+    live = observed.owned(INFERENCE_POOL)
+    if live is None or (desired and not children.has_foreign_labels(live, desired[0])):
+        is_known = live is not None and _is_reported(observed, wanted)
+        return PoolPlan(bool(desired), _writes(observed, desired, is_known=is_known))
+    created = tuple(Write(each, Cause.DRIFTED, is_present=False) for each in desired)
+    return PoolPlan(bool(desired), created, (live,))
 
 
 def _with_state(
@@ -214,9 +244,11 @@ def _not_allowed(wanted: Resource, settings: Settings) -> tuple[str, ...]:
         is_allowed=settings.has_template,
         has_host_access=settings.allows_host_access,
     )
-    if wanted.spec.router is None or settings.has_routers:
-        return refused
-    return (*refused, NO_ROUTERS)
+    if wanted.spec.router is not None and not settings.has_routers:
+        refused = (*refused, NO_ROUTERS)
+    if wanted.spec.inference_pool is not None and not settings.has_inference_pools:
+        refused = (*refused, NO_INFERENCE_POOLS)
+    return refused
 
 
 def _trial_objects(observed: Observed, step: Step, image: str) -> list[Manifest]:
@@ -275,6 +307,7 @@ def _prunes(observed: Observed, wanted: Iterable[Manifest], config_hash: str) ->
         live
         for child, live in observed.children.items()
         if child not in desired
+        and child.kind != INFERENCE_POOL.kind
         and is_controlled_by(live, observed.uid)
         and (child.kind != CONFIG_MAP.kind or (needed is not None and _hash_of(live) not in needed))
     ]

@@ -170,7 +170,7 @@ def _created(pod: Manifest) -> str:
 def _trouble_of(pod: Manifest, progress: Mapping[str, Progress], at: datetime) -> Trouble | None:
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
-        return _unscheduled(scheduled.get("message") or "the pod is unschedulable")
+        return _unscheduled(pod, scheduled.get("message") or "the pod is unschedulable")
     status = pod.get("status") or {}
     if status.get("phase") == "Failed":
         return _failed(status)
@@ -227,9 +227,9 @@ def _mounted(pod: Manifest) -> Iterator[str]:
                 yield f"image {reference}"
 
 
-def _container(status: Mapping[str, Any], field: str, name: str) -> dict[str, Any]:
-    """The status of a container; empty if there is none."""
-    listed = status.get(field) or ()
+def _container(part: Mapping[str, Any], field: str, name: str) -> dict[str, Any]:
+    """A container of a pod, or its status; empty if there is none."""
+    listed = part.get(field) or ()
     return next((each for each in listed if each["name"] == name), {})
 
 
@@ -276,7 +276,7 @@ def _fetching(pod: Manifest, progress: Mapping[str, Progress]) -> Trouble:
     return Trouble("Downloading", text, is_error=False, is_about_model=True)
 
 
-def _unscheduled(message: str) -> Trouble:
+def _unscheduled(pod: Manifest, message: str) -> Trouble:
     text = message.lower()
     if "persistentvolumeclaim" in text:
         is_missing = "not found" in text
@@ -286,9 +286,21 @@ def _unscheduled(message: str) -> Trouble:
         return Trouble(reason, _cut(message + remedy), is_missing, is_about_model=True)
     accelerator = re.search(r"insufficient ([\w.-]+/[\w.-]*\w)", text)
     if accelerator:
-        remedy = f"free an {accelerator[1]}, or add a node that has one"
+        remedy = _remedy_of_room(accelerator[1], _limit(pod, accelerator[1]))
         return Trouble("InsufficientGPU", _cut(f"{message.rstrip('. ')}; {remedy}"), is_error=False)
     return Trouble("Unschedulable", _cut(message), is_error=False)
+
+
+def _remedy_of_room(name: str, count: str) -> str:
+    if count in ("", "1"):
+        return f"free an {name}, or add a node that has one"
+    return f"free {count} {name} on one node, or add a node that has as many"
+
+
+def _limit(pod: Manifest, name: str) -> str:
+    """How many of a resource the engine's container needs; empty if that is not known."""
+    engine = _container(pod.get("spec") or {}, "containers", names.ENGINE_CONTAINER)
+    return str(((engine.get("resources") or {}).get("limits") or {}).get(name, ""))
 
 
 def _container_trouble(container: dict[str, Any]) -> Trouble | None:

@@ -119,7 +119,7 @@ class Reconciler:
             0.0 if _has_concurrent_changes(observed, (*outcome.written, *answers)) else None,
             0.0 if has_tried else None,
             LOOK_AT_PROGRESS_S if is_fetching else None,
-            LOOK_AGAIN_S if outcome.blocked or outcome.trial_error else None,
+            LOOK_AGAIN_S if outcome.blocked or outcome.trial_error or outcome.pool else None,
             LOOK_AGAIN_S if self.image_rollouts.is_waiting(key) else None,
             # What is stored now is in force from the next step on. No event of it queues the key.
             0.0 if has_stored or (decided.objects.has_next_step and is_stored) else None,

@@ -56,6 +56,7 @@ def render(path: str, text: str, engine_image: str, router_image: str) -> str:
     for resource in read(path, text):
         built = _build(path, resource, engine_image).children
         manifests += children.routed(built, resource, router_image, is_serving=True)
+        manifests += children.inference_pools(resource)
     return yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=100)
 
 

@@ -7,15 +7,24 @@ resync at once.
 import asyncio
 import contextlib
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from specdecode_operator.cache import Cache, Identity, identity_of
 from specdecode_operator.cluster import Cluster
-from specdecode_operator.kinds import WATCHED, ResourceKind, selector_of
+from specdecode_operator.kinds import (
+    INFERENCE_POOL,
+    OPTIONAL,
+    WATCHED,
+    Manifest,
+    ResourceKind,
+    selector_of,
+)
 from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.metrics import Metrics
-from specdecode_operator.observed import Key
+from specdecode_operator.observed import Key, key_of
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +36,8 @@ RETRY_S = 15.0
 """Pause after a failed periodic resync."""
 CATCH_UP_RETRY_S = 2.0
 """Pause after a failed resync for which the workers wait."""
+POOLS_S = 30.0
+"""Between two lists of InferencePools, which are not watched."""
 AT_ONCE = 50
 """Objects that are compared before other tasks have their turn."""
 
@@ -78,6 +89,31 @@ class Resync:
             for key in self.cache.known_keys():
                 self.add_after(key, _share(key) * min(SPREAD_S, interval_s))
 
+    async def list_pools_forever(self, interval_s: float) -> None:
+        """List InferencePools while resources want any; queue the resources of changed ones.
+
+        Those whose InferencePool is absent are queued too: its CRD may be there now.
+        """
+        while INFERENCE_POOL in self.kinds:
+            await asyncio.sleep(interval_s)
+            resources = filter(_wants_pool, self.cache.resources())
+            wanting = [key for each in resources if (key := key_of(each)) is not None]
+            if not wanting:
+                continue
+            try:
+                for namespace in self.namespaces or (None,):
+                    for changed in await self._compare(INFERENCE_POOL, namespace):
+                        self.add(changed)
+            except KubeApiError as error:
+                log.warning("InferencePools not listed", extra={"why": str(error)})
+            for key in wanting:
+                if self._lacks_pool(key):
+                    self.add(key)
+
+    def _lacks_pool(self, key: Key) -> bool:
+        known = self.cache.observe(key)
+        return known is not None and known.owned(INFERENCE_POOL) is None
+
     async def _succeeds(self) -> bool:
         try:
             await self.once()
@@ -95,6 +131,21 @@ class Resync:
         self._is_wanted.clear()
 
     async def _compare(self, kind: ResourceKind, namespace: str | None) -> set[Key]:
+        """Bring the cache up to a list; returns the keys of objects that are gone.
+
+        A kind that resources can do without does not make a resync fail.
+        """
+        try:
+            return await self._list(kind, namespace)
+        except KubeApiError as error:
+            if kind not in OPTIONAL or error.is_transient:
+                raise
+            if error.code == HTTPStatus.NOT_FOUND:
+                return self.cache.retain(kind.kind, namespace, set(), sys.maxsize)
+            log.warning("not listed", extra={"kind": kind.kind, "why": str(error)})
+            return set()
+
+    async def _list(self, kind: ResourceKind, namespace: str | None) -> set[Key]:
         listed: set[Identity] = set()
         version = 0
         selector = selector_of(kind, self.operator_class)
@@ -107,8 +158,13 @@ class Resync:
                 if key := self.cache.put(manifest):
                     self.add(key)  # its watch event arrives later with the same version
         gone = self.cache.retain(kind.kind, namespace, listed, version)
-        self.metrics.missed.labels(kind=kind.kind).inc(len(gone))
+        if kind not in OPTIONAL:  # no event reports their deletion
+            self.metrics.missed.labels(kind=kind.kind).inc(len(gone))
         return gone
+
+
+def _wants_pool(resource: Manifest) -> bool:
+    return (resource.get("spec") or {}).get("inferencePool") is not None
 
 
 def _share(key: Key) -> float:

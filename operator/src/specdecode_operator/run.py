@@ -18,7 +18,7 @@ from specdecode_operator.engine_poller import EnginePoller
 from specdecode_operator.errors import StartError
 from specdecode_operator.health import Vitals
 from specdecode_operator.heap import collect_forever, frozen_heap
-from specdecode_operator.kinds import ALL, WATCHED, ResourceKind, without_routers
+from specdecode_operator.kinds import ALL, INFERENCE_POOL, WATCHED, ResourceKind, permitted
 from specdecode_operator.leader_election import Election
 from specdecode_operator.leader_gate import LeaderGate, lead, work_together
 from specdecode_operator.metrics import Metrics
@@ -31,7 +31,7 @@ from specdecode_operator.preflight import (
 )
 from specdecode_operator.queue import Queue
 from specdecode_operator.reconcile import Reconciler
-from specdecode_operator.resync import Resync
+from specdecode_operator.resync import POOLS_S, Resync
 from specdecode_operator.served_crd import ServedCrd
 from specdecode_operator.settings import Settings
 from specdecode_operator.watching import EventHandler, obey_signals, register, watch
@@ -136,7 +136,7 @@ def _build(
         gate.add_after,
         metrics,
         time.monotonic,
-        _kinds(settings, WATCHED),
+        _kinds(settings, (*WATCHED, INFERENCE_POOL)),
         settings.operator_class,
     )
     metrics.watch_queue(queue.depth, queue.oldest_s)
@@ -166,6 +166,9 @@ async def _run_tasks(built: _Components, election: Election | None, stop: asynci
         tasks = [
             group.create_task(_lead_or_stop(built, election, stop, failures)),
             group.create_task(built.resync.forever(settings.resync_seconds)),
+            group.create_task(
+                built.resync.list_pools_forever(min(POOLS_S, settings.resync_seconds))
+            ),
             group.create_task(watching_crd),
             group.create_task(collect_forever()),
         ]
@@ -206,7 +209,11 @@ async def _work(built: _Components) -> None:
 
 def _kinds(settings: Settings, kinds: tuple[ResourceKind, ...]) -> tuple[ResourceKind, ...]:
     """The kinds that this operator uses."""
-    return kinds if settings.has_routers else without_routers(kinds)
+    return permitted(
+        kinds,
+        has_routers=settings.has_routers,
+        has_inference_pools=settings.has_inference_pools,
+    )
 
 
 def _permissions(settings: Settings) -> tuple[Permission, ...]:

@@ -67,6 +67,8 @@ class Settings:
     """Whether spec.template may name a ServiceAccount, the node's network or folders."""
     has_routers: bool = True
     """Whether custom resources may have routers, which takes permissions on roles and a Secret."""
+    has_inference_pools: bool = True
+    """Whether custom resources may have InferencePools, which takes permissions on them."""
     has_trials: bool = True
     """Whether trials may run; without, engines keep the configuration in force."""
     pod_defaults: PodDefaults = NO_DEFAULTS
@@ -129,6 +131,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         has_template=_truth(environment, "TEMPLATE", default=True),
         allows_host_access=_truth(environment, "TEMPLATE_HOST_ACCESS", default=False),
         has_routers=_truth(environment, "ROUTERS", default=True),
+        has_inference_pools=_truth(environment, "INFERENCE_POOLS", default=True),
         has_trials=_truth(environment, "TRIALS", default=True),
         pod_defaults=pod_defaults(
             _read(environment, "POD_SECURITY_CONTEXT"),

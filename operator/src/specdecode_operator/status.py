@@ -20,6 +20,7 @@ from specdecode_operator.children.labels import pod_selector, selector_text
 from specdecode_operator.children.service import url
 from specdecode_operator.conditions import Check, Facts
 from specdecode_operator.create_errors import classify_create_error
+from specdecode_operator.inference_pool_view import pool_check
 from specdecode_operator.kinds import DEPLOYMENT, Manifest
 from specdecode_operator.observed import Observed
 from specdecode_operator.outcome import Outcome
@@ -295,6 +296,7 @@ def _facts(
         lost=plan.lost,
         overridden=plan.overridden,
         router=_router_check(seen, plan, outcome),
+        pool=pool_check(seen, plan, outcome),
         trial=_trial_check(plan, outcome, seen.resource),
         recommendation=_recommendation_check(plan, seen.resource),
     )

@@ -342,6 +342,29 @@ def test_further_names_of_sglang_are_understood() -> None:
     ]
 
 
+def test_ranks_are_named_as_in_vllm_and_sglang() -> None:
+    assert parse_flags(NGRAM).parallelism.tensor == 1
+    for flag in ("--tensor-parallel-size", "--tp-size"):
+        assert parse_flags([*NGRAM, flag, "3"]).parallelism.tensor == 3
+    assert refusal("--tp-size", "2", "--tensor-parallel-size", "4") == [
+        "--tp-size 2: --tensor-parallel-size is 4; remove one of them"
+    ]
+    assert refusal("--tp-size", "17") == [
+        "--tensor-parallel-size: input should be less than or equal to 16; got 17"
+    ]
+
+
+def test_what_does_not_run_with_several_ranks_is_refused_by_the_names_of_flags() -> None:
+    assert refusal("--tp-size", "2", "--engine-process", "off") == [
+        "--engine-process: off would leave no process for the ranks, and --tensor-parallel-size "
+        "is 2: use auto or on"
+    ]
+    frozen = ["--speculative-algorithm", "FROZEN_KV_MTP", "--speculative-draft-model-path", "/d"]
+    (sentence,) = refusal(*frozen, "--tensor-parallel-size", "2")
+    assert sentence.startswith("--speculative-algorithm: the draft of FROZEN_KV_MTP reads all keys")
+    assert "--tensor-parallel-size is 2: use 1, or another algorithm" in sentence
+
+
 def test_flags_of_sglang_without_a_counterpart_are_refused_together_with_what_to_do() -> None:
     window = (
         "layers of a draft have the windows that its config.json states: remove the flag, or set "

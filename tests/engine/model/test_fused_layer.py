@@ -52,7 +52,7 @@ def draw_layer(
     precision: Precision | None = None,
     params: AttentionParams = AttentionParams(),  # noqa: B008
     inputs: int = HIDDEN,
-) -> DecoderLayer:
+) -> DecoderLayer[Attention]:
     ops = backend_of("cpu", CPU, dtype)
 
     def linear(outputs: int, inputs: int) -> Linear:
@@ -94,7 +94,7 @@ class Batch:
         return [rows for group in groups for rows in (group.k, group.v)]
 
 
-def make_batch(layers: Sequence[DecoderLayer], kind: str, page_size: int) -> Batch:
+def make_batch(layers: Sequence[DecoderLayer[Attention]], kind: str, page_size: int) -> Batch:
     ops, dtype = layers[0].attention.ops, layers[0].attention.qkv.weight.dtype
     windows = [layer.attention.params.sliding_window for layer in layers]
     shapes = [
@@ -180,7 +180,7 @@ VIEWS: dict[str, Callable[..., tuple[PagedView | ScratchView, Tensor]]] = {
 
 def check(
     counts: Counter[str],
-    layers: list[DecoderLayer],
+    layers: list[DecoderLayer[Attention]],
     kind: str,
     calls: int,
     page_size: int = 4,

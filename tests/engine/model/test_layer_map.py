@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 from transformers import (
     Gemma3nTextConfig,
     Gemma3TextConfig,
@@ -16,9 +17,12 @@ from transformers import (
 from transformers.models.deepseek_v3 import DeepseekV3Config
 from transformers.models.llama4 import Llama4TextConfig
 from transformers.models.mimo_v2_flash import MiMoV2FlashConfig
+from transformers.models.qwen3_5 import Qwen3_5TextConfig
 
-from specdecode_engine.model.layer_config import read_layer_map
+from specdecode_engine.model.delta_states import DeltaLayers
+from specdecode_engine.model.layer_config import read_delta_layers, read_layer_map
 from specdecode_engine.model.layer_map import LayerMap, LayerMapError, LayerShape, shared_owners
+from specdecode_kernels import DeltaShape
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 SIZES: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64}
@@ -104,16 +108,25 @@ def test_values_may_be_smaller_than_keys() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (DeepseekV3Config(), "latent attention is not supported"),
         (
-            Gemma3TextConfig(**SIZES, num_hidden_layers=1, layer_types=["linear_attention"]),
-            "linear_attention; only full_attention, sliding_attention and chunked_attention",
+            Gemma3TextConfig(**SIZES, num_hidden_layers=1, layer_types=["conv"]),
+            "conv; only full_attention, sliding_attention, chunked_attention and linear_attention",
         ),
     ],
 )
 def test_other_attention_is_refused(config: PreTrainedConfig, message: str) -> None:
     with pytest.raises(LayerMapError, match=message):
         read_layer_map(config)
+
+
+def test_latents_are_keys_whose_first_entries_are_values() -> None:
+    found = read_layer_map(DeepseekV3Config(num_hidden_layers=3))
+    (latent,) = found.shapes
+    assert (latent.kv_heads, latent.k_head_dim, latent.v_head_dim) == (1, 576, 512)
+    assert latent.is_latent
+    assert all(spec.is_latent for spec in found.layers)
+    assert found.head_dims == (576, 512)
+    assert found.entries_per_token == 3 * 576
 
 
 def test_layers_of_llama_4_with_rotation_attend_in_chunks() -> None:
@@ -160,3 +173,43 @@ def test_sharing_needs_an_earlier_layer_of_the_type(
 def test_an_owner_is_an_earlier_layer_of_the_same_shape(owners: list[int]) -> None:
     with pytest.raises(LayerMapError, match="must be an earlier layer of the same head sizes"):
         LayerMap.build([shape(), shape(), shape(4)], owners)
+
+
+RECURRENT: dict[str, Any] = {
+    **SIZES,
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 6,
+}
+
+
+def test_layers_with_attention_are_counted_without_the_recurrent_ones() -> None:
+    config = Qwen3_5TextConfig(**RECURRENT)
+    assert config.layer_types == ["linear_attention"] * 3 + [FULL]
+    assert read_layer_map(config) == LayerMap.uniform(1, 2, 16)
+    found = read_delta_layers(config)
+    assert found == DeltaLayers(3, DeltaShape(2, 4, 8, 6, conv_width=4))
+    assert found.state_bytes(torch.bfloat16) == 3 * (4 * 8 * 6 * 4 + 3 * (2 * 2 * 8 + 4 * 6) * 2)
+    assert found.drafted_bytes(5, torch.float32) == 3 * 4 * (2 * 2 * 8 + 4 * 6 + 8) * 4
+
+
+def test_a_model_without_recurrent_layers_has_no_states() -> None:
+    assert read_delta_layers(LlamaConfig(**SIZES, num_hidden_layers=3)) is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ({"layer_types": ["linear_attention"] * 4}, "alone; one layer at least must attend"),
+        ({"linear_num_value_heads": 3}, "linear_num_value_heads is 3; it must be a multiple of"),
+        ({"linear_num_key_heads": 0}, "linear_num_key_heads is 0; it must be a positive integer"),
+        ({"linear_key_head_dim": 10**9}, "linear_key_head_dim is 1000000000; 256 at most"),
+        ({"linear_conv_kernel_dim": 99}, "linear_conv_kernel_dim is 99; 16 at most"),
+    ],
+)
+def test_sizes_of_states_that_cannot_be_are_refused(keys: dict[str, Any], error: str) -> None:
+    with pytest.raises(LayerMapError, match=error):
+        read_delta_layers(Qwen3_5TextConfig(**{**RECURRENT, **keys}))

@@ -16,7 +16,7 @@ from specdecode_engine.model.mtp import MtpChainHead, MtpHead
 from specdecode_engine.model.mtp_config import MtpChainConfig, MtpConfig, count_modules
 from specdecode_engine.model.mtp_layout import DEEPSEEK, MIMO, QWEN3_NEXT
 from specdecode_engine.startup.draft_methods.registry import algorithm_of
-from tests.engine.mtp_checkpoints import export_module, with_modules
+from tests.engine.mtp_checkpoints import LATENT_KEYS, export_module, with_modules
 
 CPU = torch.device("cpu")
 FAULTS = ("deleted", "renamed", "reshaped")
@@ -75,6 +75,29 @@ def test_every_fault_of_a_tensor_is_named(
             MtpHead.load(folder, loaded)
 
 
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("q_lora_rank", [24, None])
+def test_every_fault_of_latent_attention_is_named(
+    target: Path, tmp_path: Path, fault: str, q_lora_rank: int | None
+) -> None:
+    keys: dict[str, Any] = {**LATENT_KEYS, "q_lora_rank": q_lora_rank}
+    folder = export_module(target, tmp_path / "export", **keys)
+    loaded, file = Llama.load(target, device=CPU), folder / "model.safetensors"
+    whole = load_file(file)
+    assert MtpHead.load(folder, loaded).config.decoder.latent is not None
+    attention = [name for name in whole if ".self_attn." in name]
+    assert len(attention) == (5 if q_lora_rank is None else 7)
+    for name in attention:
+        damaged = {other: one for other, one in whole.items() if other != name}
+        if fault == "renamed":
+            damaged[f"{name}_old"] = whole[name]
+        if fault == "reshaped":
+            damaged[name] = torch.cat((whole[name], torch.zeros_like(whole[name][:1])))
+        save_file(damaged, file)
+        with pytest.raises(CheckpointError, match=name):
+            MtpHead.load(folder, loaded)
+
+
 def test_the_first_of_several_modules_is_reused(target: Path, tmp_path: Path) -> None:
     folder = with_modules(target, tmp_path / "with", "deepseek", 4, 5, num_nextn_predict_layers=2)
     config = read(folder, folder)
@@ -118,7 +141,11 @@ def test_an_export_is_recognised_and_a_target_without_modules_refused(
     ("keys", "message"),
     [
         ({"architectures": ["FalconForCausalLMNextN"]}, "architectures is"),
-        ({"kv_lora_rank": 8}, "kv_lora_rank is 8; .* multi-head latent attention"),
+        ({"kv_lora_rank": 8}, "kv_lora_rank is 8; .* of DeepseekV3ForCausalLM and Glm4MoeLite"),
+        ({**LATENT_KEYS, "kv_lora_rank": None}, "kv_lora_rank"),
+        ({**LATENT_KEYS, "attention_bias": True}, "attention_bias is True; biases of latent"),
+        ({**LATENT_KEYS, "qk_rope_head_dim": 7}, "qk_rope_head_dim is 7; .* an even number"),
+        ({**LATENT_KEYS, "q_lora_rank": 0}, "q_lora_rank is 0"),
         ({"use_sliding_window": True}, "use_sliding_window is True"),
         ({"partial_rotary_factor": 0.1}, "partial_rotary_factor is 0.1; of head_dim 6"),
     ],

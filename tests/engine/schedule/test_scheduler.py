@@ -13,10 +13,11 @@ from specdecode_engine.batch.request import (
     SamplingParams,
 )
 from specdecode_engine.schedule.drafting import Drafting
+from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.pages import PageAllocator
 from specdecode_engine.schedule.prefill_pace import share_budget
 from specdecode_engine.schedule.prefix_cache import PrefixCache
-from specdecode_engine.schedule.scheduler import Limits, Scheduler
+from specdecode_engine.schedule.scheduler import Scheduler
 
 
 def make_scheduler(

@@ -9,8 +9,9 @@ from specdecode_engine.adaptive.policy import StaticPolicy
 from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.schedule.drafting import Drafting
+from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.prefix_cache import PrefixCache
-from specdecode_engine.schedule.scheduler import Limits, Scheduler
+from specdecode_engine.schedule.scheduler import Scheduler
 
 
 def make_scheduler(

@@ -30,7 +30,7 @@ server = {"host": "127.0.0.1", "port": 0, "drain_seconds": 20, **json.loads(sys.
 boot = EngineBoot.model_validate({"model": {"path": str(folder)}, "server": server})
 load = getattr(echo_core, sys.argv[5])
 load = partial(load, step_seconds=float(sys.argv[2]), tokens_per_step=1, **json.loads(sys.argv[4]))
-connect = in_process(boot, load, time.monotonic) if boot.server.has_engine_process else None
+connect = in_process(boot, load, time.monotonic) if boot.has_engine_process else None
 sys.exit(serve(boot, partial(load, boot), connect=connect,
                on_failure=lambda error: leave(termination_message_for(error))))
 """

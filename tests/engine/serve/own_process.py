@@ -25,11 +25,15 @@ def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def ranks_of(pid: int) -> list[int]:
+    """The processes of a server's engine by rank; a server with grammars has further children."""
+    return [one for one in children_of(pid) if b"engine.child" in command_of(one)]
+
+
 def engine_of(pid: int) -> int:
-    """The process of a server's engine; a server with grammars has further children."""
-    found = [one for one in children_of(pid) if b"engine.child" in command_of(one)]
-    assert len(found) == 1, found
-    return found[0]
+    """The process of a server's engine, which has one rank."""
+    (found,) = ranks_of(pid)
+    return found
 
 
 def command_of(pid: int) -> bytes:
@@ -55,7 +59,8 @@ class Engine:
             "max-running-requests": 2, "threads": 1, "device": "cpu", "host": "127.0.0.1",
             "port": port, "engine-process": "on", "drain-socket": self.drain_socket, **more_flags,
         }  # fmt: skip
-        words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+        given = {name: value for name, value in flags.items() if value is not None}
+        words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
         self.url = f"http://127.0.0.1:{port}"
         self._log = log.open("wb")
         self.process = subprocess.Popen(
@@ -64,8 +69,11 @@ class Engine:
             stderr=subprocess.STDOUT,
         )
 
+    def log_text(self) -> str:
+        return Path(self._log.name).read_text(errors="replace")
+
     def is_ready(self) -> bool:
-        assert self.process.poll() is None, Path(self._log.name).read_text(errors="replace")
+        assert self.process.poll() is None, self.log_text()
         with suppress(httpx.TransportError):
             return httpx.get(self.url + "/ready", timeout=10).status_code == 200
         return False

@@ -12,6 +12,11 @@ from tests.engine.serve.conftest import RunningServer
 from tests.engine.serve.scripted import scripted_server
 
 HARMONY = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>"]
+GEMMA = ["<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>']
+COHERE = [
+    "<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>",
+    "<|START_ACTION|>", "<|END_ACTION|>",
+]  # fmt: skip
 MISTRAL = ["[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]"]
 OTHER = "<|other|>"
 TOOL: Any = {"type": "function", "function": {"name": "get_weather"}}
@@ -23,7 +28,7 @@ def write_special(write_model, byte_level) -> Callable[..., Path]:
     def write(folder: Path, chat_template: str) -> Path:
         write_model(folder, chat_template=chat_template)
         tokenizer = Tokenizer.from_str(byte_level.to_str())
-        tokenizer.add_special_tokens([*HARMONY, *MISTRAL, OTHER])
+        tokenizer.add_special_tokens([*HARMONY, *MISTRAL, *GEMMA, *COHERE, OTHER])
         tokenizer.save(str(folder / "tokenizer.json"))
         size = tokenizer.get_vocab_size(with_added_tokens=True)
         (folder / "config.json").write_text(json.dumps({"vocab_size": size}))
@@ -85,6 +90,37 @@ def test_mistrals_markers_separate_the_parts(start: Callable[..., RunningServer]
     deltas = [chunk.choices[0].delta for chunk in chunks]
     assert "".join(delta.content or "" for delta in deltas) == "the fox"
     calls = [call for delta in deltas for call in delta.tool_calls or ()]
+    assert "".join(call.function.arguments for call in calls) == PARIS
+
+
+def test_the_strings_of_gemma_are_between_special_tokens(
+    start: Callable[..., RunningServer],
+) -> None:
+    server = start("gemma4", "gemma4")
+    call = '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>'
+    text = f"<|channel>thought\nwhy{OTHER} not\n<channel|>the fox{call}"
+    choice = ask(server, text, tools=[TOOL]).choices[0]
+    (found,) = choice.message.tool_calls
+    assert (found.function.name, found.function.arguments) == ("get_weather", PARIS)
+    assert (choice.message.reasoning_content, choice.message.content) == ("why not", "the fox")
+    assert choice.finish_reason == "tool_calls"
+
+
+def test_the_content_of_cohere_is_between_markers_without_tools_too(
+    start: Callable[..., RunningServer],
+) -> None:
+    server = start("cohere_command3", "cohere_command3")
+    thought = "<|START_THINKING|>why not<|END_THINKING|>"
+    text = f"{thought}<|START_RESPONSE|>the{OTHER} fox<|END_RESPONSE|>"
+    for fields in ({}, {"tools": [TOOL]}):
+        message = ask(server, text, **fields).choices[0].message
+        assert (message.reasoning_content, message.content) == ("why not", "the fox")
+    call = '[{"tool_call_id": "0", "tool_name": "get_weather", "parameters": PARIS}]'
+    action = f"<|START_ACTION|>{call.replace('PARIS', PARIS)}<|END_ACTION|>"
+    (found,) = ask(server, thought + action, tools=[TOOL]).choices[0].message.tool_calls
+    assert (found.function.name, found.function.arguments) == ("get_weather", PARIS)
+    chunks = list(ask(server, thought + action, tools=[TOOL], stream=True))
+    calls = [call for each in chunks for call in each.choices[0].delta.tool_calls or ()]
     assert "".join(call.function.arguments for call in calls) == PARIS
 
 

@@ -198,6 +198,68 @@ def test_ids_are_short_where_the_template_wants_that(server: RunningServer) -> N
     assert seen[1]["tool_call_id"] == "f01234567"
 
 
+def test_ids_count_the_calls_where_the_template_shows_them_to_the_model(
+    server: RunningServer,
+) -> None:
+    text = replace(
+        server.service.text,
+        chat_template="<|tool_call_argument_begin|>",
+        longest_token_chars=None,
+    )
+
+    def call(call_id: str, name: str) -> dict[str, Any]:
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+    messages = [
+        {"role": "assistant", "tool_calls": [call("call_a", "f"), call("call_b", "g")]},
+        {"role": "tool", "tool_call_id": "call_b", "content": "sun"},
+        {"role": "tool", "tool_call_id": "call_a", "content": "rain"},
+        {"role": "assistant", "tool_calls": [call("functions.f:2", "f")]},
+        {"role": "tool", "tool_call_id": "unknown", "content": "snow"},
+    ]
+    body = ChatBody.model_validate(
+        {"messages": messages, "chat_template_kwargs": {"show": "messages"}}
+    )
+    seen = json.loads(read_chat_prompt(body, text, 4096).text.removesuffix("<|end|>"))
+    calls = [call["id"] for message in seen for call in message.get("tool_calls", ())]
+    assert calls == ["functions.f:0", "functions.g:1", "functions.f:2"]
+    results = [message["tool_call_id"] for message in seen if message["role"] == "tool"]
+    assert results == ["functions.g:1", "functions.f:0", "unknown"]
+
+
+def test_reasoning_before_a_call_is_a_plan_where_the_template_calls_it_so(
+    server: RunningServer,
+) -> None:
+    text = replace(server.service.text, chat_template="{{ message.tool_plan }}")
+    message = {"role": "assistant", "content": "", "reasoning_content": "I look it up."}
+    body = ChatBody.model_validate(
+        {"messages": [message], "chat_template_kwargs": {"show": "messages"}}
+    )
+    (seen,) = json.loads(read_chat_prompt(body, text, 4096).text.removesuffix("<|end|>"))
+    assert seen["tool_plan"] == seen["reasoning_content"] == "I look it up."
+
+
+def test_content_before_a_call_takes_the_place_of_reasoning_where_both_are_refused(
+    server: RunningServer,
+) -> None:
+    refusal = "{{ raise_exception('Cannot pass both content and thinking') }}"
+    text = replace(server.service.text, chat_template=refusal)
+    function = {"name": "f", "arguments": "{}"}
+    calls = {"tool_calls": [{"id": "a", "type": "function", "function": function}]}
+    messages = [
+        {"role": "assistant", "content": "A moment.", "reasoning_content": "Why?", **calls},
+        {"role": "assistant", "content": "A moment.", "thinking": "Why?", **calls},
+        {"role": "assistant", "reasoning_content": "Why?", **calls},
+        {"role": "assistant", "content": "Sun.", "reasoning_content": "Why?"},
+    ]
+    body = ChatBody.model_validate(
+        {"messages": messages, "chat_template_kwargs": {"show": "messages"}}
+    )
+    seen = json.loads(read_chat_prompt(body, text, 4096).text.removesuffix("<|end|>"))
+    assert [each.get("thinking") for each in seen] == [None, None, "Why?", "Why?"]
+    assert [each["content"] for each in seen] == ["A moment.", "A moment.", "", "Sun."]
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [

@@ -64,6 +64,13 @@ def test_layers_that_flashinfer_cannot_compute_get_triton_at_start(
     assert choice.reason.endswith("flashinfer's paged kernels take no sinks")
 
 
+def test_latents_get_triton_at_start(tmp_path: Path, gpu: None) -> None:
+    folder = make_folder(tmp_path, "glm-4.7-flash", num_hidden_layers=2)
+    (choice,) = choose(path=str(folder))
+    assert choice.backend.attention == "triton"
+    assert choice.reason.endswith("not torch.bfloat16 heads of 576")
+
+
 def test_windows_alone_stay_with_flashinfer(tmp_path: Path, gpu: None) -> None:
     folder = make_folder(tmp_path, "mistral-7b-v0.1")
     (choice,) = resolve(

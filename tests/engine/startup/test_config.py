@@ -15,6 +15,7 @@ from specdecode_engine.model.checkpoint import TensorError
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.config import resolve
+from tests.engine.thread_ranks import Meeting, ThreadRanks
 
 
 def make_boot(target: Path, draft: Path, algorithm: str, **scheduling: object) -> EngineBoot:
@@ -112,3 +113,19 @@ def test_a_head_that_lacks_a_tensor_is_refused_before_weights_are_read(
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(TensorError, match=r"lacks norm\.weight"):
         resolve(make_boot(checkpoints.target, tmp_path, "EAGLE3"))
+
+
+@pytest.mark.parametrize("implementation", ["native", "transformers"])
+def test_the_target_of_a_config_is_the_part_of_a_rank(
+    implementation: str, checkpoints: Any
+) -> None:
+    """The draft is whole, and is checked against the whole target."""
+    boot = make_boot(checkpoints.target, checkpoints.eagle3, "EAGLE3")
+    model = boot.model.model_copy(update={"implementation": implementation})
+    boot = boot.model_copy(update={"model": model})
+    whole, config = resolve(boot), resolve(boot, ranks=ThreadRanks(1, 2, Meeting(2)))
+    assert config.whole_target == whole.whole_target == whole.target
+    assert config.target.decoder.num_attention_heads * 2 == whole.target.decoder.num_attention_heads
+    assert config.target.layer_map.shapes[0].kv_heads == 1
+    assert config.draft == whole.draft
+    assert config.widths == whole.widths

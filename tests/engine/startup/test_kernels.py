@@ -12,6 +12,11 @@ from typing import Any
 
 import pytest
 
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.startup.kernel_needs import KernelNeeds
+from specdecode_engine.startup.kernels import needs_of_boot
+from specdecode_engine.startup.linear_calls import model_maps
+
 pytest.importorskip("triton")
 
 LLAMA_8B: dict[str, Any] = {
@@ -112,6 +117,28 @@ def test_a_mixture_has_its_products_with_and_without_the_gate(
     assert all("bias_ptr: None" in one for one in products)
 
 
+def test_recurrent_layers_have_their_kernels(tmp_path: Path) -> None:
+    """A tree has kernels of its own for its nodes, a chain those of a prompt."""
+    config = LLAMA_8B | {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "num_hidden_layers": 2,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ran = list_kernels(str(tmp_path), "--json")
+    assert ran.returncode == 0, ran.stderr
+    listed = json.loads(ran.stdout)
+    wanted = {"convolve_kernel": 1, "gated_delta_kernel": 1}
+    assert {name: listed["kernels"][name] for name in wanted} == wanted
+    assert "gated_delta_tree_kernel" not in listed["kernels"]
+
+
 def test_layers_with_a_window_have_attention_of_their_own(tmp_path: Path) -> None:
     windows = {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 16}
     config = LLAMA_8B | windows | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
@@ -168,6 +195,24 @@ def test_drafts_of_blocks_have_kernels_for_blocks_and_contexts(
     for kernel in ("store_kv_kernel", "apply_rope_kernel", "rms_norm_kernel"):
         assert "context of the draft" in reasons[kernel]
     assert "draft steps of the draft" not in reasons["attend_kernel"]
+
+
+def test_kernels_are_listed_for_the_part_of_a_rank(models: tuple[str, str]) -> None:
+    def needs(ranks: int) -> KernelNeeds:
+        document = {
+            "model": {"path": models[0]},
+            "speculation": {"algorithm": "EAGLE3", "draft_path": models[1]},
+            "parallelism": {"tensor": ranks},
+        }
+        return needs_of_boot(EngineBoot.model_validate(document))
+
+    whole, divided = needs(1).models, needs(8).models
+    assert divided["draft"] == whole["draft"]
+    heads, kv_heads = LLAMA_8B["num_attention_heads"], LLAMA_8B["num_key_value_heads"]
+    decoder = divided["target"].decoder
+    assert (decoder.num_attention_heads, decoder.num_key_value_heads) == (heads // 8, kv_heads // 8)
+    rows = {one.outputs for one in model_maps(divided["target"])}
+    assert rows == {(32 // 8 + 2) * 128, 2 * 14336 // 8, 4096, 128256 // 8}
 
 
 def test_every_kernel_has_a_signature_of_its_own_and_a_reason(listed: dict[str, Any]) -> None:

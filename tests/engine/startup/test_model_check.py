@@ -20,6 +20,7 @@ from specdecode_engine.model.eagle_config import Eagle3Config
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.model_check import CheckOptions, PairCheck, check_pair
 from tests.engine.checkpoints import Checkpoints
+from tests.engine.model.quantized.writers import CASES, write_quantized
 from tests.engine.mtp_checkpoints import export_module, with_modules
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -44,19 +45,23 @@ SERVED = {
     "glm-4.7": "transformers",
     "minimax-m2.7": "transformers",
     "llama-4-scout": "transformers",
+    "qwen3-next-80b-a3b": "transformers",
+    "qwen3.5-397b-a17b": "transformers",
+    "kimi-k2": "transformers",
+    "glm-4.7-flash": "transformers",
 }
 
-REFUSED = {
-    "qwen3-next-80b-a3b": [
-        "layers without softmax attention (linear_num_value_heads)",
-    ],
-    "qwen3.5-397b-a17b": [
-        "layers without softmax attention (text_config.layer_types has linear_attention)",
-    ],
-    "kimi-k2": [
-        "multi-head latent attention (kv_lora_rank)",
-    ],
+REFUSED: dict[str, tuple[dict[str, object], list[str]]] = {
+    "qwen3-next-80b-a3b": (
+        {"mamba_d_state": 128, "is_encoder_decoder": True},
+        ["recurrent layers of another kind than gated delta nets (mamba_d_state)", "an encoder"],
+    ),
+    "llama-3.2-3b": (
+        {"layer_types": ["full_attention", "conv"]},
+        ["gated delta nets (layer_types has conv)"],
+    ),
 }
+"""Published models with keys that what is computed of them does not have."""
 
 
 @pytest.fixture
@@ -76,9 +81,13 @@ ROUTED = {
     "glm-4.7": 89 * 8,
     "gpt-oss-120b": 36 * 4,
     "gpt-oss-20b": 24 * 4,
+    "kimi-k2": 60 * 8 * 2,  # of 384 experts
+    "glm-4.7-flash": 46 * 4,
     "llama-4-scout": 48,
     "minimax-m2.7": 62 * 8,
     "qwen3-30b-a3b": 48 * 8,
+    "qwen3-next-80b-a3b": 48 * 10 * 2,
+    "qwen3.5-397b-a17b": 60 * 10 * 2,
 }
 """Bytes of the ids of experts of one token: layers with experts, times experts per token."""
 
@@ -89,7 +98,11 @@ def only_target(target: Path, options: CheckOptions | None = None) -> PairCheck:
 
 def meta_bytes(target: Path) -> int:
     """Bytes of the parameters of transformers' model for text, each counted once."""
-    config: Any = transformers.AutoConfig.from_pretrained(target)
+    keys = json.loads((target / "config.json").read_text())
+    if keys["model_type"] == "kimi_k2":  # a name that transformers does not know
+        config: Any = transformers.AutoConfig.for_model(**{**keys, "model_type": "deepseek_v3"})
+    else:
+        config = transformers.AutoConfig.from_pretrained(target)
     with torch.device("meta"):
         if "_vl" in config.model_type:  # which transformers has as a whole only
             whole = transformers.AutoModelForImageTextToText
@@ -128,13 +141,15 @@ def test_a_model_without_a_type_is_counted_in_that_of_its_kind(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_published_models_are_refused_with_all_reasons(name: str, folder: Folder) -> None:
-    pair = only_target(folder(name))
+def test_models_are_refused_with_all_reasons(name: str, folder: Folder) -> None:
+    place, (changes, reasons) = folder(name), REFUSED[name]
+    keys = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(keys | changes))
+    pair = only_target(place)
     assert not pair.is_served
     assert pair.target.implementation is None
-    keys = json.loads((CONFIGS / f"{name}.json").read_text())
     assert pair.target.model_type == keys["model_type"]
-    for reason in REFUSED[name]:
+    for reason in reasons:
         assert reason in pair.reasons[0]
 
 
@@ -144,6 +159,31 @@ def test_the_memory_of_quantized_weights_is_that_after_dequantization(folder: Fo
     assert quantized.target.quantization == stored
     assert plain.target.quantization is None
     assert quantized.target.weight_bytes == plain.target.weight_bytes
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"model_type": "deepseek_v32", "kv_lora_rank": 512, "index_topk": 2048}, "(index_topk)"),
+        ({"model_type": "longcat_flash", "zero_expert_num": 256}, "(zero_expert_num)"),
+        ({"model_type": "kimi_linear", "layer_types": ["linear_attention"]}, "linear_attention"),
+    ],
+)
+def test_other_attention_to_latents_is_refused_by_its_key(
+    keys: dict[str, object], reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    (found,) = only_target(tmp_path).reasons
+    assert found.startswith(f"{tmp_path}/config.json: model_type is '{keys['model_type']}'")
+    assert reason in found
+
+
+def test_latents_are_counted_once(folder: Folder) -> None:
+    """A row of the cache is a latent of 512 and a rotated part of 64, in bfloat16."""
+    checked = only_target(folder("glm-4.7-flash"))
+    assert checked.target.kv_bytes_per_token == 47 * 576 * 2
+    assert checked.mtp is not None
+    assert checked.mtp.kv_bytes_per_token == 576 * 2
 
 
 def test_every_configuration_is_tested() -> None:
@@ -249,6 +289,86 @@ def test_integers_decide_the_size_of_all_but_the_embedding(folder: Folder) -> No
         assert sizes[name].parameters == parameters
 
 
+@pytest.mark.parametrize(("ranks", "kv_heads"), [(4, 2), (16, 1)])
+def test_sizes_are_those_of_one_of_several_ranks(folder: Folder, ranks: int, kv_heads: int) -> None:
+    """Of 16 ranks two have the same KV head of 8; the embedding is whole."""
+    target = folder("qwen3-8b")
+    whole = only_target(target).target
+    divided = only_target(target, CheckOptions(ranks=ranks)).target
+    assert divided.parameters == whole.parameters is not None
+    assert divided.kv_bytes_per_token == 36 * 2 * kv_heads * 128 * 2
+    norms, embedding = 36 * (2 * 4096 + 2 * 128) + 4096, 151_936 * 4096
+    repeated = 36 * 2 * (kv_heads * ranks - 8) * 128 * 4096
+    maps = (whole.parameters - norms - embedding + repeated) // ranks
+    assert divided.weight_bytes == 2 * (maps + norms + embedding)
+
+
+def test_sizes_of_a_rank_are_known_of_models_through_transformers(folder: Folder) -> None:
+    """Of GLM-4.7 norms, routers with their biases, and the embedding are whole."""
+    target = folder("glm-4.7")
+    whole, divided = (only_target(target, CheckOptions(ranks=n)).target for n in (1, 4))
+    assert divided.kv_bytes_per_token is not None
+    assert divided.kv_bytes_per_token * 4 == whole.kv_bytes_per_token
+    assert divided.parameters == whole.parameters is not None
+    assert divided.weight_bytes is not None
+    assert divided.weight_bytes == pytest.approx(whole.parameters / 2, rel=0.01)
+
+
+def test_a_rank_has_its_part_of_the_states(folder: Folder) -> None:
+    """Of four ranks two have the same KV head of 2; norms, routers and the embedding are whole."""
+    target = folder("qwen3-next-80b-a3b")
+    whole, divided = (only_target(target, CheckOptions(ranks=n)).target for n in (1, 4))
+    assert divided.state_bytes_per_request is not None
+    assert divided.state_bytes_per_request * 4 == whole.state_bytes_per_request
+    assert divided.kv_bytes_per_token is not None
+    assert divided.kv_bytes_per_token * 2 == whole.kv_bytes_per_token
+    assert divided.weight_bytes is not None
+    assert whole.parameters is not None
+    assert divided.weight_bytes == pytest.approx(whole.parameters / 2, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["w4a16-group", "fp8-deepseek"])
+def test_groups_that_ranks_would_cut_are_not_kept(
+    name: str, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    """Of 96 inputs in groups of 32, one of two ranks has one group and a half."""
+    write_quantized(CASES[name], checkpoints.target, tmp_path / name)
+    whole, divided = (
+        check_pair(tmp_path / name, None, CheckOptions(ranks=ranks)).target for ranks in (1, 2)
+    )
+    assert whole.keeps_quantized
+    assert not divided.keeps_quantized
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "reason"),
+    [
+        ("qwen3-8b", 3, "num_attention_heads 32 cannot be divided among 3 ranks; set"),
+        ("glm-4.7", 5, "num_attention_heads 96 cannot be divided among 5 ranks; set"),
+        ("qwen3-next-80b-a3b", 32, "num_attention_heads 16 cannot be divided among 32 ranks; set"),
+    ],
+)
+def test_models_that_cannot_be_divided_are_refused(
+    folder: Folder, name: str, ranks: int, reason: str
+) -> None:
+    (found,) = only_target(folder(name), CheckOptions(ranks=ranks)).reasons
+    assert reason in found
+
+
+@pytest.mark.parametrize("draft", ["eagle3", "frozen_kv_mtp"])
+def test_a_draft_is_whole_on_every_rank(checkpoints: Checkpoints, draft: str) -> None:
+    """One that reads the target's keys and values is refused."""
+    place: Path = getattr(checkpoints, draft)
+    whole, divided = (
+        check_pair(checkpoints.target, place, CheckOptions(ranks=ranks)) for ranks in (1, 2)
+    )
+    assert whole.is_served
+    if draft == "eagle3":
+        assert divided.draft == whole.draft
+    else:
+        assert "FROZEN_KV_MTP reads all keys and values" in divided.reasons[0]
+
+
 @pytest.mark.parametrize(
     "draft",
     ["draft", "eagle", "eagle3", "peagle", "dflash", "dspark", "mtp_chain", "frozen_kv_mtp"],
@@ -320,6 +440,8 @@ def test_the_command_prints_the_report(
     text = capsys.readouterr().out
     assert "implementation  native" in text
     assert text.endswith("can be served: yes\n")
+    assert check([str(checkpoints.target), "--tp-size", "2"]) == 0
+    assert "MiB on each of 2 ranks, " in capsys.readouterr().out
 
 
 def test_the_command_prints_the_memory_of_ids_of_experts(
@@ -331,6 +453,24 @@ def test_the_command_prints_the_memory_of_ids_of_experts(
     assert check([target, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["target"]["routed_experts_bytes_per_token"] == 384
+
+
+def test_modules_are_counted_in_the_text_model_of_a_config_alone(folder: Folder) -> None:
+    place = folder("qwen3.5-397b-a17b")
+    assert only_target(place).mtp is None
+    keys = json.loads((place / "config.json").read_text())
+    keys["text_config"] |= {"mtp_num_hidden_layers": 1, "shared_expert_intermediate_size": 1024}
+    (place / "config.json").write_text(json.dumps(keys))
+    module = only_target(place).mtp
+    assert module is not None
+    assert (module.reason, module.kv_bytes_per_token) == (None, 2 * 2 * 256 * 2)
+
+
+def test_states_are_counted_by_request(folder: Folder) -> None:
+    target = only_target(folder("qwen3-next-80b-a3b")).target
+    matrices, inputs = 32 * 128 * 128 * 4, 3 * (2 * 16 * 128 + 32 * 128) * 2
+    assert target.state_bytes_per_request == 36 * (matrices + inputs)
+    assert only_target(folder("qwen3-4b")).target.state_bytes_per_request is None
 
 
 def test_the_command_fails_with_the_reason(

@@ -28,7 +28,11 @@ def last_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     in_one_call, by_ops = layers._map_fused, Attention.__call__
 
     def count_call(
-        some: Sequence[DecoderLayer], x: Tensor, rotary: RotaryRows, first: int, *more: Any
+        some: Sequence[DecoderLayer[Attention]],
+        x: Tensor,
+        rotary: RotaryRows,
+        first: int,
+        *more: Any,
     ) -> tuple[Sequence[Tensor], int]:
         streams, count = in_one_call(some, x, rotary, first, *more)
         if first <= LAST < first + count:

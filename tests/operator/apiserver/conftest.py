@@ -386,13 +386,14 @@ def parts(kubeconfig, namespace):
     async def wired(
         now=lambda: datetime.now(UTC),
         engine_port=names.MANAGEMENT_PORT,
+        credentials=kubeconfig,
         **more,
     ):
         metrics = Metrics("test")
         settings = Settings(engine_image="specdecode-engine:test", namespaces=(namespace,), **more)
         added: list[Key] = []
         async with (
-            connect(str(kubeconfig), metrics, 30) as cluster,
+            connect(str(credentials), metrics, 30) as cluster,
             open_engine_client(engine_port) as engines,
         ):
             requests = _recorded(cluster)

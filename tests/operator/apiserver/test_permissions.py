@@ -220,6 +220,7 @@ async def _live(file, namespace, life, api):
     return None
 
 
+# Resources can do without optional kinds: `test_inference_pools` has what a missing right does.
 # Reconciles of this life create no trial; `test_trial_objects` has these requests, and
 # `test_candidates` the dry run.
 OF_TRIALS = {
@@ -231,7 +232,13 @@ OF_TRIALS = {
 
 @pytest.mark.parametrize(
     "right",
-    [each for each in ALL if each.verb != "watch" and (each.kind, each.verb) not in OF_TRIALS],
+    [
+        each
+        for each in ALL
+        if each.verb != "watch"
+        and (each.kind, each.verb) not in OF_TRIALS
+        and each.kind not in kinds.OPTIONAL
+    ],
     ids=lambda each: f"{each.verb}-{each.what}",
 )
 async def test_the_work_itself_needs_the_right(right, grant_less, namespace, life, api):

@@ -93,6 +93,7 @@ def carried_out(parts, chat, api, namespace):
 async def test_everything_that_a_pod_may_be_given_is_stored_and_not_written_twice(carried_out):
     _, deployment, repeated = await carried_out(
         template={"metadata": METADATA, "spec": EVERYTHING},
+        engine={"device": "GPU"},
         resources={"limits": {"nvidia.com/mig-1g.10gb": 1, "memory": "2048Mi"}},
     )
     spec = deployment["spec"]["template"]["spec"]
@@ -102,6 +103,15 @@ async def test_everything_that_a_pod_may_be_given_is_stored_and_not_written_twic
     assert "runAsUser" not in spec["securityContext"]
     limits = spec["containers"][0]["resources"]["limits"]
     assert limits["nvidia.com/mig-1g.10gb"] == "1"
+    assert repeated == []
+
+
+async def test_the_pod_of_several_ranks_is_stored_and_not_written_twice(carried_out):
+    _, deployment, repeated = await carried_out(engine={"device": "GPU"}, parallelism={"tensor": 2})
+    spec = deployment["spec"]["template"]["spec"]
+    assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
+    (shared,) = [volume for volume in spec["volumes"] if volume["name"] == "shm"]
+    assert shared["emptyDir"] == {"medium": "Memory", "sizeLimit": "2Gi"}
     assert repeated == []
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdecode_operator.plugin.diagnosis import diagnose, pod_state
+from specdecode_operator.plugin.diagnosis import device_text, diagnose, pod_state
 from specdecode_operator.plugin.status_view import draw_diagnosis, draw_list
 
 CREATED = "2026-11-21T11:00:00Z"
@@ -203,3 +203,17 @@ other  Not ready: Starting  1 of 2    EAGLE3, chain, 3 steps  60m  0 of 2 engine
 def test_conditions_are_good_or_bad_by_their_kind(kind, status, is_good, resource, now):
     found = diagnose(resource(("True", "Serving"), condition(kind, status, "Why")), (), (), now)
     assert [each.is_good for each in found.conditions] == [True, is_good]
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({}, "GPU"),
+        ({"parallelism": {"tensor": 1}}, "GPU"),
+        ({"parallelism": {"tensor": 4}}, "4 GPUs each"),
+        ({"engine": {"device": "CPU"}, "parallelism": {}}, "CPU"),
+        ({"engine": {"device": "CPU"}, "parallelism": {"tensor": 2}}, "CPU, 2 ranks each"),
+    ],
+)
+def test_the_device_of_an_engine_has_its_ranks(spec, text):
+    assert device_text(spec) == text

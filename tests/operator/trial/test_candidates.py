@@ -38,6 +38,12 @@ def test_a_candidate_that_cannot_be_tried_is_an_error(candidate, message, exampl
     assert message in str(caught.value)
 
 
+def test_a_candidate_has_to_go_with_the_ranks_in_force(example):
+    assistant = {"algorithm": "FROZEN_KV_MTP", "draft": {"uri": "pvc://models/assistant"}}
+    with pytest.raises(ResourceError, match="to 1, or choose another algorithm"):
+        patched(example(parallelism={"tensor": 2}), {"speculation": assistant})
+
+
 def trial(number, phase="Ended"):
     return {
         "metadata": {"name": f"chat-{number:02}"},

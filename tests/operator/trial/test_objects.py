@@ -323,6 +323,36 @@ def test_parts_of_an_edit_that_no_candidate_can_contain_are_in_force_at_once(wor
     assert trial["spec"]["candidate"] == {"pageSize": 32}
 
 
+def test_another_number_of_ranks_is_in_force_without_a_trial(world):
+    """It changes texts by rounding, and the GPUs of a pod: a trial could not compare the two."""
+    made = world()
+    before = made.status["configHash"]
+    made.edit(parallelism={"tensor": 2})
+    made.reconcile()
+    message = made.status["effective"]["message"]
+    assert message.startswith("the edit of parallelism is in force without a trial")
+    made.run(60)
+    assert (made.record.trial, made.trials) == (None, {})
+    assert made.record.accepted["parallelism"] == {"tensor": 2}
+    assert made.status["configHash"] != before
+    assert {engine.runs for engine in made.engines.values()} == {made.status["configHash"]}
+
+
+def test_an_edit_is_in_force_as_a_whole_where_its_parts_are_not_valid_alone(world):
+    made = world()
+    frozen = {"algorithm": "FROZEN_KV_MTP", "draft": {"uri": "pvc://models/assistant"}}
+    made.edit(model={"uri": "pvc://models/other"}, speculation=frozen)
+    made.run(60)
+    assert made.record.accepted["speculation"] == frozen
+    made.edit(parallelism={"tensor": 2}, speculation={"algorithm": "NGRAM"})
+    made.run(60)
+    assert made.trials == {}
+    assert made.record.accepted["parallelism"] == {"tensor": 2}
+    assert made.record.accepted["speculation"] == {"algorithm": "NGRAM"}
+    message = made.status["effective"]["message"]
+    assert message.startswith("the edit of parallelism is in force without a trial")
+
+
 def test_another_model_is_in_force_at_once_with_the_whole_edit(world):
     made = world()
     made.edit(pageSize=32, model={"uri": "pvc://models/other"})

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from itertools import cycle, product
 
-from lossless.families import LLAMA, LONGROPE, MIXTURES
+from lossless.families import LATENT, LLAMA, LONGROPE, MIXTURES, RECURRENT
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 FLASHINFER_DIM = 64
@@ -213,6 +213,9 @@ _TRANSFORMERS = tuple(
         replace(_EAGLE3, name="eagle3-tree", topk=2, graphs="off"),
         replace(_EAGLE3, name="standalone-tree", algorithm="STANDALONE", topk=2),
         replace(_EAGLE3, name="experts", family="qwen3_moe", requests=MIXED),
+        replace(_EAGLE3, name="states", family=RECURRENT, requests=MIXED, preempted_at_step=5),
+        replace(_EAGLE3, name="states-tree", family=RECURRENT, topk=2, requests=SAMPLED),
+        replace(_EAGLE3, name="states-eager", family=RECURRENT, topk=2, graphs="off"),
     )
 )
 _FAMILIES = (
@@ -222,6 +225,19 @@ _FAMILIES = (
     replace(_EAGLE3, name="longrope-tree", family=LONGROPE, topk=2, preempted_at_step=5, waves=2),
     replace(_EAGLE3, name="experts", family="qwen3_moe", requests=MIXED, preempted_at_step=5),
     replace(_EAGLE3, name="experts-tree", family="qwen3_moe", topk=2, graphs="off"),
+    replace(_EAGLE3, name="latents", family=LATENT, requests=MIXED, preempted_at_step=5, waves=2),
+    replace(_EAGLE3, name="latents-tree", family=LATENT, topk=2, preempted_at_step=5),
+    replace(
+        _EAGLE3,
+        name="latent-mtp",
+        family=LATENT,
+        algorithm="MTP",
+        requests=MIXED,
+        preempted_at_step=5,
+        waves=2,
+    ),
+    replace(_EAGLE3, name="latent-mtp-tree", family=LATENT, algorithm="MTP", topk=2),
+    replace(_EAGLE3, name="latents-eager", family=LATENT, graphs="off", requests=SCORED),
     replace(_EAGLE3, name="gemma3", family="gemma3_text", requests=MIXED, preempted_at_step=5),
     replace(
         _EAGLE3,
@@ -308,6 +324,7 @@ _IN_UNIT_TESTS = (
     "verify-rows-chain",
     "verify-rows-tree",
     "transformers-eagle3",
+    "transformers-states",
     "dflash",
     "dflash-tree",
     "dspark",

@@ -10,10 +10,11 @@ from unittest import mock
 import numpy as np
 
 from lossless.assistant import write_assistant
-from lossless.families import LLAMA, make_family
+from lossless.families import LATENT, LLAMA, make_family
 from specdecode_engine.engine import EngineCore
 from specdecode_kernels.triton.tiles import is_interpreted
 from tests.engine.checkpoints import Checkpoints, make_checkpoints
+from tests.engine.mtp_checkpoints import LATENT_KEYS, export_module
 from tests.engine.whole_engine import Answer
 from tests.shadow_cuda.active import shadow_cuda
 from tests.shadow_cuda.device import ShadowDevice
@@ -85,7 +86,10 @@ class Bench:
         target = make_family(case.family, llamas.target, folder / case.family)
         # Its layers are of the target's types.
         assistant = write_assistant(target, folder / f"{case.family}-assistant")
-        return replace(llamas, target=target, frozen_kv_mtp=assistant)
+        mtp = llamas.mtp
+        if case.family == LATENT:
+            mtp = export_module(llamas.target, folder / "latent-mtp", **LATENT_KEYS)
+        return replace(llamas, target=target, frozen_kv_mtp=assistant, mtp=mtp)
 
     def cpu_answers(self, case: ShadowCase) -> dict[str, Answer]:
         """Answers of plain decoding on the CPU by torch: no speculation changes it."""

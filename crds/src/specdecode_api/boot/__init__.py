@@ -18,6 +18,7 @@ from specdecode_api.boot.engine import (
     ToolParserName,
 )
 from specdecode_api.boot.ngram import NgramBoot
+from specdecode_api.boot.parallelism import ParallelismBoot
 from specdecode_api.boot.speculation import SpeculationBoot
 from specdecode_api.table import TableEntry
 
@@ -30,6 +31,7 @@ __all__ = [
     "ModelBoot",
     "ModelImplementation",
     "NgramBoot",
+    "ParallelismBoot",
     "Quantization",
     "ReasoningParserName",
     "SchedulingBoot",

@@ -1,14 +1,17 @@
 """The boot file: model, memory, CUDA graphs, scheduling, server."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from specdecode_api import names
 from specdecode_api.base import FileRecord
+from specdecode_api.boot.parallelism import ParallelismBoot
 from specdecode_api.boot.speculation import CheckpointPath, SpeculationBoot
 from specdecode_api.parsers import ReasoningFormat, ToolFormat
-from specdecode_api.speculation import MAX_PAGE_SIZE
+from specdecode_api.rules import refuse_with
+from specdecode_api.speculation import MAX_PAGE_SIZE, Algorithm
 
 CPU_LIST = r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$"
 """Comma-separated CPU numbers and ranges."""
@@ -37,9 +40,9 @@ class ModelBoot(FileRecord):
         default="auto",
         description="Weights of linear layers and experts, also of a draft: int8 quantizes them to "
         "8 bits with a scale for each output, int4 to 4 bits with a scale for each 32 inputs, and "
-        "the head to 8 bits; with auto they have dtype, or are the integers of a quantized "
-        "checkpoint where kernels take these; none dequantizes such a checkpoint. Activations keep "
-        "their type.",
+        "the head to 8 bits; with auto they have dtype, or stay as a quantized checkpoint stores "
+        "them where kernels take these; none dequantizes such a checkpoint. Activations keep their "
+        "type.",
     )
     implementation: ModelImplementation = Field(
         default="auto",
@@ -74,7 +77,7 @@ class MemoryBoot(FileRecord):
     kv_cache_bytes: int | None = Field(
         default=None,
         ge=1,
-        description="Size of the KV cache; a fraction of the free memory if null.",
+        description="Size of the KV cache of each rank; a fraction of the free memory if null.",
     )
     kv_cache_fraction: float = Field(
         default=0.85,
@@ -115,7 +118,7 @@ class GraphsBoot(FileRecord):
         default="auto",
         description="cuda captures CUDA graphs, and the start fails where that fails; static pads "
         "and copies as graphs need it but captures nothing, to try out a plan; auto is cuda on a "
-        "GPU, runs eagerly what cannot be captured, and is off on a CPU.",
+        "GPU, runs eagerly what cannot be captured, and is off on a CPU and with several ranks.",
     )
     batch_sizes: tuple[Annotated[int, Field(ge=1, le=4096)], ...] | None = Field(
         default=None,
@@ -126,8 +129,8 @@ class GraphsBoot(FileRecord):
     max_bytes: int | None = Field(
         default=None,
         ge=0,
-        description="Memory budget for CUDA graphs; what does not fit runs eagerly. If null, a "
-        "tenth of the memory that is free after loading the weights.",
+        description="Memory budget of each rank for CUDA graphs; what does not fit runs eagerly. "
+        "If null, a tenth of the memory that is free after loading the weights.",
     )
     max_seconds: float = Field(
         default=120.0,
@@ -229,7 +232,7 @@ class ServerBoot(FileRecord):
     engine_process: Literal["auto", "on", "off"] = Field(
         default="auto",
         description="Run the engine in a process of its own, which starts again when it dies, "
-        "without a restart of the server; auto is off.",
+        "without a restart of the server; auto is on with several ranks, else off.",
     )
     api_key_path: CheckpointPath | None = Field(
         default=None,
@@ -295,11 +298,6 @@ class ServerBoot(FileRecord):
         "template, none returns it as content. openai_gptoss is harmony.",
     )
 
-    @property
-    def has_engine_process(self) -> bool:
-        """Whether the engine runs in a process of its own."""
-        return self.engine_process == "on"
-
     @model_validator(mode="after")
     def _check_router_token(self) -> "ServerBoot":
         if self.router_token_path is not None and self.management_port in (0, self.port):
@@ -326,6 +324,9 @@ class EngineBoot(FileRecord):
     graphs: GraphsBoot = Field(default=GraphsBoot(), description="CUDA graphs.")
     scheduling: SchedulingBoot = Field(default=SchedulingBoot(), description="Limits on requests.")
     server: ServerBoot = Field(default=ServerBoot(), description="The HTTP server.")
+    parallelism: ParallelismBoot = Field(
+        default=ParallelismBoot(), description="Ranks of the engine."
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="Device of the engine; auto prefers cuda."
     )
@@ -340,10 +341,38 @@ class EngineBoot(FileRecord):
         default=None,
         ge=1,
         le=1024,
-        description="Threads of computation on a CPU; chosen by the engine if null.",
+        description="Threads of computation of each rank on a CPU; chosen by the engine if null.",
     )
     cpu_affinity: Annotated[str, StringConstraints(pattern=CPU_LIST)] | None = Field(
         default=None,
         description="CPUs for the engine's threads, in the format of taskset (0-3,8); all "
         "available CPUs if null. The thread of the HTTP server is not pinned.",
     )
+
+    @property
+    def has_engine_process(self) -> bool:
+        """Whether the engine runs in a process of its own."""
+        return self.server.engine_process == "on" or self.parallelism.tensor > 1
+
+    @model_validator(mode="after")
+    def _check_ranks(self) -> "EngineBoot":
+        refuse_with(tuple(self._refusals_of_ranks()))
+        return self
+
+    def _refusals_of_ranks(self) -> Iterator[tuple[str, str]]:
+        tensor = self.parallelism.tensor
+        if tensor == 1:
+            return
+        if self.server.engine_process == "off":
+            yield (
+                "server.engine_process",
+                f"off would leave no process for the ranks, and parallelism.tensor is {tensor}: "
+                "use auto or on",
+            )
+        if self.speculation.algorithm is Algorithm.FROZEN_KV_MTP:
+            yield (
+                "speculation.algorithm",
+                "the draft of FROZEN_KV_MTP reads all keys and values of the target, of which "
+                f"each rank has a part, and parallelism.tensor is {tensor}: use 1, or another "
+                "algorithm",
+            )

@@ -70,6 +70,18 @@ RUNNING_REQUESTS = gauge("running_requests", "Running requests.")
 WAITING_REQUESTS = gauge("waiting_requests", "Requests waiting for a slot or for KV cache.")
 CACHE_PAGES = gauge("prefix_cache_pages", "Pages in the prefix cache.")
 KV_PAGES = gauge("kv_pages", "Pages of the KV cache by state.", "state")
+KV_CACHE_USAGE = gauge(
+    "kv_cache_usage",
+    "Share of the KV cache's pages that running requests use, from 0 to 1; cached pages that can "
+    "be evicted count as free.",
+)
+CACHE_CONFIG_INFO = gauge(
+    "cache_config_info",
+    "Always 1; the labels, named as endpoint pickers of a Gateway read them, are the tokens of a "
+    "page and the number of pages.",
+    "block_size",
+    "num_gpu_blocks",
+)
 KV_WINDOW_PAGES = gauge(
     "kv_window_pages",
     "Pages of layers with a sliding window by state: used, reserved for running requests, free; "
@@ -121,7 +133,8 @@ CORE = (
     PROMPT_TOKENS, DECODE_SECONDS, PREFILL_SECONDS, CACHE_QUERIED_TOKENS, CACHE_HIT_TOKENS,
     CACHE_EVICTED_PAGES, KERNEL_COMPILES, PREEMPTED_REQUESTS, OBJECTIVE_UNREACHABLE_STEPS,
     OUT_OF_MEMORY_STEPS,
-    RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES, KV_PAGES, KV_WINDOW_PAGES,
+    RUNNING_REQUESTS, WAITING_REQUESTS, CACHE_PAGES, KV_PAGES, KV_CACHE_USAGE, CACHE_CONFIG_INFO,
+    KV_WINDOW_PAGES,
     NUM_STEPS, NUM_DRAFT_TOKENS, ACTIVE_RANGE, ACCEPT_LENGTH, LOAD, DRAFT_UNFIT, DRAFT_PROBES,
 )  # fmt: skip
 GRAPHS = (

@@ -5,6 +5,7 @@ as a function for Python (see `specdecode_api.rules`).
 """
 
 from specdecode_api.v1alpha1.engine import EngineSpec
+from specdecode_api.v1alpha1.inference_pool import InferencePoolSpec
 from specdecode_api.v1alpha1.lifecycle import LifecycleSpec
 from specdecode_api.v1alpha1.resources import Resources
 from specdecode_api.v1alpha1.rollout import RolloutSpec
@@ -45,6 +46,7 @@ __all__ = [
     "Effective",
     "EngineSpec",
     "ExplorationStatus",
+    "InferencePoolSpec",
     "LifecycleSpec",
     "ModelStatus",
     "PodDraftStatus",

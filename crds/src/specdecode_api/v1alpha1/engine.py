@@ -22,7 +22,8 @@ class KvCacheSpec(ResourceRecord):
 
     size: ByteSize | None = Field(
         default=None,
-        description="Memory for the KV cache, such as 8Gi; memoryFraction decides where absent.",
+        description="Memory of each rank for the KV cache, such as 8Gi; memoryFraction decides "
+        "where absent.",
     )
     memory_fraction: Fraction | None = Field(
         default=None,
@@ -79,7 +80,8 @@ class GraphsSpec(ResourceRecord):
         default="Auto",
         description="Cuda captures CUDA graphs, and the start fails where that fails; Static pads "
         "and copies as graphs need it but captures nothing; Eager disables graphs; Auto is Cuda "
-        "on a GPU, runs eagerly what cannot be captured, and is Eager on a CPU.",
+        "on a GPU, runs eagerly what cannot be captured, and is Eager on a CPU and with several "
+        "ranks.",
     )
     batch_sizes: list[Annotated[Int, Field(ge=1, le=4096)]] | None = Field(
         default=None,
@@ -89,8 +91,8 @@ class GraphsSpec(ResourceRecord):
     )
     memory: ByteSize | None = Field(
         default=None,
-        description="Memory budget for CUDA graphs; what does not fit runs eagerly. Where absent, "
-        "a tenth of the memory that is free after loading the weights.",
+        description="Memory budget of each rank for CUDA graphs; what does not fit runs eagerly. "
+        "Where absent, a tenth of the memory that is free after loading the weights.",
     )
     capture_timeout: Annotated[Duration, within("0s", "24h")] = Field(
         default="2m",
@@ -120,8 +122,8 @@ class EngineSpec(ResourceRecord):
         default=None,
         ge=1,
         le=1024,
-        description="Threads of an engine on a CPU; its CPU limit, else the engine's choice where "
-        "absent.",
+        description="Threads of each rank on a CPU; its share of the CPU limit, else the engine's "
+        "choice where absent.",
     )
     kv_cache: KvCacheSpec = Field(default=KvCacheSpec(), description="The KV cache.")
     scheduler: SchedulerSpec = Field(default=SchedulerSpec(), description="Limits on requests.")

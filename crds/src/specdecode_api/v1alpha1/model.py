@@ -34,8 +34,8 @@ class Model(ResourceRecord):
     quantization: Literal["Auto", "None", "Int8", "Int4"] = Field(
         default="Auto",
         description="Weights of linear layers and experts, also of a draft: Int8 quantizes "
-        "them to 8 bits, Int4 to 4 bits and the head to 8; with Auto they have dtype, or are the "
-        "integers of a quantized checkpoint where kernels take these; None dequantizes it.",
+        "them to 8 bits, Int4 to 4 bits and the head to 8; with Auto they have dtype, or stay as a "
+        "quantized checkpoint stores them where kernels take these; None dequantizes it.",
     )
     context_length: Int | None = Field(
         default=None,
@@ -49,9 +49,9 @@ class DraftSpec(ResourceRecord):
     """The checkpoint that proposes tokens."""
 
     uri: Uri = Field(
-        description="Where the draft's checkpoint lies, spelled as model.uri. Running engines "
-        "exchange a draft of the same config and shapes on the same PVC; otherwise pods are "
-        "replaced.",
+        description="Where the draft's checkpoint lies, spelled as model.uri. Running engines of "
+        "one rank exchange a draft of the same config and shapes on the same PVC; otherwise pods "
+        "are replaced.",
         json_schema_extra=HOT,
     )
 

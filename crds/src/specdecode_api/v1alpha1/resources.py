@@ -31,7 +31,14 @@ _NAMES_RULE: Final[Rule[dict[str, str]]] = Rule(
 Quantities = Annotated[dict[str, Quantity], Checked(_NAMES_RULE), BeforeValidator(without_nulls)]
 
 ACCELERATOR_DOMAIN: Final = "nvidia.com/"
-_IS_ACCELERATOR: Final = f"k.startsWith('{ACCELERATOR_DOMAIN}')"
+WHOLE_GPU: Final = f"{ACCELERATOR_DOMAIN}gpu"
+IS_ACCELERATOR: Final = f"k.startsWith('{ACCELERATOR_DOMAIN}')"
+
+
+def is_accelerator(name: str) -> bool:
+    """Return whether a resource of this name is an accelerator, or a part of one."""
+    return name.startswith(ACCELERATOR_DOMAIN)
+
 
 _HAS_LIMITS: Final = "has(self.limits)"
 _EXCEEDS: Final = (
@@ -70,25 +77,6 @@ def requests_within_limits(
     )
 
 
-ACCELERATOR_RULES: Final[tuple["Rule[Resources]", ...]] = (
-    Rule(
-        cel=f"!{_HAS_LIMITS} || self.limits.filter(k, {_IS_ACCELERATOR}).size() <= 1",
-        holds=lambda resources: len(resources.accelerators()) <= 1,
-        message="an engine computes on one accelerator: keep one of the limits under "
-        f"{ACCELERATOR_DOMAIN}, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb",
-        field="limits",
-    ),
-    Rule(
-        cel=f"!{_HAS_LIMITS} || self.limits.all(k, !{_IS_ACCELERATOR} || "
-        "quantity(string(self.limits[k])).compareTo(quantity('1')) <= 0)",
-        holds=lambda it: all(amount(it.limits[name]) <= 1 for name in it.accelerators()),
-        message="an engine computes on one accelerator and would leave the others idle: "
-        "write 1, and raise replicas for more engines",
-        field="limits",
-    ),
-)
-
-
 class Resources(ResourceRecord):
     """Compute resources of an engine's container."""
 
@@ -105,12 +93,19 @@ class Resources(ResourceRecord):
 
     rules: ClassVar[tuple["Rule[Resources]", ...]] = (
         requests_within_limits({}, {}),
-        *ACCELERATOR_RULES,
+        Rule(
+            cel=f"!{_HAS_LIMITS} || self.limits.filter(k, {IS_ACCELERATOR}).size() <= 1",
+            holds=lambda it: sum(map(is_accelerator, it.limits)) <= 1,
+            message="an engine computes on accelerators of one kind: keep one of the limits under "
+            f"{ACCELERATOR_DOMAIN}, such as {WHOLE_GPU} or nvidia.com/mig-1g.10gb",
+            field="limits",
+        ),
     )
 
-    def accelerators(self) -> tuple[str, ...]:
-        """Name the accelerators, or parts of one, that are asked for."""
-        return tuple(name for name in self.limits if name.startswith(ACCELERATOR_DOMAIN))
+    def accelerators(self) -> Iterator[tuple[str, str]]:
+        """Yield the accelerators, or parts of one, of limits and requests: name and quantity."""
+        for quantities in (self.limits, self.requests):
+            yield from (each for each in quantities.items() if is_accelerator(each[0]))
 
     def requests_above_limits(self) -> tuple[str, ...]:
         return tuple(

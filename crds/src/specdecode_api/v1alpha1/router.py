@@ -7,7 +7,8 @@ from pydantic import Field
 from specdecode_api.base import HotRecord
 from specdecode_api.rules import Rule
 from specdecode_api.v1alpha1.resources import (
-    ACCELERATOR_RULES,
+    ACCELERATOR_DOMAIN,
+    IS_ACCELERATOR,
     MAX_NAMES,
     Quantities,
     Resources,
@@ -37,7 +38,16 @@ class RouterResources(Resources, HotRecord):
 
     rules: ClassVar[tuple["Rule[Resources]", ...]] = (
         requests_within_limits(DEFAULT_LIMITS, DEFAULT_REQUESTS),
-        *ACCELERATOR_RULES,
+        Rule(
+            cel=" && ".join(
+                f"(!has(self.{field}) || self.{field}.all(k, !{IS_ACCELERATOR}))"
+                for field in ("limits", "requests")
+            ),
+            holds=lambda it: not any(it.accelerators()),
+            message="a router computes on no accelerator and would leave it idle: remove what is "
+            f"under {ACCELERATOR_DOMAIN} from limits and requests",
+            reason="FieldValueForbidden",
+        ),
     )
 
 

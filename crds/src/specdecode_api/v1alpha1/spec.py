@@ -7,12 +7,20 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from specdecode_api import names
 from specdecode_api.base import HOT, RESTART, ResourceRecord
-from specdecode_api.rules import Checked, Rule
-from specdecode_api.speculation import MAX_PAGE_SIZE
+from specdecode_api.quantity import amount
+from specdecode_api.rules import Checked, Rule, or_default
+from specdecode_api.speculation import MAX_PAGE_SIZE, Algorithm
 from specdecode_api.v1alpha1.engine import EngineSpec
+from specdecode_api.v1alpha1.inference_pool import InferencePoolSpec
 from specdecode_api.v1alpha1.lifecycle import LifecycleSpec
 from specdecode_api.v1alpha1.model import DownloadSpec, Model
-from specdecode_api.v1alpha1.resources import Resources
+from specdecode_api.v1alpha1.parallelism import ParallelismSpec
+from specdecode_api.v1alpha1.resources import (
+    ACCELERATOR_DOMAIN,
+    IS_ACCELERATOR,
+    WHOLE_GPU,
+    Resources,
+)
 from specdecode_api.v1alpha1.rollout import RolloutSpec
 from specdecode_api.v1alpha1.router import RouterSpec
 from specdecode_api.v1alpha1.scalars import Int
@@ -37,6 +45,27 @@ PageSize = Annotated[
 ]
 
 
+_TENSOR: Final = or_default("parallelism.tensor", 1)
+_ON_GPU: Final = f"{or_default('engine.device', 'GPU')} == 'GPU'"
+_HAS_ONE_RANK: Final = f"{_TENSOR} == 1"
+# A number: the API server knows no bound for the text of one, which another quantity would need.
+_AMOUNT: Final = "quantity(string(self.resources.{}[k])).asApproximateFloat()"
+
+
+def _accelerators_are(condition: str) -> str:
+    """Return the CEL condition that all accelerators of limits and requests meet another one.
+
+    Args:
+        condition: a condition on the name `k` and the number AMOUNT.
+    """
+    clauses = (
+        f"(!has(self.resources.{field}) || self.resources.{field}.all(k, !{IS_ACCELERATOR} || "
+        f"{condition.replace('AMOUNT', _AMOUNT.format(field))}))"
+        for field in ("limits", "requests")
+    )
+    return f"(!has(self.resources) || {' && '.join(clauses)})"
+
+
 class Spec(ResourceRecord):
     """What the user wants."""
 
@@ -51,6 +80,9 @@ class Spec(ResourceRecord):
     engine: EngineSpec = Field(
         default=EngineSpec(), description="One engine: image, device, memory and limits."
     )
+    parallelism: ParallelismSpec = Field(
+        default=ParallelismSpec(), description="How an engine computes on several GPUs."
+    )
     serving: Serving = Field(
         default=Serving(), description="The endpoint: API keys and request labels."
     )
@@ -60,6 +92,11 @@ class Spec(ResourceRecord):
         description="Routers in front of the engines: a stream survives its engine, and requests "
         "go to the engine that knows most of their prompt. The Service then leads to them; without "
         "it to the engines.",
+    )
+    inference_pool: InferencePoolSpec | None = Field(
+        default=None,
+        description="An InferencePool of the Gateway API Inference Extension that selects the "
+        "engines, for the HTTPRoutes of a Gateway; not with router.",
     )
     lifecycle: LifecycleSpec = Field(default=LifecycleSpec(), description="Start and end of a pod.")
     update_strategy: UpdateStrategySpec = Field(
@@ -77,6 +114,58 @@ class Spec(ResourceRecord):
     rollout: RolloutSpec = Field(
         default=RolloutSpec(), description="How a change of the configuration comes into force."
     )
+
+    rules: ClassVar[tuple["Rule[Spec]", ...]] = (
+        Rule(
+            cel=_accelerators_are(f"AMOUNT <= double({_ON_GPU} ? {_TENSOR} : 0)"),
+            holds=lambda it: all(
+                amount(quantity) <= it.gpus for _, quantity in it.resources.accelerators()
+            ),
+            message="an engine computes on parallelism.tensor accelerators (1 where absent), on "
+            "none with engine.device CPU, and would leave the others idle: lower limits and "
+            "requests, raise parallelism.tensor, or raise replicas for more engines",
+            field="resources",
+        ),
+        Rule(
+            cel=f"{_HAS_ONE_RANK} || !({_ON_GPU}) || "
+            + _accelerators_are(f"k == '{WHOLE_GPU}' && AMOUNT >= double({_TENSOR})"),
+            holds=lambda it: (
+                it.gpus <= 1
+                or all(
+                    name == WHOLE_GPU and amount(quantity) >= it.gpus
+                    for name, quantity in it.resources.accelerators()
+                )
+            ),
+            message="with parallelism.tensor above 1 each rank computes on a whole GPU of its own: "
+            f"set {WHOLE_GPU} to parallelism.tensor, or leave out what is under "
+            f"{ACCELERATOR_DOMAIN}, so that the operator requests as many",
+            field="resources",
+        ),
+        Rule(
+            cel=f"{_HAS_ONE_RANK} || "
+            f"{or_default('speculation.algorithm', 'NONE')} != '{Algorithm.FROZEN_KV_MTP}'",
+            holds=lambda it: (
+                it.parallelism.tensor == 1
+                or it.speculation.algorithm is not Algorithm.FROZEN_KV_MTP
+            ),
+            message="the draft of FROZEN_KV_MTP reads all keys and values of the target, of which "
+            "each rank has a part: set parallelism.tensor to 1, or choose another algorithm",
+            field="speculation",
+        ),
+        Rule(
+            cel="!has(self.router) || !has(self.inferencePool)",
+            holds=lambda it: it.router is None or it.inference_pool is None,
+            message="requests of an InferencePool go from the Gateway to an engine and pass no "
+            "router, so that nothing would continue their streams: remove inferencePool or router",
+            field="inferencePool",
+            reason="FieldValueForbidden",
+        ),
+    )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a pod: one for each rank, none on a CPU."""
+        return self.parallelism.tensor if self.engine.device == "GPU" else 0
 
 
 class Metadata(ResourceRecord):

@@ -43,6 +43,7 @@ REFUSED: Final = (
     "lifecycle",
     "updateStrategy",
     "replicas",
+    "parallelism",
     "resources",
     "template",
     "rollout",
@@ -73,6 +74,7 @@ class Candidate(ResourceRecord):
     lifecycle: FreeObject | None = Field(default=None, description=_REFUSAL)
     update_strategy: FreeObject | None = Field(default=None, description=_REFUSAL)
     replicas: Int | None = Field(default=None, description=_REFUSAL)
+    parallelism: FreeObject | None = Field(default=None, description=_REFUSAL)
     resources: FreeObject | None = Field(default=None, description=_REFUSAL)
     template: FreeObject | None = Field(default=None, description=_REFUSAL)
     rollout: FreeObject | None = Field(default=None, description=_REFUSAL)

@@ -65,6 +65,9 @@ class Sequence:
     pages: list[int] = field(default_factory=list)
     computed: int = 0
     matched: int = 0  # leading tokens taken from the prefix cache; set at admission
+    cached_state: int | None = None  # with the state after `matched` tokens, if there are any
+    saved: int = 0  # tokens before the latest cached state
+    shared: int = 0  # tokens of cached pages at admission, of which `matched` have a state
     reusable: int = 0
     prefill_end: int = 0  # tokens to compute before the first decode step; set at admission
     in_flight_tokens: int = 0
@@ -157,13 +160,15 @@ class Sequence:
 class PrefillChunk:
     """Prompt tokens [start, end) of one sequence to compute now.
 
-    With `waits` the draft computes its rows of these, and of what waited before, later.
+    With `waits` the draft computes its rows of these, and of what waited before, later. The state
+    of recurrent layers after these tokens is copied to `cached_state`, if one is given.
     """
 
     sequence: Sequence
     start: int
     end: int
     waits: bool = False
+    cached_state: int | None = None
 
     @property
     def is_last(self) -> bool:
@@ -190,6 +195,14 @@ class SchedulerOutput(NamedTuple):
     def prompts_feed_draft(self) -> bool:
         """Whether the prompt of any chunk passes the draft."""
         return not all(chunk.sequence.skips_draft for chunk in self.chunks)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What all ranks must agree on: equal for equal steps, and hardly for others."""
+        decision = self.decision
+        chosen = (-1, 0) if decision is None else (decision.num_steps, decision.sequence)
+        rows = hash(tuple(one.req_index or 0 for one in self.decoding)) & 0xFFFFFFFF
+        return self.prompt_tokens, len(self.decoding), rows, self.kv_tokens, *chosen
 
     @property
     def is_empty(self) -> bool:

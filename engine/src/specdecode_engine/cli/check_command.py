@@ -40,6 +40,7 @@ def check(arguments: Sequence[str]) -> int:
         dtype=BY_NAME.get(options.dtype),
         kv_dtype=torch.float8_e4m3fn if is_float8 else None,
         quantization=options.quantization,
+        ranks=options.tensor_parallel_size,
     )
     try:
         with _local_folders(options.model, options.draft) as (model, draft):
@@ -120,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=QUANTIZATIONS,
         default="auto",
         help="Form of the weights of linear layers and experts, as the engine's flag of that name "
-        "(default auto: the type of the weights, or integers of the checkpoint).",
+        "(default auto: the type of the weights, or the form that the checkpoint stores).",
     )
     parser.add_argument(
         "--kv-cache-dtype",
@@ -128,15 +129,25 @@ def _parser() -> argparse.ArgumentParser:
         default="auto",
         help="Type of the KV cache (default auto: that of the weights).",
     )
+    parser.add_argument(
+        "--tensor-parallel-size",
+        "--tp-size",
+        type=int,
+        choices=range(1, 17),
+        default=1,
+        metavar="N",
+        help="Ranks among which the target is divided (default 1); memory is that of one of them.",
+    )
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     return parser
 
 
 def as_json(pair: "PairCheck") -> dict[str, object]:
-    """Return the report; sizes are in bytes."""
+    """Return the report; sizes are bytes of one rank."""
     report: dict[str, object] = {
         "served": pair.is_served,
         "algorithm": str(pair.algorithm),
+        "tensor_parallel_size": pair.target.ranks,
         "reasons": list(pair.reasons),
         "target": _model_json(pair.target),
     }
@@ -159,10 +170,11 @@ def _model_json(model: "ModelCheck") -> dict[str, object]:
         "parameters": model.parameters,
         "weight_bytes": model.weight_bytes,
         "quantization": model.quantization,
-        "keeps_integers": model.keeps_integers,
+        "keeps_quantized": model.keeps_quantized,
         "dtype": _name(model.dtype),
         "kv_bytes_per_token": model.kv_bytes_per_token,
         "kv_cache_dtype": _name(model.kv_dtype),
+        "state_bytes_per_request": model.state_bytes_per_request,
         "routed_experts_bytes_per_token": model.routed_bytes_per_token,
         "context_length": model.context_length,
         "has_tensors": model.has_tensors,
@@ -190,20 +202,27 @@ def _model_lines(role: str, model: "ModelCheck") -> list[str]:
     ]
     if model.weight_bytes is None or model.kv_bytes_per_token is None:
         return lines
-    read = "integers are kept" if model.keeps_integers else f"read as {_name(model.dtype)}"
+    read = "kept as stored" if model.keeps_quantized else f"read as {_name(model.dtype)}"
     quantization = [f"  quantization    {model.quantization}, {read}"]
     routed = (
         f"  routed experts  {model.routed_bytes_per_token} bytes per token with "
         "--enable-return-routed-experts"
     )
+    states = (
+        f"  states          {model.state_bytes_per_request} bytes per running request, of "
+        "recurrent layers"
+    )
+    ranks = f" on each of {model.ranks} ranks" if model.ranks > 1 else ""
     source = "config.json and headers" if model.has_tensors else "config.json; no tensors found"
     return [
         *lines,
         f"  implementation  {model.implementation}",
-        f"  weights         {model.weight_bytes / 2**20:.1f} MiB, {model.parameters} parameters "
-        f"in {_name(model.dtype)} ({source})",
+        f"  weights         {model.weight_bytes / 2**20:.1f} MiB{ranks}, {model.parameters} "
+        f"parameters in {_name(model.dtype)} ({source})",
         *(quantization if model.quantization is not None else ()),
-        f"  KV cache        {model.kv_bytes_per_token} bytes per token in {_name(model.kv_dtype)}",
+        f"  KV cache        {model.kv_bytes_per_token} bytes per token in {_name(model.kv_dtype)}"
+        f"{ranks}",
+        *([states] if model.state_bytes_per_request is not None else ()),
         *([routed] if model.routed_bytes_per_token is not None else ()),
         f"  context length  {model.context_length} tokens",
         *([f"  warning         {model.warning}"] if model.warning is not None else ()),

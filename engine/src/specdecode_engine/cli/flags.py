@@ -75,6 +75,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--tool-call-parser", "server.tool_parser", str),
     ("--reasoning-parser", "server.reasoning_parser", str),
     ("--otlp-traces-endpoint", "server.tracing_endpoint", str),
+    ("--tensor-parallel-size", "parallelism.tensor", int),
     ("--device", "device", str),
     ("--attention-backend", "attention_backend", str),
     ("--threads", "threads", int),
@@ -85,6 +86,7 @@ _ALGORITHM_ALIASES = {"NEXTN": Algorithm.MTP}
 """Names of SGLang."""
 
 _FLAG_ALIASES = {
+    "--tp-size": "--tensor-parallel-size",
     "--speculative-dflash-block-size": "--speculative-num-draft-tokens",
     "--speculative-ngram-min-match-window-size": "--speculative-ngram-min-match",
     "--speculative-ngram-branch-length": "--speculative-ngram-max-trie-depth",
@@ -190,7 +192,7 @@ def parse_flags(
 def _name_flags(error: str) -> str:
     """Name flags in an error of the boot file instead of the fields that they set.
 
-    Field names without an underscore are also words of a sentence and stay.
+    Field names without a section or an underscore are also words of a sentence and stay.
     """
     place, _, message = error.partition(": ")
     if place == "model":
@@ -198,7 +200,9 @@ def _name_flags(error: str) -> str:
     for flag, field, _ in _FLAGS:
         section, _, name = field.rpartition(".")
         if field == place:
-            return f"{flag}: {message}"
+            place = flag
+        if section:
+            message = re.sub(rf"\b{re.escape(field)}\b", flag, message)
         if section == place and "_" in name:
             message = re.sub(rf"\b{name}\b", flag, message)
     return f"{place}: {message}"

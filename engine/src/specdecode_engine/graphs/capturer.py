@@ -140,6 +140,7 @@ class GraphCapturer:
 
         Raises:
             RuntimeError: the device accepts no work any more, so nothing can run eagerly either.
+            Exception: capturing failed on this rank, and may have succeeded on others.
         """
         key = next(iter(self._pending), None)
         if key is None or self._is_out_of_bytes():
@@ -149,17 +150,10 @@ class GraphCapturer:
         try:
             if missing:
                 self._capture(missing[0], key.num_steps)
-        except torch.OutOfMemoryError as error:
-            self._refuse(key, f"runs eagerly: capturing it ran out of memory ({error})")
-            log.warning("%s", self._refused[key])
-            if not self._pending and not self._captured:
-                self.failure = f"capturing ran out of memory: {error}"
-            return None
         except Exception as error:
-            self.failure = f"capturing failed: {type(error).__name__}: {error}"
-            log.warning("CUDA graphs: capturing %s failed", missing[0], exc_info=True)
-            self._refuse_pending(self.failure)
-            self._drop_incomplete()
+            if self._stream is not None and self._stream.ranks.size > 1:
+                raise
+            self._run_eagerly(key, missing[0], error)
             return None
         if len(missing) > 1:
             return None
@@ -187,6 +181,19 @@ class GraphCapturer:
             seconds=report.seconds + seconds,
             num_bytes=report.num_bytes + num_bytes,
         )
+
+    def _run_eagerly(self, key: GraphKey, shape: ForwardShape, error: Exception) -> None:
+        """Refuse a pair of which capturing one forward failed, and perhaps all that are pending."""
+        if isinstance(error, torch.OutOfMemoryError):
+            self._refuse(key, f"runs eagerly: capturing it ran out of memory ({error})")
+            log.warning("%s", self._refused[key])
+            if not self._pending and not self._captured:
+                self.failure = f"capturing ran out of memory: {error}"
+            return
+        self.failure = f"capturing failed: {type(error).__name__}: {error}"
+        log.warning("CUDA graphs: capturing %s failed", shape, exc_info=True)
+        self._refuse_pending(self.failure)
+        self._drop_incomplete()
 
     def _drop_incomplete(self) -> None:
         """Free the graphs of pairs that will not be completed, and check the device."""

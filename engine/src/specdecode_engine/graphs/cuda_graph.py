@@ -15,6 +15,7 @@ from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.shapes import ForwardShape
 from specdecode_engine.graphs.buffers import GraphBuffers
 from specdecode_engine.model.forward import DecodeFunction, ForwardOutputs
+from specdecode_engine.ranks import ALONE, Ranks
 
 WARM_UPS = 2
 """Runs before a capture: libraries choose algorithms and allocate workspaces in the first ones."""
@@ -30,18 +31,19 @@ class CaptureStream:
     device: torch.device
     stream: "torch.cuda.Stream"
     pool: "torch.cuda._POOL_HANDLE"
+    ranks: Ranks = ALONE  # which all capture the same graphs
 
     @classmethod
-    def open(cls, device: torch.device) -> "CaptureStream":
+    def open(cls, device: torch.device, ranks: Ranks = ALONE) -> "CaptureStream":
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        return cls(device, stream, torch.cuda.graph_pool_handle())
+        return cls(device, stream, torch.cuda.graph_pool_handle(), ranks)
 
     def free_bytes(self) -> int:
-        """Return the device's free memory with nothing cached in the allocator."""
+        """Return the least free memory of all ranks' devices, with no allocator caching any."""
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(self.device)
-        return int(free)
+        return self.ranks.least(int(free))
 
     def check(self) -> None:
         """Raise the device's error if it accepts no work any more."""

@@ -16,10 +16,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from specdecode_engine.model.config_file import CheckpointError, refuse_other_formats
-from specdecode_kernels import IntegerWeight, Precision
+from specdecode_kernels import Precision, QuantizedTensor
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
+Part = tuple[slice, ...]
+"""A part of a tensor, by its first dimensions; an empty one is the whole tensor."""
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -58,12 +60,20 @@ class SharedTensorError(TensorError):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredIntegers:
-    """Integers with scales that a weight is stored as, in a form that kernels take."""
+class StoredQuantization:
+    """Numbers with scales that a weight is stored as, in a form that kernels take."""
 
     precision: Precision
-    read: Callable[[], IntegerWeight | None]
-    """Reads them for rows of float32; None where only the values show that they do not fit."""
+    read_part: Callable[[Part], QuantizedTensor | None]
+    """Reads a part of them for rows of float32; columns begin and end with groups.
+
+    None where only the values show that they do not fit.
+    """
+    part: Part = ()
+
+    def read(self) -> QuantizedTensor | None:
+        """Read the part."""
+        return self.read_part(self.part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,7 @@ class StoredTensor:
     file: Path
     shape: Shape
     dtype: torch.dtype
-    integers: StoredIntegers | None = None
+    quantized: StoredQuantization | None = None
 
     @property
     def bytes(self) -> int:
@@ -93,8 +103,8 @@ class TensorStore(Protocol):
         """Raise unless the tensors are the expected ones, and perhaps some of the optional."""
         ...
 
-    def read(self, name: str, into: Tensor) -> None:
-        """Copy one tensor into memory of its shape, of any type and on any device."""
+    def read(self, name: str, into: Tensor, part: Part = ()) -> None:
+        """Copy a part of one tensor into memory of its shape, of any type and on any device."""
         ...
 
     def get(self, name: str) -> Tensor:
@@ -154,9 +164,9 @@ class Checkpoint:
         if names:
             raise TensorError(self.folder, f"{fault} {list_names(names)}", remedy)
 
-    def read(self, name: str, into: Tensor) -> None:
+    def read(self, name: str, into: Tensor, part: Part = ()) -> None:
         # The file is mapped; what is read of it goes to `into` without a copy in between.
-        into.copy_(self.get(name))
+        into.copy_(self.get(name)[part])
 
     def get(self, name: str) -> Tensor:
         with safe_open(self.tensors[name].file, framework="pt") as opened:

@@ -12,8 +12,10 @@ from typing import ClassVar, Literal
 import torch
 
 from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.delta_states import DeltaLayers
 from specdecode_engine.model.families import FAMILIES, LLAMA, Family, Windows
-from specdecode_engine.model.layer_map import FULL, SLIDING, LayerMap
+from specdecode_engine.model.latent_config import LatentConfig
+from specdecode_engine.model.layer_map import FULL, SLIDING, LayerMap, LayerShape
 from specdecode_engine.model.quantized.config import Quantization, read_quantization
 from specdecode_engine.model.rope import RopeConfig, parse_local_rope, parse_rope
 from specdecode_engine.model.sparse_mlp import SparseMlpConfig
@@ -61,6 +63,7 @@ class DecoderConfig:
     own_v_head_dim: int | None = None  # entries of a head of values; None: head_dim
     value_scale: float | None = None  # of values
     names: LayerNames = LLAMA_NAMES
+    latent: LatentConfig | None = None  # then head_dim is that of what turns
 
     @property
     def v_head_dim(self) -> int:
@@ -73,6 +76,14 @@ class DecoderConfig:
         Args:
             windows: of each layer; empty: none has one.
         """
+        if self.latent is not None:
+            sizes = self.latent.sizes
+            shape = LayerShape(
+                kv_heads=1, k_head_dim=sizes.key, v_head_dim=sizes.kv_lora_rank, is_latent=True
+            )
+            return LayerMap.build(
+                [replace(shape, sliding_window=window) for window in windows or [None] * layers]
+            )
         heads = self.num_key_value_heads
         return LayerMap.uniform(layers, heads, self.head_dim, windows, self.v_head_dim)
 
@@ -107,6 +118,7 @@ class TokenDraft:
     __slots__ = ()
 
     vocab_size: int
+    delta_layers: DeltaLayers | None  # recurrent layers; only targets may have any
     aux_spec: ClassVar = NO_HIDDEN_STATES
     keeps_kv: ClassVar = True  # keys and values of its own
     recurrent_width: ClassVar = 0
@@ -139,6 +151,8 @@ class LlamaConfig(TokenDraft):
     logit_softcap: float | None = None
     is_wrapped: bool = False  # the text model is part of a model for several kinds of input
     architecture: str = ""  # as in config.json
+    own_head_rows: int | None = None  # of a head that is divided among ranks; None: it is whole
+    delta_layers: None = None
 
     @classmethod
     def load(cls, folder: Path) -> "LlamaConfig":
@@ -179,6 +193,11 @@ class LlamaConfig(TokenDraft):
         """Return the experts of a layer; None: its MLP is dense."""
         has_experts = self.sparse_mlp is not None and layer in self.sparse_mlp.sparse_layers
         return self.sparse_mlp if has_experts else None
+
+    @property
+    def head_rows(self) -> int:
+        """Tokens that the head of one rank scores."""
+        return self.own_head_rows or self.vocab_size
 
     @property
     def layer_map(self) -> LayerMap:

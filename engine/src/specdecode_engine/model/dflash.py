@@ -30,6 +30,7 @@ from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import (
+    Attention,
     DecoderLayer,
     Linear,
     Norm,
@@ -82,7 +83,7 @@ class DFlashHead(BlockHead[DFlashConfig]):
 
     fc: Linear  # [hidden, width]
     hidden_norm: Norm
-    layers: tuple[DecoderLayer, ...]
+    layers: tuple[DecoderLayer[Attention], ...]
     context_kv: Linear  # keys of all layers, then values of all: [2 * layers * kv_size, hidden]
     norm: Norm
     mask_embedding: Tensor  # [hidden]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdecode_engine.model.checkpoint import Shape, Shapes, StoredTensor, TensorStore
+from specdecode_engine.model.checkpoint import Part, Shape, Shapes, StoredTensor, TensorStore
 from specdecode_engine.model.dflash_config import BlockConfig
 from specdecode_engine.model.eagle_weights import EMBEDDING, HEAD
 from specdecode_engine.model.weights import decoder_shapes
@@ -64,8 +64,8 @@ class RenamedStore:
     def check(self, expected: Mapping[str, Shape], optional: Mapping[str, Shape]) -> None:
         self.source.check(renamed(expected, self.stored), renamed(optional, self.stored))
 
-    def read(self, name: str, into: Tensor) -> None:
-        self.source.read(self.stored[name], into)
+    def read(self, name: str, into: Tensor, part: Part = ()) -> None:
+        self.source.read(self.stored[name], into, part)
 
     def get(self, name: str) -> Tensor:
         return self.source.get(self.stored[name])

@@ -23,6 +23,7 @@ class HeadConfig:
     is ignored, since positions follow the target.
     """
 
+    delta_layers: ClassVar = None
     dtype: ClassVar = None  # that of the target
     quantization: ClassVar = None  # heads with quantized weights are refused
     keeps_kv: ClassVar = True

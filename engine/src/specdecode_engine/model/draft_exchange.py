@@ -17,7 +17,7 @@ from torch import Tensor
 from specdecode_engine.adaptive.policy import DraftRefused
 from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.record_tensors import named_tensors, tensor_bytes
-from specdecode_engine.model.weights import COMPARED_BYTES
+from specdecode_engine.model.repeated_weights import COMPARED_BYTES
 
 DESCRIPTIVE = frozenset({"verifier", "proposed_draft_steps"})
 """Fields of a config on which no number depends."""
@@ -145,7 +145,12 @@ def _aligned_bytes(tensor: Tensor) -> int:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Look at the ends alone, which takes no memory and finds NaN too."""
+    """Look at the ends alone, which takes no memory and finds NaN too.
+
+    Float8 is never NaN: it is not kept then.
+    """
+    if tensor.itemsize == 1:
+        return True
     return not tensor.numel() or bool(torch.stack(torch.aminmax(tensor)).isfinite().all())
 
 

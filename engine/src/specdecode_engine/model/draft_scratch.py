@@ -30,7 +30,10 @@ class DraftScratch:
             (self.groups[group].k[index], self.groups[group].v[index])
             for group, index in layer_map.places
         )
-        self.layers = tuple(LayerKV(k.flatten(0, 1), v.flatten(0, 1)) for k, v in self._layers)
+        self.layers = tuple(
+            LayerKV(k.flatten(0, 1), v.flatten(0, 1), is_latent=spec.is_latent)
+            for (k, v), spec in zip(self._layers, layer_map.layers, strict=True)
+        )
         self._stores = tuple(spec.kv_owner == layer for layer, spec in enumerate(layer_map.layers))
         # [batch, 1, rows] bool, for query rows that see all there is
         self.all_shown = torch.ones((batch, 1, rows), dtype=torch.bool, device=device)
@@ -47,5 +50,6 @@ class DraftScratch:
         end = first + k.shape[0] // batch
         if self._stores[layer]:
             keys[:batch, first:end] = k.view(batch, -1, *k.shape[1:])
-            values[:batch, first:end] = v.view(batch, -1, *v.shape[1:])
+            if not self.layers[layer].is_latent:  # whose values are entries of keys
+                values[:batch, first:end] = v.view(batch, -1, *v.shape[1:])
         return keys[:batch, :end], values[:batch, :end]

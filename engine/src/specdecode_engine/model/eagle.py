@@ -22,6 +22,7 @@ from specdecode_engine.model.eagle_config import Eagle1Config, Eagle3Config, is_
 from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.layers import (
+    Attention,
     DecoderLayer,
     Linear,
     Norm,
@@ -43,7 +44,7 @@ class Eagle1Head(DraftHead[Eagle1Config]):
     """
 
     pair: Linear  # [hidden, 2 * hidden]: the token's embedding first, then the hidden state
-    layers: tuple[DecoderLayer, ...]  # the first has no norm before attention
+    layers: tuple[DecoderLayer[Attention], ...]  # the first has no norm before attention
 
     @classmethod
     def recognizes(cls, config: ConfigFile) -> bool:
@@ -129,7 +130,9 @@ class Eagle3Head(DraftHead[Eagle3Config]):
     fusion: Fusion | None  # None: the head reads the target's last hidden state unchanged
     token_norm: Norm
     hidden_norm: Norm
-    layers: tuple[DecoderLayer, ...]  # attention of the first reads token and hidden state
+    layers: tuple[
+        DecoderLayer[Attention], ...
+    ]  # attention of the first reads token and hidden state
     norm: Norm
 
     @classmethod
@@ -222,7 +225,9 @@ def _angles(config: HeadConfig, limits: RotaryLimits, placement: Placement) -> T
     return build_angles(config.rope, head_dim, limits, placement.dtype, placement.device)
 
 
-def _eagle3_layers(weights: Weights, config: Eagle3Config, prefix: str) -> tuple[DecoderLayer, ...]:
+def _eagle3_layers(
+    weights: Weights, config: Eagle3Config, prefix: str
+) -> tuple[DecoderLayer[Attention], ...]:
     names = eagle_weights.layer_names(config, prefix)
     windows = config.sliding_windows or (None,) * len(names)
     return tuple(

@@ -12,7 +12,7 @@ from specdecode_kernels import (
     ExpertRouting,
     ExpertWeights,
     GatedActivation,
-    IntegerWeight,
+    QuantizedTensor,
 )
 
 
@@ -33,8 +33,8 @@ class Experts:
     def make(
         cls,
         linears: Linears,
-        gate_up: Tensor | IntegerWeight,
-        down: Tensor | IntegerWeight,
+        gate_up: Tensor | QuantizedTensor,
+        down: Tensor | QuantizedTensor,
         activation: GatedActivation,
         *,
         gate_up_bias: Tensor | None = None,

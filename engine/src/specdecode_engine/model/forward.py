@@ -17,6 +17,7 @@ from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.model.config import AuxHiddenStates
+from specdecode_engine.model.delta_states import DeltaStates
 from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.draft_scratch import DraftScratch
 from specdecode_engine.model.kv_cache import KVCache
@@ -43,6 +44,7 @@ class ForwardInputs(NamedTuple):
     mask: Tensor | None = None  # [B, n, seen] bool: a tree's ancestors
     first: int = 0  # scratch row of the first row
     node_rows: Tensor | None = None  # [B, n] i64: the row of each node, where not all have one
+    req_indices: Tensor | None = None  # [B * n] i64, rows of the request table, for the target
 
     @property
     def batch_size(self) -> int:
@@ -129,6 +131,7 @@ class VerifyLayout:
             rows.slot_mapping,
             mask=inputs.mask,
             node_rows=node_rows,
+            req_indices=rows.req_indices,
         )
 
 
@@ -140,12 +143,16 @@ class TargetForward:
     pool: KVCache
     aux_spec: AuxHiddenStates
     routed: RoutedExperts | None = None
+    states: DeltaStates | None = None
 
     def __call__(self, inputs: ForwardInputs) -> ForwardOutputs:
         assert inputs.slot_mapping is not None
         nodes = inputs.mask, inputs.node_rows
-        slots = inputs.slot_mapping
-        view = PagedView(self.pool, slots, inputs.layout, *nodes)
+        slots, delta = inputs.slot_mapping, None
+        if self.states is not None:
+            assert inputs.req_indices is not None
+            delta = self.states.view(inputs.req_indices, inputs.layout, 0, inputs.mask)
+        view = PagedView(self.pool, slots, inputs.layout, *nodes, delta=delta)
         rows = inputs.ids, inputs.positions, view, self.aux_spec
         hidden, aux = forward_target(self.target, self.routed, slots, *rows)
         return ForwardOutputs(self.target.logits(hidden), aux)

@@ -59,7 +59,7 @@ PIECE_BYTES = 64 << 20
 class QueryLayer:
     """A decoder layer whose attention has queries alone."""
 
-    layer: DecoderLayer
+    layer: DecoderLayer[Attention]
     scalar: Tensor  # [1], of the layer's output
     angles: Tensor  # [2, rows of the rotary tables, head_dim / 2]
 

@@ -21,6 +21,30 @@ def rotary_order(head_dim: int, rotary_dim: int) -> Tensor:
     return torch.cat((first, others[: half - turned], second, others[half - turned :]))
 
 
+def halves_of_pairs(head_dim: int) -> Tensor:
+    """Return the order of a head's numbers in which the first of every pair come first.
+
+    Queries and keys in this order have the same products, and what turned pairs turns halves.
+    """
+    return torch.arange(head_dim).view(-1, 2).T.flatten()
+
+
+def halves_of_part(head_dim: int, rotated: int) -> Tensor:
+    """Return the order of a head's numbers in which those that turn begin its halves.
+
+    What turned the halves of the first `rotated` numbers turns the halves of the head, by angles of
+    0 after those of the part.
+    """
+    others = torch.arange(rotated, head_dim).chunk(2)
+    first, second = torch.arange(rotated).chunk(2)
+    return torch.cat((first, others[0], second, others[1]))
+
+
+def order_after(kept: int, order: Tensor) -> Tensor:
+    """Return the order that changes nothing before the first `kept` numbers."""
+    return torch.cat((torch.arange(kept), kept + order))
+
+
 def order_heads(rows: Tensor, head_dim: int, rotary_dim: int | None) -> Tensor:
     """Put the entries of every head of [heads * head_dim, ...] into the order of `rotary_order`."""
     if rotary_dim is None:

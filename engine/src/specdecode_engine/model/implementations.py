@@ -13,8 +13,11 @@ from specdecode_engine.model.families import FAMILIES
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.sharding import shard_config
 from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.divided_config import divide_transformers_config
 from specdecode_engine.model.transformers.model import TransformersModel
+from specdecode_engine.ranks import ALONE, Ranks
 
 
 def read_config(folder: Path, implementation: ModelImplementation = "auto") -> LanguageModelConfig:
@@ -38,6 +41,20 @@ def implementation_of(config: DraftConfig) -> ModelImplementation:
     return "transformers" if isinstance(config, TransformersConfig) else "native"
 
 
+def divide_config(config: LanguageModelConfig, ranks: int, folder: Path) -> LanguageModelConfig:
+    """Return the config of the part of a model that one rank has.
+
+    Heads, intermediate sizes, and with them the KV cache, are those of the part; all else, as the
+    hidden size and the vocabulary, is that of the whole model.
+
+    Raises:
+        CannotDivide: its sizes cannot be divided among so many ranks.
+    """
+    if isinstance(config, LlamaConfig):
+        return shard_config(config, ranks, folder)
+    return divide_transformers_config(config, ranks)
+
+
 def load_model(
     folder: Path,
     config: LanguageModelConfig,
@@ -48,16 +65,24 @@ def load_model(
     progress: bool,
     open_store: OpenStore | None,
     linears: Linears,
+    ranks: Ranks = ALONE,
 ) -> LanguageModel:
     """Load a checkpoint with the implementation that its config was read for.
 
     Args:
+        config: of the whole model.
         open_store: opens the tensors of a native model; transformers reads the files itself.
         linears: makes the linear maps.
+        ranks: among which the model is divided; see `divide_config`.
     """
     if isinstance(config, TransformersConfig):
         return TransformersModel.load(
-            config, dtype=dtype, device=device, context_length=context_length, linears=linears
+            config,
+            dtype=dtype,
+            device=device,
+            context_length=context_length,
+            linears=linears,
+            ranks=ranks,
         )
     return Llama.load(
         folder,
@@ -68,4 +93,5 @@ def load_model(
         progress=progress,
         open_store=open_store,
         linears=linears,
+        ranks=ranks,
     )

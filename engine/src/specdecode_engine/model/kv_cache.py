@@ -24,14 +24,24 @@ class KVGroup:
     """Keys and values of the layers of one group, in one tensor each.
 
     In the KV cache a row is a row of its pages; in a draft's scratch it is a request's drafted row.
+    Values of multi-head latent attention are a view of the keys.
     """
 
     k: Tensor  # [layers, ..., kv_heads, k_head_dim]
     v: Tensor  # [layers, ..., kv_heads, v_head_dim]
+    is_latent: bool = False
+
+    @property
+    def own_v(self) -> Tensor:
+        """The values that are not entries of keys: as `v`, or [..., 0]."""
+        return self.v[..., :0] if self.is_latent else self.v
 
     @property
     def num_bytes(self) -> int:
-        return self.k.nbytes + self.v.nbytes
+        return self.k.nbytes + self.own_v.nbytes
+
+    def layer(self, index: int, scale: KvScale) -> LayerKV:
+        return LayerKV(self.k[index], self.v[index], scale, self.is_latent)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,8 +94,11 @@ class KVCache:
         self.groups = make_groups(layer_map, rows, dtype, device)
         # Views, created once: every layer of every forward pass uses its own.
         self._layers = tuple(
-            LayerKV(self.groups[group].k[index], self.groups[group].v[index], scale or KvScale())
-            for group, index in layer_map.places
+            self.groups[group].layer(index, scale or KvScale()) for group, index in layer_map.places
+        )
+        self._stored = tuple(
+            replace(kv, v=kv.v[..., :0], is_latent=False) if kv.is_latent else kv
+            for kv in self._layers
         )
         self._stores = tuple(spec.kv_owner == layer for layer, spec in enumerate(layer_map.layers))
         self._layer_in_windows = tuple(self._in_windows[spec.group] for spec in layer_map.layers)
@@ -139,7 +152,8 @@ class KVCache:
         Nothing is written for a layer that reads the keys and values of another.
         """
         if self._stores[layer]:
-            self.ops.store_kv(self._layers[layer], slot_mapping, k, v)
+            kv = self._stored[layer]
+            self.ops.store_kv(kv, slot_mapping, k, v[..., : kv.v.shape[2]])
 
     def as_stored(
         self, layer: int, slot_mapping: Tensor, k: Tensor, v: Tensor
@@ -156,13 +170,13 @@ class KVCache:
         """Make the rows slot_mapping [n] i64 of every layer zero."""
         for group, in_windows in zip(self.groups, self._in_windows, strict=True):
             slots = self._window_rows(slot_mapping) if in_windows else slot_mapping
-            for rows in (group.k, group.v):
+            for rows in (group.k, group.own_v):
                 _as_bits(rows).index_fill_(1, slots, 0)
 
     def clear_layer(self, layer: int, slot_mapping: Tensor) -> None:
         """Make the rows slot_mapping [n] i64 of one layer zero."""
         slots = self._window_rows(slot_mapping) if self.in_windows(layer) else slot_mapping
-        for rows in (self._layers[layer].k, self._layers[layer].v):
+        for rows in (self._stored[layer].k, self._stored[layer].v):
             _as_bits(rows).index_fill_(0, slots, 0)
 
     def compact(
@@ -182,9 +196,9 @@ class KVCache:
             own = torch.arange(len(req_indices), device=req_indices.device)
             tables = tables[0], (of_window, own)
         for group, in_windows in zip(self.groups, self._in_windows, strict=True):
-            # Kernels move keys and values of one width.
-            ops = self.ops if group.k.shape == group.v.shape else TORCH
-            ops.compact_kv(group.k, group.v, *tables[in_windows], lengths, path, self.page_size)
+            # Kernels move keys and values of one width, or keys alone.
+            ops = self.ops if group.k.shape == group.v.shape or group.is_latent else TORCH
+            ops.compact_kv(group.k, group.own_v, *tables[in_windows], lengths, path, self.page_size)
 
     def attend(
         self,
@@ -232,7 +246,9 @@ def make_groups(
     for shape, owners, outer_rows in zip(layer_map.shapes, layer_map.owners, rows, strict=True):
         outer = (len(owners), *outer_rows, shape.kv_heads)
         k = _zeros((*outer, shape.k_head_dim), dtype, device)
-        groups.append(KVGroup(k, _zeros((*outer, shape.v_head_dim), dtype, device)))
+        latents = k[..., : shape.v_head_dim] if shape.is_latent else None
+        v = _zeros((*outer, shape.v_head_dim), dtype, device) if latents is None else latents
+        groups.append(KVGroup(k, v, shape.is_latent))
     return tuple(groups)
 
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from specdecode_engine.model.delta_states import DeltaView
 from specdecode_engine.model.draft_scratch import DraftScratch
 from specdecode_engine.model.kv_cache import KVCache, PlacedRows
 from specdecode_kernels import (
@@ -52,6 +53,7 @@ class PagedView:
     layout: AttentionMetadata
     ancestry: Tensor | None = None  # [batch, nodes, nodes] bool
     node_rows: Tensor | None = None  # [batch, nodes] i64: rows of the nodes, if not all have one
+    delta: DeltaView | None = None  # how the rows see states, in a model with recurrent layers
     _placed: tuple[PlacedRows, PlacedRows] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.layers import Linear
 from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_kernels import DeltaParams
 
 LanguageModelConfig = LlamaConfig | TransformersConfig
 
@@ -49,6 +50,11 @@ class LanguageModel(ABC):
     @property
     def device(self) -> torch.device:
         return self.embedding.device
+
+    @property
+    def delta_params(self) -> DeltaParams | None:
+        """Parameters of the gated delta nets; None for a model without any."""
+        return None
 
     @property
     def mixtures(self) -> tuple[Experts, ...]:

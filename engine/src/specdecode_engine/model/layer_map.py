@@ -1,4 +1,6 @@
-"""Where each layer keeps its keys and values: owner, group, head sizes and reach.
+"""Where each layer with attention keeps its keys and values: owner, group, head sizes and reach.
+
+Layers are counted without the recurrent ones between them, which have states instead.
 
 Layers of one shape and reach form a group, which has one tensor of keys and one of values. A
 layer without keys and values of its own reads those of its owner and stores nothing (Gemma 3n and
@@ -12,6 +14,7 @@ from functools import cached_property
 FULL = "full_attention"
 SLIDING = "sliding_attention"
 CHUNKED = "chunked_attention"
+LINEAR = "linear_attention"
 
 
 class LayerMapError(ValueError):
@@ -31,6 +34,7 @@ class LayerShape:
     v_head_dim: int
     sliding_window: int | None = None
     attention_chunk_size: int | None = None
+    is_latent: bool = False  # values are the first entries of keys: multi-head latent attention
 
     @property
     def reach(self) -> int | None:
@@ -40,7 +44,7 @@ class LayerShape:
     @property
     def width(self) -> int:
         """Entries of the keys and values of one token."""
-        return self.kv_heads * (self.k_head_dim + self.v_head_dim)
+        return self.kv_heads * (self.k_head_dim + (0 if self.is_latent else self.v_head_dim))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +58,12 @@ class LayerSpec:
     v_head_dim: int
     sliding_window: int | None = None
     attention_chunk_size: int | None = None
+    is_latent: bool = False
 
 
 @dataclass(frozen=True)
 class LayerMap:
-    """Every layer of one model; `shapes` are those of its groups, in order of first use."""
+    """Every layer with attention; `shapes` are those of the groups, in order of first use."""
 
     layers: tuple[LayerSpec, ...]
     shapes: tuple[LayerShape, ...]
@@ -93,6 +98,7 @@ class LayerMap:
                     v_head_dim=shape.v_head_dim,
                     sliding_window=shape.sliding_window,
                     attention_chunk_size=shape.attention_chunk_size,
+                    is_latent=shape.is_latent,
                 )
             )
         return cls(tuple(layers), tuple(groups))

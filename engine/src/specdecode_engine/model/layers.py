@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from specdecode_engine.model.kv_views import KVView, PagedView, ScratchView
+from specdecode_engine.ranks import Ranks
 from specdecode_kernels import (
     DEFAULT_ATTENTION,
     AnyWeight,
@@ -16,6 +18,7 @@ from specdecode_kernels import (
     FusibleLayer,
 )
 from specdecode_kernels.torch.by_row import by_row
+from specdecode_kernels.torch.elementwise import add_parts
 
 RotaryRows = tuple[Tensor, Tensor]
 """Cosines and sines, [rows, head_dim / 2] each."""
@@ -46,7 +49,7 @@ class Linear:
     bias: Tensor | None = None
 
     def plain_weight(self) -> Tensor:
-        """The weight as an ordinary tensor; a copy if it is packed or of integers."""
+        """The weight as an ordinary tensor; a copy if it is packed or quantized."""
         return self.weight if isinstance(self.weight, Tensor) else self.weight.plain()
 
     def rows(self, start: int, stop: int) -> Tensor:
@@ -71,7 +74,7 @@ class Norm:
         return self.ops.rms_norm(x, self.weight, self.eps)
 
     def after_adding(self, x: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
-        """Add both [rows, dim]; return the sum and its norm."""
+        """Add both [rows, dim]; return the sum and its norm. The update may be in parts."""
         return self.ops.add_rms_norm(x, update, self.weight, self.eps)
 
 
@@ -151,6 +154,22 @@ class Attention:
         return (q, k, v, columns[3]) if self.gate_dim else (q, k, v)
 
 
+class SelfAttention(Protocol):
+    """What a decoder layer has for attention."""
+
+    def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
+        """Map [rows, inputs] to [rows, hidden]."""
+        ...
+
+    def store_kv(self, x: Tensor, rotary: RotaryRows, layer: int, kv: PagedView) -> None:
+        """Write the keys and values of [rows, inputs], as a call does."""
+        ...
+
+
+AttentionT = TypeVar("AttentionT", bound=SelfAttention)
+AttentionT_co = TypeVar("AttentionT_co", bound=SelfAttention, covariant=True)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Mlp:
     """The gated feed-forward block."""
@@ -174,17 +193,18 @@ class OutputNorms:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DecoderLayer:
+class DecoderLayer(Generic[AttentionT_co]):
     """One Llama layer: attention and MLP, each after a norm and added to the residual.
 
     The first layer of a draft head has no norm of its own before attention.
     """
 
     input_norm: Norm | None
-    attention: Attention
+    attention: AttentionT_co
     mlp_norm: Norm
     mlp: Callable[[Tensor], Tensor]  # maps [rows, hidden]: an `Mlp`, or one with experts
     output_norms: OutputNorms | None = None
+    ranks: Ranks | None = None  # that compute parts of attention and of the MLP; None: one does
     fused: FusedLayer | None = None  # computes the layer in one call, with others after it
 
     def __call__(
@@ -194,19 +214,26 @@ class DecoderLayer:
 
         Attention reads `read` [rows, inputs], if that is not None.
         """
-        x, update = self.update(x, rotary, layer, kv, read)
-        return x + update
+        return added(*self.update(x, rotary, layer, kv, read))
 
     def update(
         self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView, read: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the residual stream after attention, and what the MLP adds to it."""
+        """Return the residual stream after attention, and what the MLP adds to it.
+
+        The second is in parts [parts, rows, hidden] where ranks computed some, as a norm takes it.
+        """
         read = self._read(x) if read is None else read
-        attended, norms = self.attention(read, rotary, layer, kv), self.output_norms
+        attended, norms = self._parts(self.attention(read, rotary, layer, kv)), self.output_norms
         attended = attended if norms is None else norms.attention(attended)
         x, normed = self.mlp_norm.after_adding(x, attended)
-        update = self.mlp(normed)
+        update = self._parts(self.mlp(normed))
         return x, update if norms is None else norms.mlp(update)
+
+    def _parts(self, part: Tensor) -> Tensor:
+        if self.ranks is None:
+            return part
+        return self.ranks.parts(part) if self.output_norms is None else self.ranks.add(part)
 
     def store_kv(self, x: Tensor, rotary: RotaryRows, layer: int, kv: PagedView) -> None:
         """Write the keys and values that a call would write."""
@@ -216,8 +243,13 @@ class DecoderLayer:
         return x if self.input_norm is None else self.input_norm(x)
 
 
+def added(x: Tensor, update: Tensor) -> Tensor:
+    """Add an update to x [rows, hidden]; it may be in parts [parts, rows, hidden]."""
+    return x + (update if update.dim() == x.dim() else add_parts(update))
+
+
 def map_by_layers(
-    layers: Sequence[DecoderLayer],
+    layers: Sequence[DecoderLayer[SelfAttention]],
     x: Tensor,
     rotary: RotaryRows,
     first: int,
@@ -232,7 +264,7 @@ def map_by_layers(
 
 
 def map_and_collect(
-    layers: Sequence[DecoderLayer],
+    layers: Sequence[DecoderLayer[SelfAttention]],
     x: Tensor,
     rotary: RotaryRows,
     first: int,
@@ -256,7 +288,7 @@ def map_and_collect(
 
 
 def _map_by_one(
-    layers: Sequence[DecoderLayer],
+    layers: Sequence[DecoderLayer[SelfAttention]],
     x: Tensor,
     rotary: RotaryRows,
     number: int,
@@ -271,12 +303,12 @@ def _map_by_one(
     x, update = layers[0].update(x, rotary, number, kv, read)
     following = layers[1] if len(layers) > 1 else None
     if following is None or following.fused is not None or following.input_norm is None:
-        return x + update, None
+        return added(x, update), None
     return following.input_norm.after_adding(x, update)
 
 
 def _map_fused(
-    layers: Sequence[DecoderLayer],
+    layers: Sequence[DecoderLayer[SelfAttention]],
     x: Tensor,
     rotary: RotaryRows,
     first: int,
@@ -304,7 +336,7 @@ def _map_fused(
     return ((), 0) if streams is None else (streams, len(kvs))
 
 
-def fused_layer(layer: DecoderLayer) -> DecoderLayer:
+def fused_layer(layer: DecoderLayer[Attention]) -> DecoderLayer[Attention]:
     """Let one call compute a layer of no more parts than a Llama has, if its backend can."""
     attention, mlp = layer.attention, layer.mlp
     fuse, qk_norm = attention.ops.fuse_layer, attention.qk_norm

@@ -15,7 +15,9 @@ from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.language_model import LanguageModel, NeededRows
 from specdecode_engine.model.layers import (
+    Attention,
     DecoderLayer,
+    Linear,
     Norm,
     RotaryRows,
     map_and_collect,
@@ -23,14 +25,15 @@ from specdecode_engine.model.layers import (
     rotary_rows,
     widened,
 )
-from specdecode_engine.model.linears import Linears, MapKind, Placement
+from specdecode_engine.model.linears import DividedLinear, Linears, MapKind, Placement
 from specdecode_engine.model.mtp_layout import without_modules
 from specdecode_engine.model.quantized.store import open_tensors
 from specdecode_engine.model.rope import build_angles, make_rotary_limits
+from specdecode_engine.model.sharding import ShardedStore, shard_config
 from specdecode_engine.model.sparse_mlp import SparseMlp
 from specdecode_engine.model.text_store import TextModelStore
 from specdecode_engine.model.weights import Weights, decoder_shapes
-from specdecode_kernels import IntegerWeight
+from specdecode_engine.ranks import ALONE, Ranks
 
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
@@ -41,7 +44,7 @@ class Llama(LanguageModel):
     """A model of Llama's shape, computed by our layers."""
 
     config: LlamaConfig
-    layers: tuple[DecoderLayer, ...]
+    layers: tuple[DecoderLayer[Attention], ...]
     norm: Norm
     # of each of config.ropes [2, rows of the rotary tables, head_dim / 2]: cosines and sines
     angles: tuple[Tensor, ...]
@@ -59,13 +62,18 @@ class Llama(LanguageModel):
         progress: bool = False,
         open_store: OpenStore | None = None,
         linears: Linears | None = None,
+        ranks: Ranks = ALONE,
     ) -> "Llama":
         """Load a checkpoint, by default in its own type and for its own length.
 
         Args:
-            config: read from the folder unless given.
+            config: of the whole model; read from the folder unless given.
             open_store: opens the tensors; by default those of the folder, as `config` has them.
             linears: makes the linear maps; by default their weights are not packed.
+            ranks: among which the model is divided; the part of this one is loaded.
+
+        Raises:
+            CheckpointError: the model cannot be computed, or not by so many ranks.
         """
         config = config or LlamaConfig.load(folder)
         if open_store is None:
@@ -78,6 +86,10 @@ class Llama(LanguageModel):
             skipped = text.skipped
         checkpoint = without_modules(checkpoint)
         checkpoint.check(*llama_shapes(config))
+        if ranks.size > 1:
+            config = shard_config(config, ranks.size, folder)
+            required, optional = llama_shapes(config)
+            checkpoint = ShardedStore.of(checkpoint, required | optional, ranks)
         placement = Placement(dtype or config.dtype or stored_dtype(checkpoint), device)
         limits = make_rotary_limits(config.ropes, context_length or config.max_position_embeddings)
         with Weights.of(
@@ -87,7 +99,7 @@ class Llama(LanguageModel):
             label=f"loading {folder.name}",
             progress=progress,
         ) as weights:
-            return cls._assemble(config, weights, limits, folder, skipped)
+            return cls._assemble(config, weights, limits, folder, skipped, ranks)
 
     @classmethod
     def _assemble(
@@ -97,19 +109,20 @@ class Llama(LanguageModel):
         limits: RotaryLimits,
         folder: Path,
         skipped: tuple[str, ...],
+        ranks: Ranks,
     ) -> "Llama":
         embedding = weights.take(EMBEDDING)
-        head: Tensor | IntegerWeight = embedding
-        if HEAD in weights and config.tie_word_embeddings:
-            head = _tied(embedding, weights.take(HEAD), folder)
-        elif HEAD in weights:
-            head = weights.take_map(HEAD, kind=MapKind.HEAD)
+        head = _read_head(config, weights, embedding, folder, ranks)
         dtype, device = weights.placement.dtype, weights.placement.device
         head_dim = config.decoder.head_dim
         angles = (build_angles(rope, head_dim, limits, dtype, device) for rope in config.ropes)
         layers = (
             weights.decoder_layer(
-                f"model.layers.{number}", config.decoder, window, config.sparse_mlp_of(number)
+                f"model.layers.{number}",
+                config.decoder,
+                window,
+                config.sparse_mlp_of(number),
+                ranks,
             )
             for number, window in enumerate(config.sliding_windows)
         )
@@ -118,7 +131,7 @@ class Llama(LanguageModel):
             embedding=embedding,
             layers=tuple(layers),
             norm=weights.norm("model.norm", config.decoder),
-            head=weights.linears.make(head, kind=MapKind.HEAD, is_kept=head is embedding),
+            head=head,
             rotary_limits=limits,
             angles=tuple(angles),
             embedding_scale=rounded_scale(config.embedding_scale, dtype),
@@ -229,15 +242,30 @@ def llama_shapes(config: LlamaConfig) -> tuple[dict[str, Shape], dict[str, Shape
             config.decoder.hidden_size,
             sparse_mlp=config.sparse_mlp_of(number),
         )
-    head: dict[str, Shape] = {HEAD: (config.vocab_size, config.decoder.hidden_size)}
+    head: dict[str, Shape] = {HEAD: (config.head_rows, config.decoder.hidden_size)}
     return (required, head) if config.tie_word_embeddings else (required | head, {})
 
 
-def _tied(embedding: Tensor, head: Tensor, folder: Path) -> Tensor:
+def _read_head(
+    config: LlamaConfig, weights: Weights, embedding: Tensor, folder: Path, ranks: Ranks
+) -> Linear:
+    """Read what scores tokens, or this rank's share of it."""
+    own, is_tied = config.own_head_rows, HEAD not in weights or config.tie_word_embeddings
+    if not is_tied:
+        stored = weights.take_map(HEAD, kind=MapKind.HEAD)
+        head = weights.linears.make(stored, kind=MapKind.HEAD)
+    else:
+        tied = embedding if own is None else embedding[ranks.rank * own : (ranks.rank + 1) * own]
+        if HEAD in weights:
+            _check_tied(tied, weights.take(HEAD), folder)
+        head = weights.linears.make(tied, kind=MapKind.HEAD, is_kept=True)
+    return head if own is None else DividedLinear.of(head, ranks)
+
+
+def _check_tied(embedding: Tensor, head: Tensor, folder: Path) -> None:
     if not torch.equal(embedding, head):
         raise TensorError(
             folder,
             f"{HEAD} differs from {EMBEDDING}, but config.json sets tie_word_embeddings",
             "set tie_word_embeddings to false, or take both from the same checkpoint",
         )
-    return embedding

@@ -25,7 +25,15 @@ from specdecode_engine.model.draft_head import DraftHead
 from specdecode_engine.model.head_order import pad_angles
 from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.layers import DecoderLayer, Linear, Norm, map_by_layers, rotary_rows
+from specdecode_engine.model.latent_weights import read_latent_layer
+from specdecode_engine.model.layers import (
+    DecoderLayer,
+    Linear,
+    Norm,
+    SelfAttention,
+    map_by_layers,
+    rotary_rows,
+)
 from specdecode_engine.model.linears import Placement
 from specdecode_engine.model.mtp_config import (
     MtpChainConfig,
@@ -47,7 +55,7 @@ class MtpModule:
     token_norm: Norm
     hidden_norm: Norm
     projection: Linear  # [hidden, 2 * hidden]
-    layer: DecoderLayer
+    layer: DecoderLayer[SelfAttention]
     norm: Norm | None
     is_hidden_first: bool
     is_output_normed: bool  # what the next row or module reads
@@ -60,9 +68,7 @@ class MtpModule:
             token_norm=weights.norm(names.token_norm, config.decoder),
             hidden_norm=weights.norm(names.hidden_norm, config.decoder),
             projection=weights.linear(names.projection),
-            layer=weights.decoder_layer(
-                names.layer, config.decoder, config.window, config.sparse_mlp
-            ),
+            layer=_read_layer(config, names.layer, weights),
             norm=None
             if names.output_norm is None
             else weights.norm(names.output_norm, config.decoder),
@@ -197,6 +203,12 @@ class MtpChainHead(MtpHead):
     @classmethod
     def read_config(cls, folder: Path, target: LanguageModelConfig) -> MtpChainConfig:
         return MtpChainConfig.load(folder, target)
+
+
+def _read_layer(config: MtpConfig, prefix: str, weights: Weights) -> DecoderLayer[SelfAttention]:
+    if config.decoder.latent is not None:
+        return read_latent_layer(weights, prefix, config.decoder, config.sparse_mlp)
+    return weights.decoder_layer(prefix, config.decoder, config.window, config.sparse_mlp)
 
 
 def module_shapes(config: MtpConfig, number: int) -> Shapes:

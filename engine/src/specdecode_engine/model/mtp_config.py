@@ -5,6 +5,7 @@ A module has one decoder layer of the model that it was trained with. Its config
 the target's own checkpoint, or of an export that contains the module alone ("NextN" repositories).
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -15,7 +16,12 @@ from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.draft_config import HeadConfig
 from specdecode_engine.model.language_model import LanguageModelConfig
-from specdecode_engine.model.mtp_families import MODULE_FAMILIES, ModuleInputs
+from specdecode_engine.model.mtp_families import (
+    MODULE_FAMILIES,
+    QWEN3_5,
+    QWEN3_5_WRAPPED,
+    ModuleInputs,
+)
 from specdecode_engine.model.mtp_layout import (
     DEEPSEEK,
     INKLING,
@@ -28,6 +34,7 @@ from specdecode_engine.model.mtp_layout import (
 )
 from specdecode_engine.model.pickle_store import has_pickles
 from specdecode_engine.model.quantized.store import open_checkpoint
+from specdecode_engine.model.sparse_mlp import SparseMlpConfig
 
 COUNT_KEYS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 EXPORT_SUFFIXES = ("NextN", "MTP")
@@ -35,7 +42,7 @@ EXPORT_SUFFIXES = ("NextN", "MTP")
 
 _LAYOUTS = {
     "MiMoForCausalLM": MIMO,
-    "Qwen3NextForCausalLM": QWEN3_NEXT,
+    **dict.fromkeys(("Qwen3NextForCausalLM", *QWEN3_5, *QWEN3_5_WRAPPED), QWEN3_NEXT),
     "Step3p5ForCausalLM": STEP,
     "Step3p7ForConditionalGeneration": STEP,
     "MiMoV2FlashForCausalLM": MIMO_V2,
@@ -75,7 +82,6 @@ class MtpConfig(HeadConfig):
     def load(cls, folder: Path, target: LanguageModelConfig) -> Self:
         """Read `folder`/config.json and the names of the tensors there; the first module drafts."""
         file = ConfigFile.open(folder / "config.json")
-        _refuse_latent_attention(file)
         name = architecture_of(file)
         if name not in MODULE_FAMILIES:
             known = ", ".join(MODULE_FAMILIES)
@@ -89,7 +95,8 @@ class MtpConfig(HeadConfig):
             if config.integer(key) != wanted:
                 remedy = f"the target's is {wanted}; use modules of this target"
                 raise config.mismatch(key, remedy)
-        modules = _find_modules(folder, config, _LAYOUTS.get(name, DEEPSEEK))
+        stored = _stored_names(folder)
+        modules = _find_modules(folder, stored, config, _LAYOUTS.get(name, DEEPSEEK))
         layer = family.read(config, family.layer, len(modules.numbers))
         last = target.num_hidden_layers - 1
         return cls(
@@ -105,7 +112,7 @@ class MtpConfig(HeadConfig):
             layout=_with_chain_norm(file, modules.layout),
             numbers=modules.numbers,
             inputs=family.inputs,
-            sparse_mlp=layer.sparse_mlp,
+            sparse_mlp=_as_stored(layer.sparse_mlp, modules, stored),
         )
 
 
@@ -151,10 +158,30 @@ def is_export(file: ConfigFile) -> bool:
 
 def count_modules(folder: Path) -> int:
     """Return how many MTP modules a checkpoint has; without tensors, config.json decides."""
-    if has_tensors(folder) or has_pickles(folder):
-        modules = MtpModules.find(open_checkpoint(folder).tensors)
+    stored = _stored_names(folder)
+    if stored is not None:
+        modules = MtpModules.find(stored)
         return 0 if modules is None else len(modules.numbers)
-    return _count(ConfigFile.open(folder / "config.json"))
+    config = ConfigFile.open(folder / "config.json")
+    return _count(config.section("text_config") or config)
+
+
+def _stored_names(folder: Path) -> Collection[str] | None:
+    """Return the names of a checkpoint's tensors; None where config.json is alone."""
+    if not has_tensors(folder) and not has_pickles(folder):
+        return None
+    return open_checkpoint(folder).tensors.keys()
+
+
+def _as_stored(
+    experts: SparseMlpConfig | None, modules: MtpModules, stored: Collection[str] | None
+) -> SparseMlpConfig | None:
+    """Return the experts of a module as its tensors have them: in one, or in one for each."""
+    if experts is None or stored is None:
+        return experts
+    prefix = modules.layout.at(modules.numbers[0]).layer
+    fused = (f"{prefix}.mlp.experts.{name}" for name in ("gate_up_proj", "down_proj"))
+    return replace(experts, is_fused=any(name in stored for name in fused))
 
 
 def _with_chain_norm(file: ConfigFile, layout: MtpLayout) -> MtpLayout:
@@ -162,15 +189,6 @@ def _with_chain_norm(file: ConfigFile, layout: MtpLayout) -> MtpLayout:
     section = file.section("mtp_config") or file
     has_norm = layout is not INKLING or section.switch("chain_hidden_post_norm", False)
     return layout if has_norm else replace(layout, output_norm=None)
-
-
-def _refuse_latent_attention(file: ConfigFile) -> None:
-    if file.get("kv_lora_rank") is not None:
-        raise file.error(
-            "kv_lora_rank",
-            "the module has multi-head latent attention (q_a_proj, kv_a_proj_with_mqa, kv_b_proj), "
-            "which is not supported; use another algorithm",
-        )
 
 
 def _count(config: ConfigFile) -> int:
@@ -194,11 +212,13 @@ def _refuse_gaps(folder: Path, numbers: tuple[int, ...]) -> None:
         )
 
 
-def _find_modules(folder: Path, config: ConfigFile, layout: MtpLayout) -> MtpModules:
-    if not has_tensors(folder) and not has_pickles(folder):
+def _find_modules(
+    folder: Path, stored: Collection[str] | None, config: ConfigFile, layout: MtpLayout
+) -> MtpModules:
+    if stored is None:
         first = config.integer("num_hidden_layers") if layout in (DEEPSEEK, STEP) else 0
         return MtpModules(layout, tuple(range(first, first + max(1, _count(config)))))
-    found = MtpModules.find(open_checkpoint(folder).tensors)
+    found = MtpModules.find(stored)
     if found is None:
         raise CheckpointError(
             f"{folder}: there are no tensors of an MTP module (model.layers.N.eh_proj, "

@@ -7,10 +7,19 @@ from functools import partial
 from specdecode_engine.model.config import DecoderConfig, LayerNames, parse_decoder
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.families import FAMILIES, Family
+from specdecode_engine.model.latent_config import RANK, LatentConfig
 from specdecode_engine.model.layer_map import FULL, SLIDING
 from specdecode_engine.model.rope import RopeConfig, parse_rope
 from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
 
+DEEPSEEK_V3 = Family(
+    experts=ExpertTensors.SHARED,
+    defaults={"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5},
+)
+GLM4_MOE_LITE = Family(
+    experts=ExpertTensors.SHARED,
+    defaults={"num_experts_per_tok": 4, "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5},
+)
 GLM4_MOE = Family(experts=ExpertTensors.SHARED, defaults={"partial_rotary_factor": 0.5})
 QWEN3_NEXT_FULL = Family(
     qk_norm=True,
@@ -19,6 +28,8 @@ QWEN3_NEXT_FULL = Family(
     defaults={"partial_rotary_factor": 0.25},
 )
 """A layer of Qwen3-Next with full attention, the only kind that its modules have."""
+QWEN3_5 = ("Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM")
+QWEN3_5_WRAPPED = ("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration")
 STEP_FAMILY = Family(qk_norm=True, text_section="text_config", may_be_flat=True)
 MIMO_V2_NAMES = LayerNames(mlp_norm="pre_mlp_layernorm", sinks="attention_sink_bias")
 
@@ -58,8 +69,23 @@ class ModuleFamily:
 def _read_plain(config: ConfigFile, family: Family, modules: int) -> ModuleLayer:
     """Read a layer without a window, of which a part of each head may turn."""
     config.refuse("use_sliding_window", False, "modules with a sliding window are not supported")
+    config.refuse(
+        RANK,
+        None,
+        "modules with multi-head latent attention are supported of DeepseekV3ForCausalLM and "
+        "Glm4MoeLiteForCausalLM",
+    )
     decoder, rope = _with_rope(config, parse_decoder(config, family), family)
     return ModuleLayer(decoder=decoder, rope=rope, sparse_mlp=_read_experts(config, family))
+
+
+def _read_latent(config: ConfigFile, family: Family, modules: int) -> ModuleLayer:
+    """Read a layer with multi-head latent attention."""
+    latent = LatentConfig.read(config)
+    own = {RANK: None, "head_dim": latent.sizes.qk_rope_head_dim}
+    layer = _read_plain(ConfigFile(config.file, {**config.keys, **own}, config.prefix), family, 1)
+    scale = latent.scale(layer.rope)
+    return replace(layer, decoder=replace(layer.decoder, latent=latent, attention_scale=scale))
 
 
 def _read_glm(config: ConfigFile, family: Family, modules: int) -> ModuleLayer:
@@ -69,7 +95,10 @@ def _read_glm(config: ConfigFile, family: Family, modules: int) -> ModuleLayer:
 
 
 def _read_qwen3_next(config: ConfigFile, family: Family, modules: int) -> ModuleLayer:
-    layer = _read_plain(config, family, modules)
+    """Read a layer of a dense model or of a mixture, which has no width of dense MLPs (Qwen3.5)."""
+    width = {"intermediate_size": config.get("moe_intermediate_size")}
+    keys = ConfigFile(config.file, {**width, **config.keys}, config.prefix)
+    layer = _read_plain(keys, family, modules)
     decoder = replace(layer.decoder, is_norm_weight_less_one=True, has_output_gate=True)
     return replace(layer, decoder=decoder)
 
@@ -212,8 +241,14 @@ MIMO_V2 = ModuleFamily(Family(), _read_mimo_v2, ModuleInputs(is_chained=False))
 MODULE_FAMILIES: Mapping[str, ModuleFamily] = {
     **{name: ModuleFamily(FAMILIES[name], _read_plain) for name in SERVED_FAMILIES},
     "Glm4MoeForCausalLM": ModuleFamily(GLM4_MOE, _read_glm),
-    "DeepseekV3ForCausalLM": ModuleFamily(Family(experts=ExpertTensors.SHARED), _read_plain),
+    "Glm4MoeLiteForCausalLM": ModuleFamily(GLM4_MOE_LITE, _read_latent),
+    "DeepseekV3ForCausalLM": ModuleFamily(DEEPSEEK_V3, _read_latent),
     "Qwen3NextForCausalLM": ModuleFamily(QWEN3_NEXT_FULL, _read_qwen3_next),
+    **{name: ModuleFamily(QWEN3_NEXT_FULL, _read_qwen3_next) for name in QWEN3_5},
+    **{
+        name: ModuleFamily(replace(QWEN3_NEXT_FULL, text_section="text_config"), _read_qwen3_next)
+        for name in QWEN3_5_WRAPPED
+    },
     "Step3p5ForCausalLM": STEP,
     "Step3p7ForConditionalGeneration": STEP,
     "MiMoV2FlashForCausalLM": MIMO_V2,

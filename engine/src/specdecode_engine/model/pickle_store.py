@@ -17,6 +17,7 @@ from torch import Tensor
 from specdecode_engine.model.checkpoint import (
     HARMLESS,
     Checkpoint,
+    Part,
     Shape,
     StoredTensor,
     TensorError,
@@ -65,8 +66,8 @@ class PickleStore:
     def check(self, expected: Mapping[str, Shape], optional: Mapping[str, Shape]) -> None:
         Checkpoint(self._folder, self.tensors).check(expected, optional)
 
-    def read(self, name: str, into: Tensor) -> None:
-        into.copy_(self.get(name))
+    def read(self, name: str, into: Tensor, part: Part = ()) -> None:
+        into.copy_(self.get(name)[part])
 
     def get(self, name: str) -> Tensor:
         stored = self.tensors[name]

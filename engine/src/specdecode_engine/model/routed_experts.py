@@ -41,7 +41,9 @@ class RoutedShape:
         row = torch.zeros(1, dtype=torch.int64, device=model.device)
         try:
             if mixtures:
-                model.forward(row, row, ProbeView(model.config.layer_map))
+                model.forward(
+                    row, row, ProbeView(model.config.layer_map, model.config.delta_layers)
+                )
         finally:
             for experts in mixtures:
                 experts.record = None

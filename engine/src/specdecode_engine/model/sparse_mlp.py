@@ -54,6 +54,8 @@ class SparseMlpConfig:
     tensors: ExpertTensors = ExpertTensors.SEPARATE
     has_correction_bias: bool = False  # added to scores for the choice of experts alone
     shared_expert: SharedExpertConfig | None = None
+    # all experts in one tensor, [experts, outputs, inputs] with all gates before all ups
+    is_fused: bool = False
 
     @classmethod
     def read(cls, config: ConfigFile, layers: int, tensors: ExpertTensors) -> "SparseMlpConfig":
@@ -75,9 +77,15 @@ class SparseMlpConfig:
                 f"{prefix}.experts.down_proj": (experts, inner, hidden_size),
                 f"{prefix}.experts.down_proj_bias": (experts, hidden_size),
             }
-        for gate, up in self.gate_up_names(prefix):
-            shapes |= {gate: (inner, hidden_size), up: (inner, hidden_size)}
-        shapes |= dict.fromkeys(self.down_names(prefix), (hidden_size, inner))
+        if self.is_fused:
+            shapes |= {
+                f"{prefix}.experts.gate_up_proj": (experts, 2 * inner, hidden_size),
+                f"{prefix}.experts.down_proj": (experts, hidden_size, inner),
+            }
+        else:
+            for gate, up in self.gate_up_names(prefix):
+                shapes |= {gate: (inner, hidden_size), up: (inner, hidden_size)}
+            shapes |= dict.fromkeys(self.down_names(prefix), (hidden_size, inner))
         if self.has_correction_bias:
             shapes[self.correction_name(prefix)] = (experts,)
         return shapes | self._shared_expert_shapes(prefix, hidden_size)

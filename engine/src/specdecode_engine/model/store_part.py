@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdecode_engine.model.checkpoint import Shape, StoredTensor, TensorStore
+from specdecode_engine.model.checkpoint import Part, Shape, StoredTensor, TensorStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class StorePart:
     def check(self, expected: Mapping[str, Shape], optional: Mapping[str, Shape]) -> None:
         self.source.check(expected, {**self.others, **optional})
 
-    def read(self, name: str, into: Tensor) -> None:
-        self.source.read(name, into)
+    def read(self, name: str, into: Tensor, part: Part = ()) -> None:
+        self.source.read(name, into, part)
 
     def get(self, name: str) -> Tensor:
         return self.source.get(name)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from specdecode_engine.model.checkpoint import Shape, StoredTensor, TensorStore
+from specdecode_engine.model.checkpoint import Part, Shape, StoredTensor, TensorStore
 
 TEXT = "language_model."
 MODEL = "model."
@@ -51,8 +51,8 @@ class TextModelStore:
         skipped = {name: self.source.tensors[name].shape for name in self.skipped}
         self.source.check(self._stored(expected), {**self._stored(optional), **skipped})
 
-    def read(self, name: str, into: Tensor) -> None:
-        self.source.read(self._stored_name(name), into)
+    def read(self, name: str, into: Tensor, part: Part = ()) -> None:
+        self.source.read(self._stored_name(name), into, part)
 
     def get(self, name: str) -> Tensor:
         return self.source.get(self._stored_name(name))

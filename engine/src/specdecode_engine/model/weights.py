@@ -21,6 +21,7 @@ from specdecode_engine.model.experts import Experts, gates_first
 from specdecode_engine.model.head_order import order_heads, order_qkv
 from specdecode_engine.model.layers import (
     Attention,
+    AttentionT,
     DecoderLayer,
     Linear,
     Mlp,
@@ -30,24 +31,24 @@ from specdecode_engine.model.layers import (
     fused_layer,
 )
 from specdecode_engine.model.linears import (
+    DividedLinear,
     Linears,
     MapKind,
     Placement,
     arranged,
     joined,
-    rounded_alike,
 )
+from specdecode_engine.model.repeated_weights import repeats
 from specdecode_engine.model.sparse_mlp import (
     ExpertTensors,
     SharedExpert,
     SparseMlp,
     SparseMlpConfig,
 )
-from specdecode_kernels import AnyWeight, AttentionParams, Backend, IntegerWeight
+from specdecode_engine.ranks import ALONE, Ranks
+from specdecode_kernels import AnyWeight, AttentionParams, Backend, QuantizedTensor
 from specdecode_kernels.torch.elementwise import accumulation_dtype
 
-COMPARED_BYTES = 4 << 20
-"""Of a stored tensor that is compared with a loaded one, at a time."""
 OUTPUT_NORMS = (
     "post_attention_layernorm",
     "pre_feedforward_layernorm",
@@ -77,32 +78,37 @@ def decoder_shapes(
     Args:
         sparse_mlp: its MLP is a mixture of experts.
     """
-    hidden = config.hidden_size
-    q_size = config.num_attention_heads * config.head_dim
-    q_outputs = 2 * q_size if config.has_output_gate else q_size
-    k_size, v_size = (
-        config.num_key_value_heads * dim for dim in (config.head_dim, config.v_head_dim)
-    )
-    read_size = config.num_attention_heads * config.v_head_dim
-    attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
     norms = OUTPUT_NORMS if config.has_output_norms else (config.names.mlp_norm,)
     if input_norm:
         norms = ("input_layernorm", *norms)
+    hidden, mlp = config.hidden_size, f"{prefix}.mlp"
+    return {
+        **{f"{prefix}.{norm}.weight": (hidden,) for norm in norms},
+        **_attention_shapes(f"{prefix}.self_attn", config, attention_input),
+        **(sparse_mlp.shapes(mlp, hidden) if sparse_mlp else _dense_mlp_shapes(mlp, config)),
+    }
+
+
+def _attention_shapes(attention: str, config: DecoderConfig, inputs: int) -> dict[str, Shape]:
+    if config.latent is not None:
+        return config.latent.shapes(attention, inputs, config.num_attention_heads)
+    q_size = config.num_attention_heads * config.head_dim * (1 + config.has_output_gate)
+    k_size = config.num_key_value_heads * config.head_dim
+    v_size = config.num_key_value_heads * config.v_head_dim
+    read_size = config.num_attention_heads * config.v_head_dim
     heads: dict[str, Shape] = {
         f"{attention}.{part}_norm.weight": (config.head_dim,) for part in "qk"
     }
     sinks: dict[str, Shape] = {f"{attention}.{config.names.sinks}": (config.num_attention_heads,)}
-    gates = linear_shapes(f"{attention}.g_proj", config.num_attention_heads, attention_input, False)
+    gates = linear_shapes(f"{attention}.g_proj", config.num_attention_heads, inputs, False)
     return {
-        **{f"{prefix}.{norm}.weight": (hidden,) for norm in norms},
-        **linear_shapes(f"{attention}.q_proj", q_outputs, attention_input, config.qkv_bias),
-        **linear_shapes(f"{attention}.k_proj", k_size, attention_input, config.qkv_bias),
-        **linear_shapes(f"{attention}.v_proj", v_size, attention_input, config.qkv_bias),
-        **linear_shapes(f"{attention}.o_proj", hidden, read_size, config.output_bias),
+        **linear_shapes(f"{attention}.q_proj", q_size, inputs, config.qkv_bias),
+        **linear_shapes(f"{attention}.k_proj", k_size, inputs, config.qkv_bias),
+        **linear_shapes(f"{attention}.v_proj", v_size, inputs, config.qkv_bias),
+        **linear_shapes(f"{attention}.o_proj", config.hidden_size, read_size, config.output_bias),
         **(gates if config.has_head_gate else {}),
         **(heads if config.qk_norm else {}),
         **(sinks if config.sinks else {}),
-        **(sparse_mlp.shapes(mlp, hidden) if sparse_mlp else _dense_mlp_shapes(mlp, config)),
     }
 
 
@@ -179,11 +185,11 @@ class Weights:
             self._bar.update(one.bytes)
         return taken
 
-    def take_map(self, *names: str, kind: MapKind = MapKind.LAYER) -> Tensor | IntegerWeight:
-        """Read the weights of linear maps one below the other; integers as they are, if kept."""
+    def take_map(self, *names: str, kind: MapKind = MapKind.LAYER) -> Tensor | QuantizedTensor:
+        """Read the weights of linear maps one below the other, as they are stored if kept."""
         stored = [self.store.tensors[name] for name in names]
         if all(self.linears.keeps(one, kind) for one in stored):
-            read = [one.integers.read() for one in stored if one.integers is not None]
+            read = [one.quantized.read() for one in stored if one.quantized is not None]
             parts = [one for one in read if one is not None]
             if len(parts) == len(names) and (whole := joined(parts, self.placement)) is not None:
                 self._bar.update(sum(one.bytes for one in stored))
@@ -208,7 +214,8 @@ class Weights:
     def linear_or_share(self, name: str, shared: Linear) -> Linear:
         """Read one linear map, or return `shared` where the checkpoint lacks it or repeats it."""
         weight = f"{name}.weight"
-        if weight not in self or self._repeats(weight, shared.weight, shared.rows):
+        ranks = shared.ranks if isinstance(shared, DividedLinear) else ALONE
+        if weight not in self or self._repeats(weight, shared.weight, shared.rows, ranks):
             return shared
         return self.linears.make(self.take_map(weight, kind=MapKind.HEAD), kind=MapKind.HEAD)
 
@@ -217,16 +224,15 @@ class Weights:
         name: str,
         shared: AnyWeight,
         rows_of: Callable[[int, int], Tensor],
+        ranks: Ranks = ALONE,
     ) -> bool:
-        """Compare a stored tensor with one that is loaded, some rows at a time.
+        """Compare a stored tensor with one that is loaded; see `repeats`.
 
         Raises:
             SharedTensorError: they differ, and `must_share` contains the loaded one.
         """
         stored = self.store.tensors[name]
-        is_equal = stored.shape == tuple(shared.shape) and _are_equal(
-            self.store.get(name), shared, rows_of
-        )
+        is_equal = repeats(self.store, name, shared, rows_of, ranks)
         if not is_equal and any(shared is one for one in self.must_share):
             fault = f"{name} differs from the target's, which the running draft uses"
             raise SharedTensorError(stored.file, fault, "replace the pod to serve this draft")
@@ -245,13 +251,23 @@ class Weights:
         config: DecoderConfig,
         window: int | None = None,
         sparse_mlp: SparseMlpConfig | None = None,
-    ) -> DecoderLayer:
+        ranks: Ranks = ALONE,
+    ) -> DecoderLayer[Attention]:
         """Read one decoder layer, without a norm before attention if there is none left.
 
         Args:
             window: how many positions a row sees, its own included; None: all.
             sparse_mlp: its MLP is a mixture of experts.
+            ranks: that have parts of the layer; the checkpoint has this one's.
         """
+        attention = self.attention(f"{prefix}.self_attn", config, window)
+        layer = self.layer_around(attention, prefix, config, sparse_mlp)
+        return fused_layer(layer) if ranks.size == 1 else replace(layer, ranks=ranks)
+
+    def layer_around(
+        self, attention: AttentionT, prefix: str, config: DecoderConfig, mlp: SparseMlpConfig | None
+    ) -> DecoderLayer[AttentionT]:
+        """Read what a decoder layer has besides attention; see `decoder_layer`."""
         before = f"{prefix}.input_layernorm"
         output_norms, mlp_norm = None, config.names.mlp_norm
         if config.has_output_norms:
@@ -260,16 +276,13 @@ class Weights:
                 attention=self.norm(f"{prefix}.{after_attention}", config),
                 mlp=self.norm(f"{prefix}.{after_mlp}", config),
             )
-        layer = DecoderLayer(
+        return DecoderLayer(
             input_norm=self.norm(before, config) if f"{before}.weight" in self else None,
-            attention=self.attention(f"{prefix}.self_attn", config, window),
+            attention=attention,
             mlp_norm=self.norm(f"{prefix}.{mlp_norm}", config),
             output_norms=output_norms,
-            mlp=self.sparse_mlp(f"{prefix}.mlp", sparse_mlp)
-            if sparse_mlp
-            else self.mlp(f"{prefix}.mlp", config),
+            mlp=self.sparse_mlp(f"{prefix}.mlp", mlp) if mlp else self.mlp(f"{prefix}.mlp", config),
         )
-        return fused_layer(layer)
 
     def attention(self, prefix: str, config: DecoderConfig, window: int | None = None) -> Attention:
         """Read attention, with q, k and v fused."""
@@ -324,13 +337,10 @@ class Weights:
 
     def sparse_mlp(self, prefix: str, config: SparseMlpConfig) -> SparseMlp:
         """Read a mixture of experts, with the weights of all experts in one tensor."""
-        is_stacked = config.tensors is ExpertTensors.STACKED
         return SparseMlp(
             router=self.linear(config.router_name(prefix), kind=MapKind.ROUTER),
             routing=config.routing,
-            experts=self._stacked_experts(f"{prefix}.experts", config)
-            if is_stacked
-            else self._separate_experts(prefix, config),
+            experts=self._experts(prefix, config),
             correction_bias=self.take(config.correction_name(prefix), dtype=torch.float32)
             if config.has_correction_bias
             else None,
@@ -349,6 +359,15 @@ class Weights:
         )
         gate = self.linear(f"{name}_gate", kind=MapKind.ROUTER) if shared.is_gated else None
         return SharedExpert(mlp, gate)
+
+    def _experts(self, prefix: str, config: SparseMlpConfig) -> Experts:
+        name = f"{prefix}.experts"
+        if config.tensors is ExpertTensors.STACKED:
+            return self._stacked_experts(name, config)
+        if not config.is_fused:
+            return self._separate_experts(prefix, config)
+        gate_up, down = self.take(f"{name}.gate_up_proj"), self.take(f"{name}.down_proj")
+        return Experts.make(self.linears, gate_up, down, config.activation)
 
     def _separate_experts(self, prefix: str, config: SparseMlpConfig) -> Experts:
         gate_up = self.take_map(*chain.from_iterable(config.gate_up_names(prefix)))
@@ -369,14 +388,3 @@ class Weights:
             gate_up_bias=gates_first(self.take(f"{prefix}.gate_up_proj_bias")),
             down_bias=self.take(f"{prefix}.down_proj_bias"),
         )
-
-
-def _are_equal(stored: Tensor, shared: AnyWeight, rows_of: Callable[[int, int], Tensor]) -> bool:
-    """Compare with a loaded weight of the same shape; of both, few rows are in memory at a time."""
-    rows = max(1, COMPARED_BYTES // max(1, stored[0].nbytes))
-    for start in range(0, len(stored), rows):
-        own = stored[start : start + rows]
-        loaded = rows_of(start, start + len(own))
-        if not torch.equal(rounded_alike(own.to(loaded.device), shared), loaded):
-            return False
-    return True

@@ -3,56 +3,18 @@
 import math
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from specdecode_engine.adaptive.draft_health import MAX_PER_REQUEST, DraftHealth
 from specdecode_engine.adaptive.draft_rest import MOST_WAITING
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
+from specdecode_engine.schedule.cached_states import CachedStates
 from specdecode_engine.schedule.drafting import Drafting
+from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.pages import PageAllocator, WindowLimits, WindowPages
 from specdecode_engine.schedule.prefill_pace import PrefillPace, share_budget
 from specdecode_engine.schedule.prefix_cache import Node, PrefixCache
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much fits.
-
-    `max_draft_tokens` is the widest verify of any step, the bonus token's row included: 1 without
-    speculation. Every reservation uses it, whatever the actual draft steps.
-    """
-
-    max_running: int
-    max_queued: int
-    chunk_tokens: int
-    context_length: int
-    max_draft_tokens: int
-    page_size: int
-    pages: int
-    prefill_delay_steps: float = 0.0  # as of `PrefillPace`
-    lag_tokens: int = 0  # tokens that a step in flight may add before the host knows
-    window: int | None = None  # positions seen by layers that keep their rows in window pages
-    window_pages: int = 0  # window page 0 included
-    kv_bytes: int = 0  # of all pages and window pages in target and draft
-    # Tokens, prompt and answer, beyond which target or draft use another rotary table, ascending.
-    rotary_limits: tuple[int, ...] = ()
-
-    @property
-    def longest_sequence(self) -> int:
-        """Tokens, prompt and answer, that one sequence may reach in this context and this pool."""
-        rows = (self.pages - 1) * self.page_size
-        return min(self.context_length, rows - self.reserve_tokens)
-
-    @property
-    def reserve_tokens(self) -> int:
-        """Rows beyond the known tokens that a sequence may come to hold."""
-        return self.max_draft_tokens + self.lag_tokens
-
-    @property
-    def pages_per_sequence(self) -> int:
-        """Width of a page table that holds the longest sequence and its widest step."""
-        return -(-(self.longest_sequence + self.reserve_tokens) // self.page_size)
 
 
 class Scheduler:
@@ -79,6 +41,10 @@ class Scheduler:
                 limits.window, limits.page_size, limits.reserve_tokens, limits.chunk_tokens
             )
             self.windows = WindowPages(limits.pages, limits.window_pages, windows)
+        self.cached_states: CachedStates | None = None
+        if limits.cached_states is not None:
+            sizes = limits.cached_states, limits.page_size, limits.cached_state_tokens
+            self.cached_states = CachedStates(*sizes)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.preempted_total = 0
@@ -134,6 +100,8 @@ class Scheduler:
 
     def plan(self) -> SchedulerOutput:
         """Choose the chunks and the decode batch of this step and take the pages they need."""
+        if self.cached_states is not None:
+            self.cached_states.begin_step()
         decoding, grown = self._reserve_decode()
         self._admit()
         kv_tokens = sum([sequence.computed for sequence in decoding])
@@ -172,6 +140,8 @@ class Scheduler:
         limit = len(self.running) - 1
         if self.windows is not None:
             self.windows.repeat_changes()
+        if self.cached_states is not None:
+            self.cached_states.drop_latest()
         for sequence in reversed(interrupted):
             self.preempt(sequence)
         was_alone, self._reduced_to = self._reduced_to == 1, max(limit, 1)
@@ -224,6 +194,8 @@ class Scheduler:
             raise AssertionError("a page belongs to two sequences, or to one and to the cache")
         if len(own) + len(cached) + self.pages.free != self.pages.total:
             raise AssertionError("free, cached and held pages do not add up")
+        if self.cached_states is not None:
+            self.cached_states.check()
         if self.windows is not None:
             self.windows.check({s.req_index: s.pages for s in self.running if s.req_index})
         req_indices = [sequence.req_index for sequence in self.running]
@@ -247,6 +219,9 @@ class Scheduler:
         if self.windows is not None:
             self.windows.close(sequence.req_index, sequence.pages)
             self.windows.replace(surplus[: len(cached)], cached)
+        if self.cached_states is not None:
+            self.cached_states.unpin(sequence.req_index)
+            self.cached_states.replace(surplus[: len(cached)], cached)
         self._give_back(surplus + rest)
         self._free_req_indices.append(sequence.req_index)
         self._blocked = None
@@ -298,6 +273,8 @@ class Scheduler:
     def _give_back(self, pages: list[int]) -> None:
         if self.windows is not None:
             self.windows.drop(pages)
+        if self.cached_states is not None:
+            self.cached_states.drop(pages)
         self.pages.give_back(pages)
 
     def _missing_pages(self, sequence: Sequence) -> int:
@@ -327,7 +304,10 @@ class Scheduler:
                 self.windows.open(sequence.req_index, shared, most)
             sequence.pages = shared + self._take(needed - len(shared))
             sequence.matched = len(shared) * self.limits.page_size
-            sequence.computed = sequence.matched
+            sequence.computed = sequence.saved = sequence.matched
+            if self.cached_states is not None:
+                pin = self.cached_states.pin
+                sequence.cached_state = pin(sequence.req_index, shared[-1]) if shared else None
             sequence.reusable = self._draft_rows(shared)
             sequence.prefill_end = len(sequence.tokens)
             self.drafting.admit(sequence, self.running, is_probe=is_probe)
@@ -344,9 +324,21 @@ class Scheduler:
         table = bisect_left(limits, sequence.total_limit)
         key = table + self._draft_kv_generation * (len(limits) + 1)
         found = self.cache.match(sequence.tokens, skippable, key)
-        if self.windows is None or (usable := self.windows.usable(found[0])) == len(found[0]):
+        usable, sequence.shared = self._usable(found[0]), len(found[0]) * self.limits.page_size
+        if usable == len(found[0]):
             return found
         return self.cache.match(sequence.tokens, usable * self.limits.page_size, key)
+
+    def _usable(self, pages: list[int]) -> int:
+        """Return how many leading pages of a prefix every layer can continue from."""
+        if self.windows is not None:
+            pages = pages[: self.windows.usable(pages)]
+        if self.cached_states is None:
+            return len(pages)
+        usable = self.cached_states.usable(pages)
+        if self.windows is not None and self.windows.usable(pages[:usable]) < usable:
+            return 0
+        return usable
 
     def _draft_rows(self, pages: list[int]) -> int:
         """Count the leading rows of cached pages that the draft has too."""
@@ -375,10 +367,25 @@ class Scheduler:
         room_s = self.drafting.policy.prefill_room_s(decoding, kv_tokens) if decoding else math.inf
         shares = share_budget(missing, self.prefill_pace.tokens(decoding, room_s, sum(missing)))
         return tuple(
-            PrefillChunk(sequence, sequence.computed, sequence.computed + count)
+            self._cut_chunk(sequence, count)
             for sequence, count in zip(prompts, shares, strict=True)
             if count
         )
+
+    def _cut_chunk(self, sequence: Sequence, count: int) -> PrefillChunk:
+        """Cut a chunk of `count` tokens at most; it ends at a cached state if one is due."""
+        start, end = sequence.computed, sequence.computed + count
+        if self.cached_states is None:
+            return PrefillChunk(sequence, start, end)
+        assert sequence.req_index is not None
+        self.cached_states.unpin(sequence.req_index)  # the step begins with the copy
+        known = len(sequence.tokens), sequence.saved, sequence.shared
+        found = self.cached_states.boundary(start, end, *known)
+        if found is None:
+            return PrefillChunk(sequence, start, end)
+        sequence.saved = found
+        page = sequence.pages[found // self.limits.page_size - 1]
+        return PrefillChunk(sequence, start, found, cached_state=self.cached_states.save(page))
 
     def _defer(self, chunks: tuple[PrefillChunk, ...]) -> tuple[PrefillChunk, ...]:
         """Let the draft compute its rows of short prompts later, if it rests."""

@@ -41,6 +41,7 @@ class AttentionHeads:
     k_dim: int  # of the widest head of keys
     v_dim: int  # of the widest head of values
     has_sinks: bool
+    is_latent: bool  # values are entries of keys
     layers: tuple[AttentionParams, ...] = field(compare=False)
 
     @classmethod
@@ -48,7 +49,8 @@ class AttentionHeads:
         """Read what decides on a backend for this device; a CPU's take all parameters."""
         layers = layer_params(model).values() if device.type == "cuda" else [DEFAULT_ATTENTION]
         has_sinks = any(params.sinks is not None for params in layers)
-        return cls(*model.layer_map.head_dims, has_sinks, tuple(layers))
+        is_latent = all(shape.is_latent for shape in model.layer_map.shapes)
+        return cls(*model.layer_map.head_dims, has_sinks, is_latent, tuple(layers))
 
 
 def _has_sinks(model: DraftConfig) -> bool:

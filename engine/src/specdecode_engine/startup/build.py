@@ -20,27 +20,26 @@ from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.model.checkpoint import OpenStore
 from specdecode_engine.model.config import NO_HIDDEN_STATES
+from specdecode_engine.model.delta_states import DeltaStates
 from specdecode_engine.model.forward import (
     DecodeForward,
     DecodeFunction,
     TargetForward,
     VerifyLayout,
 )
-from specdecode_engine.model.implementations import implementation_of
 from specdecode_engine.model.kv_cache import KVCache, WindowPool
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.model.routed_experts import RoutedExperts, RoutedShape
+from specdecode_engine.ranks import ALONE, Ranks, shared_clock
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.drafting import Drafting
+from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.prefix_cache import PrefixCache
-from specdecode_engine.schedule.scheduler import Limits, Scheduler
+from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.speculate.ngram.proposer import FullProposer
 from specdecode_engine.startup.config import (
-    CUDA,
-    OFF,
     CannotServe,
     EngineConfig,
     resolve,
@@ -48,11 +47,11 @@ from specdecode_engine.startup.config import (
 from specdecode_engine.startup.device import (
     available_bytes,
     default_threads,
-    device_name,
     keep_to,
 )
 from specdecode_engine.startup.draft_methods.registry import draft_facts
 from specdecode_engine.startup.draft_staging import DraftStaging
+from specdecode_engine.startup.facts import gather_facts
 from specdecode_engine.startup.graph_config import (
     GraphConfig,
     capture_all,
@@ -65,8 +64,6 @@ from specdecode_engine.startup.models import LoadedModels, load_models
 from specdecode_engine.startup.profiling import profile_steps
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.timing import Stopwatch
-from specdecode_kernels import cpu
-from specdecode_kernels.choice import DRAFT_FORWARDS, TARGET_FORWARDS
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +75,10 @@ def build_core(
     clock: Callable[[], float] = time.monotonic,
     open_store: OpenStore | None = None,
     on_weights: Callable[[], None] = lambda: None,
+    ranks: Ranks = ALONE,
 ) -> EngineCore:
     """Resolve the boot file and build an engine core; see `resolve` and `build`."""
-    config = resolve(boot, open_store)
+    config = resolve(boot, open_store, ranks)
     return build(
         config, progress=progress, clock=clock, open_store=open_store, on_weights=on_weights
     )
@@ -111,11 +109,11 @@ def build(
             remedy.
     """
     boot = config.boot
-    use_threads(boot)
+    use_threads(boot, config.ranks.size)
     _log_choices(config)
     models = load_models(config, progress, open_store)
     on_weights()
-    free = available_bytes(config.device)
+    free = _free_bytes(config)
     policy = config.make_policy()
     graph_config = plan_graphs(config, policy, free)
     routed = _routed_shape(config, models.target)
@@ -125,10 +123,11 @@ def build(
         free,
         graph_config.reserved_bytes,
         routed_token_bytes=0 if routed is None else routed.token_bytes,
-        exchange_bytes=models.exchange_bytes if config.device.type == "cpu" else 0,
+        exchange_bytes=models.exchange_bytes if config.exchanges_drafts_on_cpu else 0,
     )
     limits = replace(limits, rotary_limits=models.rotary_limits)
-    context = _wire(config, models, limits, graph_config, routed, clock)
+    shared = shared_clock(config.ranks, clock)
+    context = _wire(config, models, limits, graph_config, routed, shared)
     compile_kernels(config, progress=progress)
     capture_all(context.graphs, boot.graphs.mode, progress)
     policy = _with_measured_costs(config, context, limits, policy, clock, progress)
@@ -138,8 +137,8 @@ def build(
         _scheduler(config, limits, policy, context, tests_draft),
         config.sizes.shapes,
         frozenset(config.target.eos_token_ids),
-        Stopwatch(config.device, clock),
-        _facts(config, models, limits, routed, context.graphs.report()),
+        Stopwatch(config.device, clock, ranks=config.ranks),
+        gather_facts(config, models, limits, routed, context.graphs.report()),
     )
     exchange = core.begin_draft_exchange, core.finish_draft_exchange
     core.stage_draft = DraftStaging(config, models, open_store, *exchange)
@@ -147,9 +146,15 @@ def build(
     return core
 
 
-def use_threads(boot: EngineBoot) -> None:
-    """Set the number of threads, and pin this one to the configured processors."""
-    threads = default_threads() if boot.cpu_affinity is None else keep_to(boot.cpu_affinity)
+def use_threads(boot: EngineBoot, processes: int = 1) -> None:
+    """Set the number of threads, and pin this one to the configured processors.
+
+    Args:
+        processes: that share the processors.
+    """
+    threads = (
+        default_threads(processes) if boot.cpu_affinity is None else keep_to(boot.cpu_affinity)
+    )
     processors = len(os.sched_getaffinity(0))
     if boot.threads is not None and boot.threads > processors:
         log.warning(
@@ -159,6 +164,12 @@ def use_threads(boot: EngineBoot) -> None:
             processors,
         )
     torch.set_num_threads(boot.threads or threads)
+
+
+def _free_bytes(config: EngineConfig) -> int:
+    """Return the memory that each rank has at least; on a CPU they share one."""
+    free = config.ranks.least(available_bytes(config.device))
+    return free // config.ranks.size if config.device.type == "cpu" else free
 
 
 def _scheduler(
@@ -222,6 +233,7 @@ def _wire(
     has_windows = limits.window is not None
     windows = WindowPool(table.window_pages, limits.window_pages) if has_windows else None
     sampler = Sampler(config.target.vocab_size, table.staging, ops, table.tokens_at)
+    sampler.grammars.clock = clock
     pool = KVCache(
         config.target.layer_map,
         pages=limits.pages,
@@ -231,20 +243,17 @@ def _wire(
         ops=ops,
         windows=windows,
     )
-    rows, routed = limits.pages * limits.page_size, None
-    if routed_shape is not None:
-        routed = RoutedExperts(models.target, routed_shape, rows, limits.page_size)
-    verify = TargetForward(models.target, pool, config.aux_spec, routed)
+    routed = _routed_experts(models.target, routed_shape, limits)
+    states = _delta_states(config, models.target, limits, table)
+    verify = TargetForward(models.target, pool, config.aux_spec, routed, states)
     rotary = RotaryOffsets(models.target.rotary_limits, table.num_rows, config.device)
     functions = _target_forwards(verify, VerifyLayout(table, rotary))
     wiring = None
     if config.draft_plan is not None and models.draft is not None:
         wiring = config.method.wire(config.draft_plan, models.draft, limits, table, pool)
         functions |= wiring.functions
-    graphs = make_graphs(
-        graph_config, functions, limits.pages_per_sequence, config.device, ops, clock
-    )
-    drafter = None if wiring is None else wiring.make(sampler, graphs)
+    pages = limits.pages_per_sequence
+    graphs = make_graphs(graph_config, functions, pages, config.device, ops, clock, config.ranks)
     return ModelContext(
         ops,
         models.target,
@@ -253,12 +262,33 @@ def _wire(
         rotary,
         sampler,
         graphs,
-        drafter,
+        None if wiring is None else wiring.make(sampler, graphs),
         config.aux_spec,
         config.text_method.make_proposer(config.boot),
         routed,
+        states,
+        config.ranks,
         _draft_sources(config),
     )
+
+
+def _routed_experts(
+    target: LanguageModel, shape: RoutedShape | None, limits: Limits
+) -> RoutedExperts | None:
+    """Allocate the ids of the experts of all cached tokens; None where they are not returned."""
+    rows = limits.pages * limits.page_size
+    return None if shape is None else RoutedExperts(target, shape, rows, limits.page_size)
+
+
+def _delta_states(
+    config: EngineConfig, target: LanguageModel, limits: Limits, table: RequestTable
+) -> DeltaStates | None:
+    """Allocate the states of the recurrent layers; None where there are none."""
+    params = target.delta_params
+    if params is None:
+        return None
+    sizes = table.num_rows, limits.cached_states or 0, limits.max_draft_tokens
+    return DeltaStates(params, *sizes, config.dtype, config.kernels["target"].backend)
 
 
 def _draft_sources(config: EngineConfig) -> DraftSources | None:
@@ -314,73 +344,3 @@ def _with_measured_costs(
     if sources is not None:
         sources.start_from(costs)
     return config.make_policy(costs)
-
-
-def _facts(
-    config: EngineConfig,
-    models: LoadedModels,
-    limits: Limits,
-    routed: RoutedShape | None,
-    graphs: GraphReport,
-) -> dict[str, object]:
-    fallback, kernels = config.boot.speculation.fallback, dict[str, object]()
-    for name, choice in config.kernels.items():
-        kernels[f"{name}_attention"] = choice.backend.attention
-        kernels[f"{name}_attention_reason"] = choice.reason
-        forwards = TARGET_FORWARDS if name == "target" else DRAFT_FORWARDS
-        in_graphs = graphs.mode == CUDA and not graphs.failure
-        by_forward = choice.attention_by_forward(forwards, in_graphs=in_graphs)
-        kernels[f"{name}_attention_by_forward"] = by_forward
-    return {
-        "device": str(config.device),
-        "device_name": device_name(config.device),
-        "model_implementation": implementation_of(config.target),
-        **_skipped_tensors(models.target),
-        **_quantizations(config),
-        "model_quantization": config.boot.model.quantization,
-        **draft_facts(config.boot, config.draft, config.target),
-        "dtype": str(config.dtype).removeprefix("torch."),
-        "kv_cache_dtype": str(config.kv_dtype).removeprefix("torch."),
-        **kernels,
-        **models.linears.facts(),
-        **_cpu_kernels(config),
-        "threads": torch.get_num_threads(),
-        **({} if fallback is None else {"fallback": str(fallback)}),
-        "num_steps_at_start": config.boot.speculation.num_steps,
-        "max_draft_tokens": limits.max_draft_tokens,
-        "kv_pages": limits.pages,
-        "kv_window_pages": limits.window_pages,
-        "kv_cache_bytes": limits.kv_bytes,
-        **({} if routed is None else {"routed_experts": routed.facts()}),
-        "longest_sequence": limits.longest_sequence,
-        "overlap": limits.lag_tokens > 0,
-        "graphs": OFF if graphs.failure and not graphs.pairs else graphs.mode,
-        "graphs_reason": graphs.failure or config.graph_mode.reason,
-        "captured_pairs": graphs.pairs,
-    }
-
-
-def _quantizations(config: EngineConfig) -> dict[str, object]:
-    """Return the formats in which weights are stored."""
-    parts = (("quantization", config.target), ("draft_quantization", config.draft))
-    found = {name: model and model.quantization for name, model in parts}
-    return {name: one.description for name, one in found.items() if one}
-
-
-def _skipped_tensors(target: LanguageModel) -> dict[str, object]:
-    """Return how many tensors of other kinds of input the checkpoint has."""
-    names = target.skipped_tensors
-    return {"skipped_tensors": len(names)} if names else {}
-
-
-def _cpu_kernels(config: EngineConfig) -> dict[str, object]:
-    """Return which C kernels run and how they are tuned, or why none do, for a type of theirs."""
-    if config.device.type != "cpu":
-        return {}
-    numerics: dict[str, object] = {"cpu_numerics": cpu.numerics(config.dtype)}
-    if config.dtype not in cpu.TYPES:
-        return numerics
-    why = cpu.unsupported_reason(config.dtype)
-    if why is not None:
-        return numerics | {"cpu_kernels_missing": why}
-    return numerics | {"cpu_kernel_tuning": cpu.tuning_facts(config.dtype)}

@@ -28,10 +28,11 @@ from specdecode_engine.model.checkpoint import OpenStore
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
 from specdecode_engine.model.config_file import DTYPES
 from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.implementations import read_config
+from specdecode_engine.model.implementations import divide_config, read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.llama import stored_dtype
 from specdecode_engine.model.quantized.store import open_checkpoint
+from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.startup.attention import AttentionHeads
 from specdecode_engine.startup.device import choose_device, device_name
 from specdecode_engine.startup.draft_methods.method import DraftMethod, DraftPlan
@@ -69,7 +70,8 @@ class EngineConfig:
     """Everything that is decided before weights are read; sizes of the KV cache come later."""
 
     boot: EngineBoot
-    target: LanguageModelConfig
+    target: LanguageModelConfig  # of the part of this rank
+    whole_target: LanguageModelConfig  # as stored; of equal hidden size, vocabulary and layers
     draft: DraftConfig | None
     method: DraftMethod
     context_length: int
@@ -83,6 +85,7 @@ class EngineConfig:
     table: RangeTable | None
     aux_spec: AuxHiddenStates  # the target's hidden states that the draft reads
     widths: Mapping[ForwardKind, ForwardWidths]
+    ranks: Ranks = ALONE
 
     @property
     def text_method(self) -> DraftMethod:
@@ -111,6 +114,11 @@ class EngineConfig:
         """Draft steps that the draft can draft at most; None: any number."""
         return None if self.draft is None else self.draft.max_steps
 
+    @property
+    def exchanges_drafts_on_cpu(self) -> bool:
+        """Whether another draft may be read into the memory that the engine plans."""
+        return self.device.type == "cpu" and self.ranks.size == 1
+
     def make_policy(self, costs: Iterable[CostPoint] = ()) -> AdaptivePolicy:
         """Make the policy; see `policies.make_policy`."""
         return make_policy(
@@ -127,11 +135,14 @@ class EngineConfig:
         return self.method.forwards(self.sizes, shape, batch_size)
 
 
-def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConfig:
+def resolve(
+    boot: EngineBoot, open_store: OpenStore | None = None, ranks: Ranks = ALONE
+) -> EngineConfig:
     """Read the configs of the checkpoints and decide; no weights are read.
 
     Args:
         open_store: opens the target's tensors, whose type counts if its config declares none.
+        ranks: among which the target is divided.
 
     Raises:
         CannotServe, CheckpointError, CudaUnavailable, GraphsUnavailable: the message contains the
@@ -142,8 +153,10 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
         if (reason := one.unsupported_reason()) is not None:
             raise CannotServe(reason)
     device = choose_device(boot.device)
-    target = read_config(Path(boot.model.path), boot.model.implementation)
-    draft = read_checked_draft(boot, target)
+    folder = Path(boot.model.path)
+    whole_target = read_config(folder, boot.model.implementation)
+    target = divide_config(whole_target, ranks.size, folder)
+    draft = read_checked_draft(boot, whole_target)
     speculation, table = resolve_speculation(boot.speculation, draft)
     boot = boot.model_copy(update={"speculation": speculation})
     shapes = draft_shapes(speculation, table)
@@ -152,22 +165,18 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
     dtype = _dtype(boot.model, target, device, open_store or open_checkpoint)
     kv_dtype = torch.float8_e4m3fn if boot.memory.kv_cache_dtype == "fp8_e4m3" else dtype
     kernels = _choose_kernels(boot, target, draft, device, dtype, kv_dtype)
-    mode = choose_graph_mode(
-        boot.graphs.mode, device, [choice.backend for choice in kernels.values()]
-    )
+    backends = [choice.backend for choice in kernels.values()]
+    mode = choose_graph_mode(boot.graphs.mode, device, backends, ranks.size)
     graph_sizes: tuple[int, ...] = ()
     if mode.name != OFF:
         graph_sizes = batch_sizes(boot.scheduling.max_running_requests, boot.graphs.batch_sizes)
     overlap = boot.scheduling.overlap
     is_overlapped = device.type == "cuda" if overlap is None else overlap
     aux_spec = NO_HIDDEN_STATES if draft is None else draft.aux_spec
-    aux_width = aux_spec.width(target.decoder.hidden_size)
-    widths = {ForwardKind.VERIFY: ForwardWidths(target.vocab_size, hidden_out=aux_width)}
-    if draft is not None:
-        widths |= method.widths(draft)
     return EngineConfig(
         boot=boot,
         target=target,
+        whole_target=whole_target,
         draft=draft,
         method=method,
         context_length=_context_length(boot.model, target),
@@ -180,8 +189,20 @@ def resolve(boot: EngineBoot, open_store: OpenStore | None = None) -> EngineConf
         sizes=StepSizes.over(shapes, is_overlapped=is_overlapped),
         table=table,
         aux_spec=aux_spec,
-        widths=widths,
+        widths=_widths(target, draft, method),
+        ranks=ranks,
     )
+
+
+def _widths(
+    target: LanguageModelConfig, draft: DraftConfig | None, method: DraftMethod
+) -> Mapping[ForwardKind, ForwardWidths]:
+    """Return the columns that each kind of forward returns."""
+    if draft is None:
+        return {ForwardKind.VERIFY: ForwardWidths(target.vocab_size)}
+    aux_width = draft.aux_spec.width(target.decoder.hidden_size)
+    verify = ForwardWidths(target.vocab_size, hidden_out=aux_width)
+    return {ForwardKind.VERIFY: verify, **method.widths(draft)}
 
 
 def resolve_speculation(
@@ -274,7 +295,14 @@ def _choose_kernels(
                     params for each in heads.values() if each == one for params in each.layers
                 ]
                 by_heads[one] = choose_backend(
-                    wanted, device, dtype, one.k_dim, kv_dtype, v_head_dim=one.v_dim, layers=layers
+                    wanted,
+                    device,
+                    dtype,
+                    one.k_dim,
+                    kv_dtype,
+                    v_head_dim=one.v_dim,
+                    layers=layers,
+                    is_latent=one.is_latent,
                 )
             choices[name] = by_heads[one]
         except ValueError as error:
@@ -286,8 +314,13 @@ def _choose_kernels(
     return choices
 
 
-def choose_graph_mode(wanted: str, device: torch.device, backends: Iterable[Backend]) -> GraphMode:
+def choose_graph_mode(
+    wanted: str, device: torch.device, backends: Iterable[Backend], ranks: int = 1
+) -> GraphMode:
     """Resolve graphs.mode; auto captures where that is safe and faster.
+
+    Graphs of several ranks would contain calls of NCCL, of which it is not shown that they can be
+    replayed.
 
     Raises:
         GraphsUnavailable: mode is cuda, and the device or a backend does not support it.
@@ -318,6 +351,9 @@ def choose_graph_mode(wanted: str, device: torch.device, backends: Iterable[Back
         return GraphMode(OFF, f"there are no CUDA graphs on {device}")
     if limitation is not None:
         return GraphMode(OFF, limitation)
+    if ranks > 1:
+        why = "graphs with calls of NCCL have not run on GPUs; graphs.mode cuda captures them"
+        return GraphMode(OFF, why)
     return GraphMode(CUDA, "attention reads lengths on the device")
 
 

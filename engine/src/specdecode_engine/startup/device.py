@@ -1,12 +1,21 @@
-"""Device selection, free memory and CPU affinity."""
+"""Device selection, the processes of several devices, free memory and CPU affinity."""
 
 import logging
 import os
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+from torch import distributed
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from specdecode_engine.startup.driver import DriverTooOld, explain_unavailable
+from specdecode_engine.ranks import FEW_ROWS, ProcessRanks, Ranks
+from specdecode_engine.startup.driver import (
+    CudaUnavailable,
+    DriverTooOld,
+    explain_unavailable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +39,41 @@ def choose_device(wanted: str) -> torch.device:
     if isinstance(unavailable, DriverTooOld):
         log.warning("the engine runs on the CPU: %s", unavailable)
     return torch.device("cpu")
+
+
+def join_ranks(
+    rank: int, size: int, store: str, links: Sequence[Connection], device: torch.device
+) -> Ranks:
+    """Wait for the processes of all ranks; rank r uses the r-th GPU.
+
+    They connect on the loopback interface: nobody outside of the pod reaches their ports.
+
+    Args:
+        store: path of a file by which they find each other.
+        links: see `ProcessRanks`.
+
+    Raises:
+        CudaUnavailable: there are fewer GPUs than ranks.
+    """
+    if device.type == "cuda" and (count := torch.cuda.device_count()) < size:
+        raise CudaUnavailable(
+            f"parallelism.tensor is {size}, and {count} GPUs are visible; request {size} GPUs "
+            f"(nvidia.com/gpu), or set parallelism.tensor to {count}"
+        )
+    for library in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
+    if device.type == "cuda":
+        torch.cuda.set_device(rank)
+    distributed.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=FileStore(store, size),
+        rank=rank,
+        world_size=size,
+    )
+    ranks = ProcessRanks(links)
+    for rows in (1, FEW_ROWS * size + 1):  # NCCL allocates before memory is planned
+        ranks.add(torch.zeros(rows, 1, device=device))
+    return ranks
 
 
 def device_name(device: torch.device) -> str:
@@ -96,12 +140,13 @@ def _as_cpu_list(numbers: list[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
 
-def default_threads() -> int:
-    """Number of torch threads on a CPU: one core is left for the HTTP server.
+def default_threads(processes: int = 1) -> int:
+    """Number of torch threads of each process on a CPU: one core is left for the HTTP server.
 
     Oversubscribed threads cost far more than they gain, so the CPU quota of a container counts.
     """
-    return max(1, min(len(os.sched_getaffinity(0)), _quota_cores(Path("/sys/fs/cgroup"))) - 1)
+    cores = min(len(os.sched_getaffinity(0)), _quota_cores(Path("/sys/fs/cgroup")))
+    return max(1, (cores - 1) // processes)
 
 
 def _quota_cores(root: Path) -> int:

@@ -56,6 +56,9 @@ class DraftStaging:
 
     def _stage(self, folder: Path) -> StagedDraft:
         config, network = self.config, self.models.draft
+        if config.ranks.size > 1:
+            message = "the ranks of an engine load a draft at start alone; replace the pod"
+            raise DraftRefused(message, needs_restart=True)
         if config.draft is None or network is None:
             algorithm = config.boot.speculation.algorithm.value
             message = f"algorithm {algorithm} has no draft model that could be exchanged"

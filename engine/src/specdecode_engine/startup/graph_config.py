@@ -14,6 +14,7 @@ from specdecode_engine.graphs.capturer import GraphCapturer
 from specdecode_engine.graphs.cuda_graph import CaptureStream
 from specdecode_engine.graphs.plan import Budget, CaptureDecision, GraphPlan, GraphSpace
 from specdecode_engine.model.forward import DecodeFunction
+from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.startup.config import CUDA, OFF, EngineConfig, GraphsUnavailable
 from specdecode_kernels import Backend
 
@@ -78,6 +79,7 @@ def make_graphs(
     device: torch.device,
     ops: Backend,
     clock: Callable[[], float],
+    ranks: Ranks = ALONE,
 ) -> GraphCache:
     """Allocate the buffers that graphs share; nothing is captured yet."""
     if config.mode == OFF:
@@ -86,8 +88,10 @@ def make_graphs(
     spec = replace(config.spec, pages=pages_per_sequence)
     try:
         buffers = GraphBuffers(spec, config.plan.forwards(), device, ops)
-        stream = CaptureStream.open(device) if config.mode == CUDA else None
+        stream = CaptureStream.open(device, ranks) if config.mode == CUDA else None
     except RuntimeError as error:
+        if ranks.size > 1:
+            raise
         log.warning("CUDA graphs: preparing failed", exc_info=True)
         return GraphCache(functions, failure=f"preparing failed: {type(error).__name__}: {error}")
     capturer = GraphCapturer(

@@ -13,16 +13,18 @@ from torch import Tensor
 
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.draft_config import DraftConfig
+from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
 from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.loading import make_network
 from specdecode_engine.model.transformers.model import AUDITED_POSITIONS, TransformersModel
 from specdecode_engine.model.transformers.row_audit import ProbeView
+from specdecode_engine.startup.delta_calls import delta_calls
 from specdecode_engine.startup.draft_methods.method import DraftMethod
 from specdecode_engine.startup.kernel_needs import KernelNeeds
-from specdecode_engine.startup.linear_calls import ROWS, integer_calls, integers
+from specdecode_engine.startup.latent_calls import latent_calls
+from specdecode_engine.startup.linear_calls import ROWS, quantized, quantized_calls
 from specdecode_engine.startup.op_inputs import (
     AttentionRows,
     attention_calls,
@@ -38,10 +40,11 @@ from specdecode_kernels import (
     DraftedNodes,
     ExpertRouting,
     ExpertWeights,
-    IntegerWeight,
+    LayerKV,
     OpCall,
     PenaltyParamsBatch,
     Precision,
+    QuantizedTensor,
 )
 from specdecode_kernels.triton.variants import meta_backend
 
@@ -56,9 +59,12 @@ def op_calls(needs: KernelNeeds, capability: int, method: DraftMethod) -> Iterat
         else:
             yield from _layer_calls(needs, name, model, ops)
             yield from _softcap_calls(name, model, ops)
-            yield from integer_calls(needs, name, model, ops)
+            yield from quantized_calls(needs, name, model, ops)
+            yield from latent_calls(name, model, needs.dtype, ops)
         yield from _kv_calls(needs, name, model, ops)
     target = needs.models["target"]
+    if not isinstance(target, HeadConfig) and target.delta_layers is not None:
+        yield from delta_calls(needs, target.delta_layers, ops)
     yield from attention_calls(needs, "target", target, ops_in, tuple(_target_rows(needs)))
     if "draft" in needs.models:
         yield from method.op_calls(needs, needs.models["draft"], ops_in)
@@ -89,12 +95,19 @@ def _layer_calls(
         empty(rows, decoder.hidden_size, dtype=dtype),
         empty(decoder.hidden_size, dtype=norm_dtype(needs, decoder)),
     )
-    q, k, _ = qkv(needs, model, model.layer_map.shapes[0], rows)
     angles = empty(rows, decoder.head_dim // 2, dtype=torch.float32)
     gate, up = empty(rows, 2 * decoder.intermediate_size, dtype=dtype).chunk(2, dim=-1)
     yield f"layers of the {name}", lambda: ops.rms_norm(x, weight, decoder.rms_norm_eps)
     yield f"layers of the {name}", lambda: ops.add_rms_norm(x, x, weight, decoder.rms_norm_eps)
-    yield f"layers of the {name}", lambda: ops.apply_rope(q, k, angles, angles)
+    if needs.ranks > 1 and name == "target":
+        parts = empty(needs.ranks, rows, decoder.hidden_size, dtype=dtype)
+        yield (
+            "layers of the target",
+            lambda: ops.add_rms_norm(x, parts, weight, decoder.rms_norm_eps),
+        )
+    if decoder.latent is None:
+        q, k, _ = qkv(needs, model, model.layer_map.shapes[0], rows)
+        yield f"layers of the {name}", lambda: ops.apply_rope(q, k, angles, angles)
     if decoder.qk_norm:
         yield from _qk_norm_calls(needs, name, model, ops)
     is_gelu = decoder.activation == "gelu_tanh"
@@ -103,7 +116,7 @@ def _layer_calls(
     if model.sparse_mlp is not None:
         route = partial(_route_experts, model.sparse_mlp, rows, dtype, ops)
         yield f"experts of the {name}", route
-        for precision in (None, *needs.integers):
+        for precision in (None, *needs.precisions):
             yield f"experts of the {name}", partial(_experts, model.sparse_mlp, precision, x, ops)
         shared = model.sparse_mlp.shared_expert
         if shared is not None:
@@ -114,8 +127,11 @@ def _layer_calls(
 def _kv_calls(needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend) -> Iterator[OpCall]:
     rows = 3
     for shape in model.layer_map.shapes if model.keeps_kv else ():
-        new = qkv(needs, model, shape, rows)[1:]
-        call = partial(ops.store_kv, layer_kv(needs, shape), empty(rows), *new)
+        k, v = qkv(needs, model, shape, rows)[1:]
+        kv = layer_kv(needs, shape)
+        if shape.is_latent:
+            kv, v = LayerKV(kv.k, kv.k[..., :0]), v[..., :0]
+        call = partial(ops.store_kv, kv, empty(rows), k, v)
         yield f"KV cache of the {name}", call
 
 
@@ -133,7 +149,9 @@ def _network_calls(
 
 def _forward(model: TransformersModel, rows: int) -> None:
     ids = empty(rows)
-    hidden, _ = model.forward(ids, ids, ProbeView(model.config.layer_map))
+    hidden, _ = model.forward(
+        ids, ids, ProbeView(model.config.layer_map, model.config.delta_layers)
+    )
     model.logits(hidden)
 
 
@@ -143,10 +161,10 @@ def _route_experts(config: SparseMlpConfig, rows: int, dtype: torch.dtype, ops: 
 
 
 def _experts(config: SparseMlpConfig, precision: Precision | None, x: Tensor, ops: Backend) -> None:
-    def weight(*shape: int) -> Tensor | IntegerWeight:
+    def weight(*shape: int) -> Tensor | QuantizedTensor:
         if precision is None:
             return empty(*shape, dtype=x.dtype)
-        return integers(precision, shape, x.dtype)
+        return quantized(precision, shape, x.dtype)
 
     experts, inner, hidden = config.num_experts, config.moe_intermediate_size, x.shape[1]
     has_bias = config.tensors is ExpertTensors.STACKED
@@ -249,9 +267,10 @@ def _tree_calls(
     at, pages = empty(batch), empty(batch + 1, 8)
     layer_map = target.layer_map
     for one, owners in zip(layer_map.shapes, layer_map.owners, strict=True):
-        if one.k_head_dim == one.v_head_dim:  # torch moves rows of two sizes
+        if one.k_head_dim == one.v_head_dim or one.is_latent:  # torch moves rows of two sizes
             pool = layer_kv(needs, one).k[None].expand(len(owners), -1, -1, -1)
-            yield why, partial(ops.compact_kv, pool, pool, pages, at, at, path, needs.page_size)
+            v = pool[..., :0] if one.is_latent else pool
+            yield why, partial(ops.compact_kv, pool, v, pages, at, at, path, needs.page_size)
     draft, hidden = needs.models.get("draft"), []
     if draft is not None and not draft.aux_spec.is_empty:
         width = draft.aux_spec.width(target.decoder.hidden_size)

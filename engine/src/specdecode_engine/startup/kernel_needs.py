@@ -31,7 +31,8 @@ class KernelNeeds:
     max_running: int
     chunk_tokens: int
     rounded: tuple[Precision, ...] = ()  # what weights are rounded to
-    kept: tuple[Precision, ...] = ()  # integers of quantized checkpoints
+    kept: tuple[Precision, ...] = ()  # of quantized checkpoints, as they are stored
+    ranks: int = 1  # whose parts the layers of the target add
 
     @classmethod
     def of(
@@ -53,11 +54,12 @@ class KernelNeeds:
             boot.scheduling.chunked_prefill_tokens,
             ROUNDED.get(boot.model.quantization, ()),
             _kept(boot.model.quantization, models.values()),
+            boot.parallelism.tensor,
         )
 
     @property
-    def integers(self) -> tuple[Precision, ...]:
-        """The forms of weights that are integers."""
+    def precisions(self) -> tuple[Precision, ...]:
+        """The forms of quantized weights."""
         return tuple(dict.fromkeys((*self.rounded, *self.kept)))
 
     @property
@@ -67,7 +69,7 @@ class KernelNeeds:
 
 
 def _kept(quantization: str, models: Iterable[DraftConfig]) -> tuple[Precision, ...]:
-    """Return the forms of integers that models of our own keep."""
+    """Return the forms of quantized weights that models of our own keep."""
     own = [one.quantization for one in models if isinstance(one, LlamaConfig)]
     stored = [] if quantization == "none" else [one for one in own if one is not None]
     return tuple(form for one in stored for form in one.format.precisions)

@@ -12,7 +12,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.shapes import StepSizes
 from specdecode_engine.model.config_file import DTYPES
 from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.implementations import read_config
+from specdecode_engine.model.implementations import divide_config, read_config
 from specdecode_engine.startup.config import EngineConfig, draft_shapes, resolve_speculation
 from specdecode_engine.startup.draft_methods.registry import METHODS, draft_folder, read_draft
 from specdecode_engine.startup.kernel_needs import KernelNeeds
@@ -65,12 +65,13 @@ def needs_of_config(config: EngineConfig) -> KernelNeeds:
 
 def needs_of_boot(boot: EngineBoot) -> KernelNeeds:
     """Read config.json of the models only; a type that it leaves open is bfloat16."""
-    target = read_config(Path(boot.model.path), boot.model.implementation)
+    whole = read_config(Path(boot.model.path), boot.model.implementation)
+    target = divide_config(whole, boot.parallelism.tensor, Path(boot.model.path))
     models: dict[str, DraftConfig] = {"target": target}
     folder = draft_folder(boot)
     draft = None
     if folder is not None:
-        draft = read_draft(boot.speculation.algorithm, folder, target)
+        draft = read_draft(boot.speculation.algorithm, folder, whole)
     dtype = target.dtype or torch.bfloat16
     if boot.model.dtype != "auto":
         dtype = DTYPES[boot.model.dtype]

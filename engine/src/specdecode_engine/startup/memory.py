@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from specdecode_api.report import TerminationReason
 from specdecode_engine.model.draft_config import cached_token_bytes
+from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.pages import WindowLimits
-from specdecode_engine.schedule.scheduler import Limits
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.steps.logprobs import PIECE_ROWS
 
@@ -18,6 +18,10 @@ log = logging.getLogger(__name__)
 FEWEST_WINDOW_PAGES, MOST_WINDOW_PAGES = 1 / 4, 1 / 2
 """Window pages per page, unless there is memory left: at least for the ends of cached prefixes, and
 at most, however many running requests could use, since most of them are shorter than that."""
+
+CACHED_STATES_PER_REQUEST, CACHED_STATES_FRACTION = 2, 1 / 8
+"""Cached states per running request, as far as such a part of the free memory holds them:
+one where its prompt ends, one that it shares with others."""
 
 SHORTEST_TOKENS = 16  # prompt and output of the shortest request that the cache must hold
 
@@ -45,6 +49,8 @@ class MemoryDemand:
     most_window_pages: int = 0  # that all running requests can use
     fewest_window_pages: int = 0  # that one request can use
     routed_page_bytes: int = 0  # ids of the experts of the tokens of one page
+    state_bytes: int = 0  # recurrent layers: states, cached ones, drafted rows
+    cached_states: int | None = None  # of prefixes; None: no layer is recurrent
     host_bytes: int = 0  # drafting without a model, in memory of the host
     exchange_bytes: int = 0  # a draft that is read next to the running one
 
@@ -76,11 +82,17 @@ class MemoryPlan:
             f"left                 {_mib(demand.available_bytes)}",
             f"scratch and logits   {_mib(demand.fixed_bytes)}",
             f"CUDA graphs          {_mib(demand.graph_bytes)}",
+            *self._state_line(),
             f"key-value cache      {_mib(self.kv_bytes)}  {self._page_counts()}, {rows} tokens",
             *self._routed_line(),
             *self._host_line(),
             *self._exchange_line(),
         )
+
+    def _state_line(self) -> tuple[str, ...]:
+        num_bytes, cached = self.demand.state_bytes, self.demand.cached_states
+        line = f"recurrent states     {_mib(num_bytes)}  {cached} of cached prefixes"
+        return (line,) if num_bytes else ()
 
     def _exchange_line(self) -> tuple[str, ...]:
         num_bytes = self.demand.exchange_bytes
@@ -127,12 +139,15 @@ def plan_limits(
     def plan(running: int) -> MemoryPlan:
         most_rows = (config.context_length + sizes.reserve_tokens) * running
         host_bytes = config.text_method.host_bytes(boot, running, config.context_length)
+        state_bytes, cached_states = _states(config, running, available_bytes)
         demand = MemoryDemand(
             available_bytes=available_bytes,
             weight_bytes=weight_bytes,
             draft_weight_bytes=draft_weight_bytes,
             fixed_bytes=_fixed_bytes(config, running) + host_bytes * is_cpu,  # of one memory
             host_bytes=host_bytes,
+            state_bytes=state_bytes,
+            cached_states=cached_states,
             graph_bytes=graph_bytes,
             page_bytes=(_token_bytes(config) - in_windows) * boot.memory.page_size,
             page_size=boot.memory.page_size,
@@ -167,6 +182,7 @@ def _limits(config: EngineConfig, chosen: MemoryPlan) -> Limits:
         window=config.target.layer_map.window,
         window_pages=chosen.window_pages,
         kv_bytes=chosen.kv_bytes,
+        cached_states=chosen.demand.cached_states,
     )
 
 
@@ -216,6 +232,19 @@ def _fixed_bytes(config: EngineConfig, running: int) -> int:
     return logits + tables + ring + config.method.scratch_bytes(draft, running)
 
 
+def _states(config: EngineConfig, running: int, available_bytes: int) -> tuple[int, int | None]:
+    """Return the bytes of the states of recurrent layers, and how many of them are for prefixes."""
+    layers, dtype = config.target.delta_layers, config.dtype
+    if layers is None:
+        return 0, None
+    each, cached = layers.state_bytes(dtype), 0
+    if config.boot.memory.prefix_cache:
+        fitting = int(available_bytes * CACHED_STATES_FRACTION) // each
+        cached = min(CACHED_STATES_PER_REQUEST * running, fitting)
+    drafted = layers.drafted_bytes(config.sizes.max_draft_tokens, dtype)
+    return (running + 1) * (each + drafted) + cached * each, cached
+
+
 def plan_memory(
     demand: MemoryDemand, kv_cache_bytes: int | None, kv_cache_fraction: float
 ) -> MemoryPlan:
@@ -228,7 +257,7 @@ def plan_memory(
     Raises:
         NotEnoughMemory: not even one short request would fit.
     """
-    taken = demand.fixed_bytes + demand.graph_bytes + demand.exchange_bytes
+    taken = demand.fixed_bytes + demand.graph_bytes + demand.exchange_bytes + demand.state_bytes
     left = demand.available_bytes - taken
     budget = int(left * kv_cache_fraction) if kv_cache_bytes is None else kv_cache_bytes
     if kv_cache_bytes is not None and kv_cache_bytes > left:

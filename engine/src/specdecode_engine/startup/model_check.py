@@ -25,7 +25,7 @@ from specdecode_engine.model.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig, cached_token_bytes
 from specdecode_engine.model.draft_head import HiddenStateHead
 from specdecode_engine.model.eagle_weights import ID_MAPS
-from specdecode_engine.model.implementations import implementation_of, read_config
+from specdecode_engine.model.implementations import divide_config, implementation_of, read_config
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.linears import Linears, kept_bytes, kind_of
 from specdecode_engine.model.llama import llama_shapes
@@ -35,8 +35,10 @@ from specdecode_engine.model.pickle_store import has_pickles
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.model.quantized.weight import UNQUANTIZED_DTYPE
 from specdecode_engine.model.routed_experts import RoutedShape
+from specdecode_engine.model.sharding import CannotDivide, divided_header
 from specdecode_engine.model.text_store import TextModelStore
 from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.division import Division
 from specdecode_engine.model.transformers.loading import (
     check_tensors,
     make_network,
@@ -56,7 +58,10 @@ from specdecode_kernels import TORCH, Choice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCheck:
-    """One checkpoint. What is unknown, since the checkpoint cannot be served, is None."""
+    """One checkpoint. What is unknown, since the checkpoint cannot be served, is None.
+
+    Sizes are those of one rank, but for the number of parameters.
+    """
 
     path: Path
     model_type: str | None = None
@@ -65,15 +70,17 @@ class ModelCheck:
     parameters: int | None = None
     weight_bytes: int | None = None  # in `dtype`, or of integers that it is rounded to
     quantization: str | None = None  # how weights are stored, None also if they are plain
-    keeps_integers: bool = False  # of quantized weights, where kernels take these
+    keeps_quantized: bool = False  # all that are stored in a form of the kernels
     dtype: torch.dtype | None = None
     kv_bytes_per_token: int | None = None  # keys and values of all layers
     kv_dtype: torch.dtype | None = None
+    state_bytes_per_request: int | None = None  # of recurrent layers; None without any
     routed_bytes_per_token: int | None = None  # of the ids of experts; None without experts
     context_length: int | None = None
     has_tensors: bool = False  # whether names and shapes of tensors were compared with config.json
     reason: str | None = None  # why it cannot be served
     warning: str | None = None  # why a draft seems to be made for another target
+    ranks: int = 1  # among which it is divided
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +110,13 @@ class PairCheck:
 class CheckOptions:
     """Types of weights and of the KV cache; None: those of the checkpoint and of the weights.
 
-    `quantization` is `model.quantization`.
+    `quantization` is `model.quantization`, `ranks` is `parallelism.tensor`.
     """
 
     dtype: torch.dtype | None = None
     kv_dtype: torch.dtype | None = None
     quantization: str = "auto"
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +135,18 @@ def check_pair(target: Path, draft: Path | None, options: CheckOptions) -> PairC
     except CheckpointError as error:
         # Whether a draft fits depends on the target.
         return PairCheck(_refused(target, _without_target(target, error)))
-    # A draft is computed in the target's type.
-    options = replace(options, dtype=checked.dtype)
+    # A draft is computed in the target's type, and whole on every rank.
+    ranks, options = options.ranks, replace(options, dtype=checked.dtype, ranks=1)
     if draft is None:
         return PairCheck(checked, mtp=_check_own_modules(target, config, options))
     try:
         algorithm = algorithm_of(draft)
+        if ranks > 1 and algorithm is Algorithm.FROZEN_KV_MTP:
+            raise CannotDivide(
+                f"{draft}: the draft of FROZEN_KV_MTP reads all keys and values of the target, of "
+                f"which each of {ranks} ranks has a part; set parallelism.tensor to 1, or use "
+                "another draft"
+            )
         found = _check_draft(draft, algorithm, config, options)
         read = read_draft(algorithm, draft, config)
         found = replace(found, warning=draft_warning(target, config, read))
@@ -195,31 +209,67 @@ def _check_model(
         if checkpoint is not None:
             check_tensors(network, text_tensors(config, checkpoint)[0])
         shapes = {name: tuple(one.shape) for name, one in network.named_parameters()}
+        own = _of_rank_through_transformers(config, network, dtype, options.ranks)
         routed = RoutedShape.of(TransformersModel.audited(config, network))
     else:
         shapes = _parameters(config, checkpoint, head)
         routed = None if isinstance(config, HeadConfig) else RoutedShape.read(config)
+    part = (
+        config if isinstance(config, HeadConfig) else divide_config(config, options.ranks, folder)
+    )
     linears = Linears.of(Choice(TORCH, "", None), options.quantization)
+    layers = None if isinstance(part, HeadConfig) else part.delta_layers
     stored = _own_tensors(config, checkpoint)
+    if not isinstance(config, TransformersConfig):
+        own = _of_rank(part, shapes)
+    headers = {name: _header(stored.get(name), shape, dtype) for name, shape in own.items()}
     return ModelCheck(
         path=folder,
         model_type=_text(file.get("model_type")),
         architecture=file.architecture or None,
         implementation=implementation_of(config),
         parameters=sum(math.prod(shape) for shape in shapes.values()),
-        weight_bytes=sum(
-            kept_bytes(name, stored.get(name, StoredTensor(Path(), shape, dtype)), dtype, linears)
-            for name, shape in shapes.items()
-        ),
+        weight_bytes=sum(kept_bytes(name, one, dtype, linears) for name, one in headers.items()),
         quantization=None if config.quantization is None else config.quantization.description,
-        keeps_integers=_keeps_integers(stored, linears),
+        keeps_quantized=_keeps_quantized(stored, headers, linears),
         dtype=dtype,
-        kv_bytes_per_token=cached_token_bytes(config, kv_dtype),
+        kv_bytes_per_token=cached_token_bytes(part, kv_dtype),
         kv_dtype=kv_dtype,
+        state_bytes_per_request=None if layers is None else layers.state_bytes(dtype),
         routed_bytes_per_token=None if routed is None else routed.token_bytes,
         context_length=config.rope.trained_positions,
         has_tensors=checkpoint is not None,
+        ranks=options.ranks,
     )
+
+
+def _of_rank(part: DraftConfig, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+    """Return the shapes of what one rank has of these parameters."""
+    if not isinstance(part, LlamaConfig):
+        return shapes
+    required, optional = llama_shapes(part)
+    every = required | optional
+    return {name: every[name] for name in shapes}
+
+
+def _of_rank_through_transformers(
+    config: TransformersConfig, network: Any, dtype: torch.dtype, ranks: int
+) -> Mapping[str, Shape]:
+    """Return the shapes of what one rank has of the parameters of a network."""
+    part: Any = network if ranks == 1 else Division.of(config, network, dtype, ranks).network
+    shapes = {name: tuple(one.shape) for name, one in part.named_parameters()}
+    head, embedding = part.get_output_embeddings().weight, part.get_input_embeddings().weight
+    if head is not embedding and len(head) % ranks == 0:
+        (name,) = (name for name, one in part.named_parameters() if one is head)
+        shapes[name] = len(head) // ranks, *head.shape[1:]
+    return shapes
+
+
+def _header(stored: StoredTensor | None, shape: Shape, dtype: torch.dtype) -> StoredTensor:
+    """Describe what a rank has of a parameter; without tensors it is of type `dtype`."""
+    if stored is None:
+        return StoredTensor(Path(), shape, dtype)
+    return divided_header(stored, shape)
 
 
 def _own_tensors(config: DraftConfig, checkpoint: TensorStore | None) -> Mapping[str, StoredTensor]:
@@ -229,11 +279,18 @@ def _own_tensors(config: DraftConfig, checkpoint: TensorStore | None) -> Mapping
     return (TextModelStore.of(checkpoint) if config.is_wrapped else checkpoint).tensors
 
 
-def _keeps_integers(stored: Mapping[str, StoredTensor], linears: Linears) -> bool:
-    """Whether a checkpoint has weights of integers that kernels take, and all of them are kept."""
-    integers = {name: one for name, one in stored.items() if one.integers is not None}
-    return bool(integers) and all(
-        linears.keeps(one, kind_of(name, one.shape)) for name, one in integers.items()
+def _keeps_quantized(
+    stored: Mapping[str, StoredTensor], headers: Mapping[str, StoredTensor], linears: Linears
+) -> bool:
+    """Whether a checkpoint has quantized weights that kernels take, and all of them are kept.
+
+    Args:
+        headers: of what one rank has.
+    """
+    quantized = [name for name, one in stored.items() if one.quantized is not None]
+    own = {name: headers.get(name, stored[name]) for name in quantized}
+    return bool(own) and all(
+        linears.keeps(one, kind_of(name, one.shape)) for name, one in own.items()
     )
 
 

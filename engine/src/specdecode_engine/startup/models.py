@@ -13,6 +13,7 @@ from specdecode_engine.model.implementations import load_model
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.record_tensors import tensor_bytes
+from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.startup.draft_methods.method import LoadedDraft
 from specdecode_engine.startup.draft_methods.registry import LoadModel, load_draft
@@ -54,9 +55,10 @@ def load_models(config: EngineConfig, progress: bool, open_store: OpenStore | No
         open_store: opens the tensors of the target and of a STANDALONE draft.
     """
     linears = Linears.of(config.kernels["target"], config.boot.model.quantization)
-    load = model_loader(config, config.device, open_store, linears, progress=progress)
-    target = load(Path(config.boot.model.path), config.target)
-    draft = load_draft(config.boot, config.draft, target, load, linears, progress=progress)
+    loader = partial(model_loader, config, config.device, open_store, linears, progress=progress)
+    load_target = loader(ranks=config.ranks)
+    target = load_target(Path(config.boot.model.path), config.whole_target)
+    draft = load_draft(config.boot, config.draft, target, loader(), linears, progress=progress)
     facts = linears.facts()
     log.info("linear maps: %s (%s)", facts["linears"], facts["linears_reason"])
     log.info("weights of linear maps: %s", facts["linear_weights"])
@@ -70,8 +72,13 @@ def model_loader(
     linears: Linears,
     *,
     progress: bool = False,
+    ranks: Ranks = ALONE,
 ) -> LoadModel:
-    """Return what loads a language model of an engine."""
+    """Return what loads a language model of an engine.
+
+    Args:
+        ranks: among which it is divided; a draft is not.
+    """
     return partial(
         load_model,
         dtype=config.dtype,
@@ -80,4 +87,5 @@ def model_loader(
         progress=progress,
         open_store=open_store,
         linears=linears,
+        ranks=ranks,
     )

@@ -56,6 +56,9 @@ def qkv(
         q = empty(rows, q_heads, shape.k_head_dim, dtype=needs.dtype)
         return q, q[:, :0], q[:, :0]
     kv_heads = shape.kv_heads
+    if shape.is_latent:
+        q, k = (empty(rows, heads, shape.k_head_dim, dtype=needs.dtype) for heads in (q_heads, 1))
+        return q, k, k[..., : shape.v_head_dim]
     if shape.k_head_dim == shape.v_head_dim:
         parts = [q_heads, kv_heads, kv_heads]
         heads = empty(rows, sum(parts), shape.k_head_dim, dtype=needs.dtype)
@@ -68,10 +71,10 @@ def qkv(
 
 def layer_kv(needs: KernelNeeds, shape: LayerShape) -> LayerKV:
     rows = 16 * needs.page_size
-    return LayerKV(
-        empty(rows, shape.kv_heads, shape.k_head_dim, dtype=needs.kv_dtype),
-        empty(rows, shape.kv_heads, shape.v_head_dim, dtype=needs.kv_dtype),
-    )
+    k = empty(rows, shape.kv_heads, shape.k_head_dim, dtype=needs.kv_dtype)
+    if shape.is_latent:
+        return LayerKV(k, k[..., : shape.v_head_dim], is_latent=True)
+    return LayerKV(k, empty(rows, shape.kv_heads, shape.v_head_dim, dtype=needs.kv_dtype))
 
 
 def norm_dtype(needs: KernelNeeds, decoder: DecoderConfig) -> torch.dtype:
@@ -105,6 +108,8 @@ def attend(
             empty(batch, scratch_rows, *part.shape[1:], dtype=needs.dtype)[:, :tree_rows]
             for part in (k, v)
         )
+        if shape.is_latent:
+            tree_v = tree_k[..., : shape.v_head_dim]
         mask = empty(batch, qo_lens[0], scratch_rows, dtype=torch.bool)[:, :, :tree_rows]
         tree_kv = TreeKV(tree_k, tree_v, mask if qo_lens[0] == 1 else mask.contiguous())
     attend = ops.attend_with_lse if with_lse else ops.attend

@@ -26,9 +26,11 @@ from specdecode_engine.adaptive.table import all_steps
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.ranks import shared_clock
 from specdecode_engine.schedule.drafting import Drafting
+from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.prefix_cache import PrefixCache
-from specdecode_engine.schedule.scheduler import Limits, Scheduler
+from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.timing import Stopwatch
 
@@ -72,10 +74,11 @@ def profile_steps(
     """
     if budget_s == 0:
         return ()
-    ends_s = clock() + budget_s
+    now = shared_clock(context.ranks, clock)
+    ends_s = now() + budget_s
     dictated = FixedSteps(min(shapes))
     scheduler = Scheduler(limits, Drafting(dictated), PrefixCache(limits.page_size, is_on=False))
-    stopwatch = Stopwatch(context.target.device, clock)
+    stopwatch = Stopwatch(context.target.device, clock, ranks=context.ranks)
     core = EngineCore(context, scheduler, shapes, frozenset(), stopwatch, facts={})
 
     def candidates_of(batch_size: int) -> tuple[int, ...]:
@@ -84,7 +87,7 @@ def profile_steps(
     points: list[CostPoint] = []
     stages = plan_stages(limits, candidates_of)
     for stage in tqdm(stages, desc="measuring step times", disable=not progress):
-        if clock() >= ends_s:
+        if now() >= ends_s:
             log.info(
                 "measuring step times: the budget of %g s is used up; batch size %d and later ones "
                 "are learned while serving",
@@ -93,7 +96,7 @@ def profile_steps(
             )
             break
         dictated.verify_tokens = policy.table.range_of(stage.batch_size).verify_tokens
-        points += _measure_stage(core, dictated, stage, lambda: clock() < ends_s)
+        points += _measure_stage(core, dictated, stage, lambda: now() < ends_s)
     for line in _lines(points):
         log.info("%s", line)
     return tuple(points)

@@ -91,7 +91,8 @@ def take_snapshot(
     draft = None if health is None else health.report()
     num_steps = latest.num_steps if latest else states[0].num_steps
     running, waiting = len(scheduler.running), len(scheduler.waiting)
-    cache, free = scheduler.cache, scheduler.available_pages
+    cache, pages = scheduler.cache, scheduler.pages
+    used = pages.total - scheduler.available_pages
     accept_length = counters.recent.accept_length
     single: dict[MetricSpec, float] = {
         core.PROMPT_TOKENS: counters.prompt_tokens,
@@ -111,6 +112,7 @@ def take_snapshot(
         core.KERNEL_COMPILES: AFTER_READY.total,
         core.DRAFT_UNFIT: float(draft is not None and draft.is_unfit),
         core.DRAFT_PROBES: 0 if draft is None else draft.probes,
+        core.KV_CACHE_USAGE: used / pages.total,
         core.LOAD: load(running + waiting, scheduler.limits.max_running, accept_length),
     }
     values: dict[MetricSpec, Values] = {
@@ -119,7 +121,8 @@ def take_snapshot(
         core.SOURCE_DRAFTED_TOKENS: {(k,): one.drafted for k, one in counters.sources.items()},
         core.SOURCE_ACCEPTED_TOKENS: {(k,): one.accepted for k, one in counters.sources.items()},
         core.VERIFY_ROWS: {(str(n),): steps for n, steps in counters.verify_rows.items()},
-        core.KV_PAGES: {("free",): free, ("used",): scheduler.pages.total - free},
+        core.KV_PAGES: {("free",): pages.total - used, ("used",): used},
+        core.CACHE_CONFIG_INFO: {(str(pages.page_size), str(pages.total)): 1},
         core.KV_WINDOW_PAGES: _window_pages(scheduler),
         **_totals(_DECODE, [((), counters.decode)]),
         **_range_values(states, counters),

@@ -267,6 +267,8 @@ def _commit(
     path: Tensor | None,
 ) -> None:
     """Keep what belongs to the accepted path, whose tokens are `tokens` [B, path_length] i64."""
+    if context.states is not None and tokens.shape[1] > 1:
+        context.states.keep(batch.req_indices, path, accepted)
     if path is not None:
         # The path's rows move to the front, where a chain would have put them.
         moves = context.table.pages, batch.req_indices, batch.lengths, path

@@ -8,9 +8,11 @@ from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.graphs.cache import GraphCache
 from specdecode_engine.model.config import AuxHiddenStates
+from specdecode_engine.model.delta_states import DeltaStates
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.model.routed_experts import RoutedExperts
+from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.speculate.drafter import Drafter
 from specdecode_engine.speculate.ngram.proposer import NgramProposer
@@ -32,6 +34,8 @@ class ModelContext:
     aux_spec: AuxHiddenStates  # the target's hidden states that the drafter reads
     proposer: NgramProposer | None = None  # drafts on the host, before a step is launched
     routed: RoutedExperts | None = None  # where the target's experts are kept, if they are returned
+    states: DeltaStates | None = None  # of the target's recurrent layers, if it has any
+    ranks: Ranks = ALONE  # among which the target is divided
     sources: DraftSources | None = None  # chooses between drafter and proposer, if there are both
 
     @property

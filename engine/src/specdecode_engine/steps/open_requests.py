@@ -31,6 +31,8 @@ def _open_request(context: ModelContext, sequence: Sequence) -> None:
     output = sequence.tokens[len(prompt) :]
     context.table.open(req_index, sequence.tokens)
     context.rotary.open(req_index, sequence.total_limit)
+    if context.states is not None:
+        context.states.open(req_index, sequence.cached_state)
     rules = request.grammar, sequence.ending_ids
     context.sampler.open(req_index, request.sampling, prompt, output, *rules)
     if context.drafter is not None:

@@ -10,6 +10,7 @@ from torch.nn import functional
 from specdecode_engine.batch.request_table import Rows, StagedSpans
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
+from specdecode_engine.model.delta_states import DeltaStates
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.kv_views import PagedView
@@ -110,6 +111,10 @@ def prefill(
         _prefill_draft(context.drafter, prompts, None if aux is None else aux[:split])
     for req_index, _, end in spans:
         context.table.set_computed(req_index, end)
+    if context.states is not None:
+        for chunk in prompts.chunks:
+            if chunk.cached_state is not None:
+                context.states.save(_req_index(chunk), chunk.cached_state)
     if hidden is not None and prompts.scores_rows:
         step.send_prompt_logprobs(score_prompts(context, prompts.chunks, rows, hidden))
     if ending is not None and last is not None:
@@ -162,7 +167,7 @@ def _run_target(
     wanted = torch.arange(len(rows.positions), len(ids), device=ids.device)
     if prompts.ending is not None:
         wanted = torch.cat([prompts.ending.rows, wanted])
-    view = _view(context.pool, rows, nodes)
+    view = _view(context.pool, rows, nodes, context.states)
     assert view is not None
     arguments = ids, positions, view, prompts.aux_spec
     if len(ids) - len(wanted) < MIN_LEFT_OUT or _reads_all(context, prompts):
@@ -176,19 +181,36 @@ def _reads_all(context: ModelContext, prompts: StagedPrefill) -> bool:
     """Whether what the target's last layer gives is read of every row."""
     if prompts.scores_rows or context.routed is not None:
         return True
-    last = len(context.target.config.layer_map.layers) - 1
+    last = context.target.config.num_hidden_layers - 1
     return prompts.aux_spec.final or last in prompts.aux_spec.layers
 
 
-def _view(pool: KVCache, rows: Rows | None, nodes: ForwardInputs | None) -> PagedView | None:
-    """How rows, and nodes after them, see keys and values; None where there is neither."""
-    if nodes is None:
-        return None if rows is None else PagedView(pool, rows.slot_mapping, rows.layout)
-    assert nodes.slot_mapping is not None
+def _view(
+    pool: KVCache,
+    rows: Rows | None,
+    nodes: ForwardInputs | None,
+    states: DeltaStates | None = None,
+) -> PagedView | None:
+    """How rows, and nodes after them, see keys and values; None where there is neither.
+
+    Args:
+        states: which the rows and nodes change.
+    """
     if rows is None:
+        if nodes is None:
+            return None
+        assert nodes.slot_mapping is not None
         return PagedView(pool, nodes.slot_mapping, nodes.layout)
-    layout = _concatenate(rows.layout, nodes.layout, split=len(rows.positions))
-    return PagedView(pool, torch.cat([rows.slot_mapping, nodes.slot_mapping]), layout)
+    slots, req_indices, layout = rows.slot_mapping, rows.req_indices, rows.layout
+    if nodes is not None:
+        assert nodes.slot_mapping is not None
+        assert nodes.req_indices is not None
+        slots = torch.cat([slots, nodes.slot_mapping])
+        req_indices = torch.cat([req_indices, nodes.req_indices])
+        layout = _concatenate(layout, nodes.layout, split=len(rows.positions))
+    num_chunks = len(rows.layout.qo_lens)
+    delta = None if states is None else states.view(req_indices, layout, num_chunks)
+    return PagedView(pool, slots, layout, delta=delta)
 
 
 def _concatenate(one: AttentionMetadata, other: AttentionMetadata, split: int) -> AttentionMetadata:

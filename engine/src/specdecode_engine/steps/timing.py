@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import torch
 
+from specdecode_engine.ranks import ALONE, Ranks
+
 
 class HostTiming:
     """A measurement by the host's clocks, which starts when it is made.
@@ -81,7 +83,38 @@ def _event() -> "torch.cuda.Event":
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-Timing = HostTiming | DeviceTiming
+class SharedTiming:
+    """The leader's measurement, by which every rank decides alike; the same methods.
+
+    Args:
+        timing: that of this rank.
+    """
+
+    def __init__(self, timing: HostTiming | DeviceTiming, ranks: Ranks) -> None:
+        self._timing = timing
+        self._ranks = ranks
+        self._values: tuple[float, ...] = ()
+
+    def stop(self) -> None:
+        self._timing.stop()
+
+    def seconds(self) -> float:
+        return self._read()[0]
+
+    def busy_seconds(self) -> float:
+        return self._read()[1]
+
+    def gap_s(self) -> float:
+        return self._read()[2]
+
+    def _read(self) -> tuple[float, ...]:
+        if not self._values:
+            own = self._timing
+            self._values = self._ranks.agree(own.seconds(), own.busy_seconds(), own.gap_s())
+        return self._values
+
+
+Timing = HostTiming | DeviceTiming | SharedTiming
 
 
 class Stopwatch:
@@ -92,6 +125,7 @@ class Stopwatch:
         clock: seconds, monotonic; used where the host computes.
         busy_clock: seconds that this thread was running, so that a step does not look expensive
             because another process used the CPU.
+        ranks: which all decide by the measurements.
     """
 
     def __init__(
@@ -99,11 +133,13 @@ class Stopwatch:
         device: torch.device,
         clock: Callable[[], float],
         busy_clock: Callable[[], float] = time.thread_time,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self._ranks = ranks
         self._is_cuda = device.type == "cuda"
         self._clock = clock
         self._busy_clock = busy_clock
-        self._latest: Timing | None = None
+        self._latest: HostTiming | DeviceTiming | None = None
 
     def start(self) -> Timing:
         """Start a measurement."""
@@ -114,4 +150,4 @@ class Stopwatch:
         else:
             ended_s = before.ended_s if isinstance(before, HostTiming) else None
             self._latest = HostTiming(self._clock, self._busy_clock, ended_s)
-        return self._latest
+        return self._latest if self._ranks.size == 1 else SharedTiming(self._latest, self._ranks)

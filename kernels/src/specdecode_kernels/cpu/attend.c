@@ -7,6 +7,7 @@ row's bits depend on the keys that it sees and on their order: not on other rows
 lies in the pool or in tree KV. A sliding window keeps the last keys of a row, a chunk those from a
 multiple of its size on; pages before the windows or chunks of all rows of a request are not read. */
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 
 #include "attend.h"
@@ -244,13 +245,14 @@ static void find_keys(const struct call *call, struct desk desk, long request, l
     const struct heads heads = call->heads;
     const struct tree_kv tree = call->tree_kv;
     const int64_t *pages = metadata->pages + request * metadata->page_columns;
+    long k_row = heads.kv * heads.k_dim, v_row = call->v_pool == call->k_pool ? k_row : heads.kv * heads.v_dim;
     long k_at = kv_head * heads.k_dim, v_at = kv_head * heads.v_dim, count = 0;
     for (long key = desk.first; key < desk.end;) {
         long in_page = key % metadata->page_size;
         long row = pages[key / metadata->page_size] * metadata->page_size + in_page;
         for (; in_page < metadata->page_size && key < desk.end; in_page++, key++, row++) {
-            desk.keys[count] = call->k_pool + row * heads.kv * heads.k_dim + k_at;
-            desk.values[count++] = call->v_pool + row * heads.kv * heads.v_dim + v_at;
+            desk.keys[count] = call->k_pool + row * k_row + k_at;
+            desk.values[count++] = call->v_pool + row * v_row + v_at;
         }
     }
     for (long key = 0; key < tree.count; key++) {
@@ -264,13 +266,16 @@ static void find_keys(const struct call *call, struct desk desk, long request, l
     }
 }
 
-static void attend_request(const struct call *call, struct desk desk, long request, long kv_head) {
+/* One of `parts` of the query rows of a request and a key head: every so many groups. */
+static void attend_request(const struct call *call, struct desk desk, long request, long kv_head, long part,
+                           long parts) {
     struct heads heads = call->heads;
     const int64_t *starts = call->metadata->starts;
     long folded = (starts[request + 1] - starts[request]) * (heads.q / heads.kv);
+    if (part * TOGETHER >= folded) return;
     find_range(call, request, &desk.first, &desk.end);
     find_keys(call, desk, request, kv_head);
-    for (long at = 0; at < folded; at += TOGETHER) {
+    for (long at = part * TOGETHER; at < folded; at += parts * TOGETHER) {
         struct group group = take_group(call, request, kv_head, at, folded);
         if (folded == 1) attend_group(1, &group, desk, call->tree_kv.count, heads, call->params);
         else attend_group(TOGETHER, &group, desk, call->tree_kv.count, heads, call->params);
@@ -281,7 +286,9 @@ static void attend_all(const struct call *call) {
     const struct metadata *metadata = call->metadata;
     size_t keys = (size_t)(metadata->most + call->tree_kv.count) + 2 * LANES + AHEAD;
     size_t room = keys * (TOGETHER * sizeof(float) + 2 * sizeof(entry *));
-    long heads = call->heads.kv, tasks = metadata->batch * heads;
+    long heads = call->heads.kv, tasks = metadata->batch * heads, threads = omp_get_max_threads();
+    long parts = tasks < threads && tasks ? (threads + tasks - 1) / tasks : 1; /* of few key heads */
+    tasks *= parts;
 #pragma omp parallel if (tasks > 1 && tasks * (long)keys > 4096)
     {
         char *memory = aligned_alloc(64, (room + 63) / 64 * 64);
@@ -291,13 +298,14 @@ static void attend_all(const struct call *call) {
         desk.values = desk.keys + keys;
 #pragma omp for schedule(dynamic)
         for (long task = 0; task < tasks; task++)
-            attend_request(call, desk, task / heads, task % heads);
+            attend_request(call, desk, task / parts / heads, task / parts % heads, task % parts, parts);
         free(memory);
     }
 }
 
 /* From q [rows, q heads, k dim] to out [rows, q heads, v dim]; pools [pool rows, kv heads, dim];
-tree_kv or NULL. */
+tree_kv or NULL. Where both pools are one there is one kv head, whose values are the first entries of its
+keys, or k dim is v dim. */
 void attend(const struct metadata *metadata, const struct tree_kv *tree_kv, const entry *q, long q_stride,
             const entry *k_pool, const entry *v_pool, entry *out, long q_heads, long kv_heads, long k_dim,
             long v_dim, const struct params *params) {

@@ -160,16 +160,14 @@ def store_kv(library: Library, kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: 
         v.data_ptr(),
         v.stride(0),
         k.shape[0],
-        kv.k.stride(0),
-        kv.v.stride(0),
+        *(rows.shape[1] * rows.shape[2] for rows in (kv.k, kv.v)),
     )
 
 
 def fits(library: Library, rows: Tensor, kv: LayerKV) -> bool:
     """Whether C takes a cache for rows of this type."""
-    return (
-        rows.dtype == kv.k.dtype == library.dtype and kv.k.is_contiguous() and kv.v.is_contiguous()
-    )
+    has_rows = kv.k.is_contiguous() and (kv.is_latent or kv.v.is_contiguous())
+    return rows.dtype == kv.k.dtype == library.dtype and has_rows
 
 
 def _metadata_in_c(metadata: AttentionMetadata) -> _Metadata | None:
@@ -196,7 +194,7 @@ def _metadata_in_c(metadata: AttentionMetadata) -> _Metadata | None:
 
 
 def _tree_kv_in_c(tree_kv: TreeKV) -> _TreeKV:
-    k, v = (x if x.stride()[2:] == (x.shape[3], 1) else x.contiguous() for x in tree_kv[:2])
+    k, v = (x if _has_rows(x) else x.contiguous() for x in tree_kv[:2])
     mask = tree_kv.tree_mask
     if mask.stride(2) != 1:
         mask = mask.contiguous()
@@ -205,6 +203,11 @@ def _tree_kv_in_c(tree_kv: TreeKV) -> _TreeKV:
     fields = _TreeKV(*pointers, k.shape[1], *strides)
     fields.held = (k, v, mask)
     return fields
+
+
+def _has_rows(x: Tensor) -> bool:
+    """Whether the heads of x [batch, rows, kv_heads, dim] lie one after the other."""
+    return x.stride(3) == 1 and (x.shape[2] == 1 or x.stride(2) == x.shape[3])
 
 
 def params_in_c(params: AttentionParams, head_dim: int) -> _Params:

@@ -12,14 +12,6 @@ static float mean_square(const entry *row, long dim) {
     return sum_of(sum) / (float)dim;
 }
 
-/* `count` floats, at most all lanes; zeros behind them. */
-INLINE floats load_floats(const float *from, long count) {
-    floats some = {};
-    if (count >= LANES) memcpy(&some, from, sizeof some);
-    else memcpy(&some, from, (size_t)count * sizeof(float));
-    return some;
-}
-
 /* `count` numbers of a weight: floats if it is wide, else entries. */
 INLINE floats load_weight(const void *weight, long is_wide, long at, long count) {
     if (is_wide) return load_floats((const float *)weight + at, count);

@@ -5,9 +5,14 @@ so that a product with one row reads memory once, from front to back. A step is 
 bfloat16 two, the upper half of a word belonging to the first; of integers of 4 bits eight, from the
 lowest bits on. Inputs are filled up to a multiple of 8, with groups to a multiple of their size.
 
-Integers of 8 bits have one scale for each output: floats after the weights of the block. Those of 4
-bits have one for each output and group of inputs, before the weights of the group, and perhaps a zero
-point, a byte: w = scale * (integer - zero point). */
+Weights of 8 bits have one scale for each output: floats after the weights of the block. Where inputs
+have groups, scales for each output and group are before the weights of the group, of integers of 4 bits
+perhaps with zero points, bytes: w = scale * (integer - zero point).
+
+Float8 (e4m3fn: a sign, 4 bits of exponent with a bias of 7, 3 of mantissa) is multiplied as its number
+divided by 2^8, and has scales that are multiplied by 2^8: with its exponent and mantissa in place of the
+upper bits of a float16, whose bias is 15, it is that number, also where it is subnormal. Processors
+convert float16 without delay; subnormal floats would take an Intel processor a hundred cycles. */
 #pragma once
 #include "vectors.h"
 
@@ -28,20 +33,21 @@ typedef float vector __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t integers __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t bits __attribute__((vector_size(4 * WIDTH)));
 
-enum { OF_FLOAT32, OF_BFLOAT16, OF_INT8, OF_INT4, FORMATS };
+enum { OF_FLOAT32, OF_BFLOAT16, OF_INT8, OF_INT4, OF_FLOAT8, FORMATS };
 
-/* Whether rows stay pairs of bfloat16, which one instruction multiplies by pairs of weights: the upper
-halves first, each product added by one fused multiply-add. */
+/* What tiles may take OF_BFLOAT16 for: rows stay pairs of bfloat16, which one instruction multiplies by
+pairs of weights: the upper halves first, each product added by one fused multiply-add. */
+#define OF_PAIRS FORMATS
 #if defined(BFLOAT16) && defined(__AVX512BF16__)
-#define TAKES_PAIRS(format) ((format) == OF_BFLOAT16)
+#define HAS_PAIRS 1
 #else
-#define TAKES_PAIRS(format) 0
+#define HAS_PAIRS 0
 #endif
 
 /* `PackedLayout` of weights.py. */
 struct layout {
     int64_t format;
-    int64_t group;           /* inputs that share a scale, of integers of 4 bits; else 0 */
+    int64_t group;           /* inputs that share a scale; 0: all */
     int64_t has_wide_scales; /* of groups: floats instead of bfloat16 */
     int64_t has_zeros;
 };
@@ -52,13 +58,21 @@ INLINE long padded(struct layout of, long inputs) {
 }
 
 /* Inputs whose weights share a word. */
-INLINE int step_of(int format) { return format == OF_BFLOAT16 ? 2 : format == OF_INT4 ? 8 : 1; }
+INLINE int step_of(int format) {
+    return format == OF_BFLOAT16 || format == OF_PAIRS ? 2 : format == OF_INT4 ? 8 : 1;
+}
 
 /* Numbers of packed rows for so many inputs: floats, or pairs. */
-INLINE long numbers_of(long format, long inputs) { return TAKES_PAIRS(format) ? inputs / 2 : inputs; }
+INLINE long numbers_of(long format, long inputs) { return format == OF_PAIRS ? inputs / 2 : inputs; }
+
+/* Whether a weight is a byte. */
+INLINE int is_byte(int format) { return format == OF_INT8 || format == OF_FLOAT8; }
 
 /* Bytes of a step of a block. */
-INLINE long step_bytes(int format) { return format == OF_INT8 ? BLOCK : 4 * BLOCK; }
+INLINE long step_bytes(int format) { return is_byte(format) ? BLOCK : 4 * BLOCK; }
+
+/* Whether each output has one scale, after the weights of the block. */
+INLINE int has_output_scales(struct layout of) { return is_byte((int)of.format) && !of.group; }
 
 /* Bytes before the weights of a group: scales, then zero points. */
 INLINE long header_bytes(struct layout of) {
@@ -67,7 +81,9 @@ INLINE long header_bytes(struct layout of) {
 }
 
 /* Bytes of a group with its header. */
-INLINE long group_bytes(struct layout of) { return header_bytes(of) + of.group * BLOCK / 2; }
+INLINE long group_bytes(struct layout of) {
+    return header_bytes(of) + of.group / step_of((int)of.format) * step_bytes((int)of.format);
+}
 
 /* Bytes of a block's weights for some inputs, from the first one on. */
 INLINE long weight_bytes(struct layout of, long inputs) {
@@ -77,12 +93,33 @@ INLINE long weight_bytes(struct layout of, long inputs) {
 
 /* Bytes of a whole block. */
 INLINE long block_bytes(struct layout of, long inputs) {
-    return weight_bytes(of, inputs) + (of.format == OF_INT8 ? 4 * BLOCK : 0);
+    return weight_bytes(of, inputs) + (has_output_scales(of) ? 4 * BLOCK : 0);
 }
 
-/* The words of one part of a step, with integers of 8 bits as words of their own. */
+/* The words of float8 as floats, divided by 2^8. */
+INLINE bits load_float8(const char *bytes) {
+#if defined(__AVX512F__)
+    __m256i wide = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)bytes)), 7);
+    return (bits)_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16((short)0xbf80)));
+#elif defined(__AVX2__) && defined(__F16C__)
+    __m128i wide = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)bytes)), 7);
+    return (bits)_mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16((short)0xbf80)));
+#elif defined(__aarch64__)
+    int32_t four;
+    memcpy(&four, bytes, sizeof four);
+    int16x4_t wide = vshl_n_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)))), 7);
+    return (bits)vcvt_f32_f16(vreinterpret_f16_s16(vand_s16(wide, vdup_n_s16((int16_t)0xbf80))));
+#else
+    bits words;
+    for (int i = 0; i < WIDTH; i++) words[i] = (uint32_t)(int8_t)bytes[i] << 20 & 0x87f00000;
+    return (bits)((vector)words * 0x1p112f);
+#endif
+}
+
+/* The words of one part of a step; a byte becomes a word of its own. */
 INLINE bits load_words(int format, const char *step, int part) {
     bits words;
+    if (format == OF_FLOAT8) return load_float8(step + part * WIDTH);
     if (format == OF_INT8) {
         step += part * WIDTH;
 #if defined(__AVX512F__)
@@ -102,9 +139,9 @@ INLINE bits load_words(int format, const char *step, int part) {
     return words;
 }
 
-/* The weights of input `at` of a step as floats; of integers, the integers. */
+/* The weights of input `at` of a step as floats, without their scales. */
 INLINE vector weights_of(int format, bits words, int at) {
-    if (format == OF_FLOAT32) return (vector)words;
+    if (format == OF_FLOAT32 || format == OF_FLOAT8) return (vector)words;
     if (format == OF_BFLOAT16) return (vector)(at ? words << 16 : words & 0xffff0000);
     if (format == OF_INT8) return __builtin_convertvector((integers)words, vector);
 #if defined(__AVX512F__)

@@ -13,12 +13,13 @@ from torch import Tensor
 from specdecode_kernels.backend import Backend
 from specdecode_kernels.cpu.bookkeeping import append_tokens, lay_out_rows, verify_chain
 from specdecode_kernels.cpu.experts import experts
+from specdecode_kernels.cpu.gated_delta import CpuGatedDelta
 from specdecode_kernels.cpu.library import Library, load_library
 from specdecode_kernels.cpu.packing import pack_weight
 from specdecode_kernels.metadata import as_rows
 from specdecode_kernels.torch import elementwise as reference
 from specdecode_kernels.torch import linear as linear_reference
-from specdecode_kernels.weights import IntegerWeight, PackedWeight
+from specdecode_kernels.weights import PackedWeight, QuantizedTensor
 
 
 def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
@@ -28,10 +29,12 @@ def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
         CannotCompile: see `unsupported_reason`.
     """
     library = load_library(dtype)
+    delta = CpuGatedDelta(library)
     return replace(
         backend,
         name="cpu",
         linear=partial(linear, library),
+        map_heads=partial(map_heads, library),
         pack_weight=partial(pack_weight, library),
         experts=partial(experts, library),
         rms_norm=partial(rms_norm, library),
@@ -40,6 +43,8 @@ def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
         silu_and_mul=partial(silu_and_mul, library),
         gelu_tanh_and_mul=partial(gelu_tanh_and_mul, library),
         softcap=partial(softcap, library),
+        gated_delta=delta.gated_delta,
+        keep_drafted=delta.keep_drafted,
         verify_chain=partial(verify_chain, library),
         append_tokens=partial(append_tokens, library),
         lay_out_rows=partial(lay_out_rows, library),
@@ -47,7 +52,10 @@ def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
 
 
 def linear(
-    library: Library, x: Tensor, weight: Tensor | IntegerWeight | PackedWeight, bias: Tensor | None
+    library: Library,
+    x: Tensor,
+    weight: Tensor | QuantizedTensor | PackedWeight,
+    bias: Tensor | None,
 ) -> Tensor:
     if not isinstance(weight, PackedWeight):
         return linear_reference.linear(x, weight, bias)
@@ -64,6 +72,17 @@ def linear(
         out.data_ptr(),
         rows,
     )
+    return out
+
+
+def map_heads(library: Library, x: Tensor, weight: Tensor | PackedWeight) -> Tensor:
+    if not isinstance(weight, PackedWeight):
+        return linear_reference.map_heads(x, weight)
+    if x.stride(2) != 1:
+        x = x.contiguous()
+    rows, heads = x.shape[:2]
+    out = torch.empty(rows, heads, weight.shape[1], dtype=x.dtype)
+    library.map_heads(weight.address, heads, x.data_ptr(), *x.stride()[:2], out.data_ptr(), rows)
     return out
 
 
@@ -89,6 +108,8 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     if not _takes(library, x, weight):
         return reference.add_rms_norm(x, update, weight, eps)
+    if update.dim() > x.dim():
+        update = reference.add_parts(update)
     rows, updates = as_rows(x), as_rows(update)
     summed, normed = torch.empty(x.shape, dtype=x.dtype), torch.empty(x.shape, dtype=x.dtype)
     library.add_rms_norm(

@@ -40,12 +40,14 @@ SOURCES = tuple(
         "experts",
         "elementwise",
         "attend",
+        "gated_delta",
         "decoder_layer",
         "bookkeeping",
     )
 )
 HEADERS = tuple(
-    _FOLDER / f"{name}.h" for name in ("vectors", "formats", "tile", "linear", "tuning", "attend")
+    _FOLDER / f"{name}.h"
+    for name in ("vectors", "formats", "tile", "linear", "tuning", "attend", "gated_delta")
 )
 
 _ADDRESS, _COUNT, _NUMBER = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
@@ -73,11 +75,14 @@ _OF_TUNING: dict[str, list[type]] = {
 }
 _LARGE: dict[str, list[type]] = {
     "pack": [_ADDRESS, _ADDRESS],
-    "pack_integers": [*[_ADDRESS] * 4],
+    "pack_quantized": [*[_ADDRESS] * 4],
     "linear": [*[_ADDRESS] * 3, _COUNT, _ADDRESS, _COUNT],
+    "map_heads": [_ADDRESS, _COUNT, _ADDRESS, _COUNT, _COUNT, _ADDRESS, _COUNT],
     "experts": [*[_ADDRESS] * 5, _COUNT, *[_ADDRESS] * 7],
     "decoder_layers": [_ADDRESS, _ADDRESS, _COUNT, *[_ADDRESS] * 4],
     "attend": [*[_ADDRESS] * 3, _COUNT, *[_ADDRESS] * 3, *[_COUNT] * 4, _ADDRESS],
+    "gated_delta": [*[_ADDRESS] * 3, _COUNT, *[_ADDRESS] * 3],
+    "keep_drafted": [*[_ADDRESS] * 4, _COUNT, _ADDRESS, _COUNT],
 }
 SIGNATURES = {**_SMALL, **_LARGE, **_OF_TUNING}
 """Argument types of every function in C."""
@@ -100,10 +105,13 @@ class Library:
     append_tokens: Callable[..., None]
     lay_out_rows: Callable[..., None]
     pack: Callable[..., None]
-    pack_integers: Callable[..., None]
+    pack_quantized: Callable[..., None]
     linear: Callable[..., None]
+    map_heads: Callable[..., None]
     experts: Callable[..., None]
     attend: Callable[..., None]
+    gated_delta: Callable[..., None]
+    keep_drafted: Callable[..., None]
     decoder_layers: Callable[..., None]
     set_tuning: Callable[..., None]
     release_pages: Callable[..., None]

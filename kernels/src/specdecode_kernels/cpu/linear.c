@@ -104,18 +104,19 @@ INLINE void pack_tile(const int pairs, const entry *const *x, long rows, long in
 
 void pack_rows(const entry *x, long stride, const long *order, long rows, struct weight by, float *to) {
     long tiles = tiles_of(rows), inputs = by.inputs, padded = padded_inputs(by);
+    const int format = format_in_tiles(by.layout);
     for (long tile = 0; tile < tiles; tile++) {
         long first = tile_start(tile, tiles, rows), end = tile_start(tile + 1, tiles, rows);
         const entry *of_tile[MOST_ROWS];
         for (long row = first; row < end; row++)
             of_tile[row - first] = x + (order ? order[row] : row) * stride;
-        float *tile_x = to + numbers_of(by.layout.format, first * padded);
-        if (TAKES_PAIRS(by.layout.format)) pack_tile(1, of_tile, end - first, inputs, padded, tile_x);
+        float *tile_x = to + numbers_of(format, first * padded);
+        if (format == OF_PAIRS) pack_tile(1, of_tile, end - first, inputs, padded, tile_x);
         else pack_tile(0, of_tile, end - first, inputs, padded, tile_x);
     }
 }
 
-/* Scales sums of integers of 8 bits, adds the bias, rounds, and writes as many outputs as there are. */
+/* Multiplies by scales of outputs, adds the bias, rounds, and writes as many outputs as there are. */
 static void finish(const float *sums, const char *scales, const entry *bias, entry *out, long outputs) {
     for (long at = 0; at < outputs; at += LANES) {
         floats sum = *(const floats *)(sums + at), scale;
@@ -130,7 +131,8 @@ static void finish(const float *sums, const char *scales, const entry *bias, ent
 
 /* How far ahead one pass fetches, in bytes. */
 INLINE long distance_of(long format) {
-    return format == OF_INT4 ? tuning.ahead_int4 : format == OF_INT8 ? tuning.ahead_int8 : tuning.ahead;
+    if (format == OF_INT4) return tuning.ahead_int4;
+    return is_byte((int)format) ? tuning.ahead_int8 : tuning.ahead;
 }
 
 /* What the tiles of a slab fetch while they use a panel: one that is read once, weights further on in
@@ -138,40 +140,41 @@ the same block; else their share of as many bytes of the `next` panel. */
 static struct prefetch fetched_during(struct panel panel, long passes, const char *next) {
     if (passes == 1)
         return (struct prefetch){.distance = distance_of(panel.layout.format), .level = tuning.level};
-    long bytes = weight_bytes(panel.layout, panel.inputs), chunks = passes * panel.inputs / CHUNK;
-    long lines = (bytes / LINE + chunks - 1) / chunks;
-    return (struct prefetch){0, next, lines, tuning.level ? tuning.level : 1};
+    long all = weight_bytes(panel.layout, panel.inputs) / LINE, inputs = passes * panel.inputs;
+    long every = tuning.spread ? step_of((int)panel.layout.format) : CHUNK;
+    while (every < CHUNK && all * every < inputs) every *= 2;
+    return (struct prefetch){0, next, (all * every + inputs - 1) / inputs, every, tuning.panel_level};
 }
 
 /* From how many tiles on weights are widened for all of them. */
 INLINE long widened_from(long format) {
-    if (format == OF_FLOAT32 || TAKES_PAIRS(format)) return LONG_MAX;
-    return format == OF_INT4 ? tuning.widen_int4 : tuning.widen;
+    if (format == OF_FLOAT32 || format == OF_PAIRS) return LONG_MAX;
+    return format == OF_INT4 || format == OF_FLOAT8 ? tuning.widen_int4 : tuning.widen;
 }
 
 /* Goes on with the sums of the rows of a slab; x as `pack_rows` writes it. */
 static void add_panel(struct panel panel, const char *next, const float *x, long rows, long inputs,
                       float *sums) {
     long tiles = tiles_of(rows), passes = 0;
+    const int format = format_in_tiles(panel.layout);
     for (long tile = 0; tile < tiles; tile++)
-        passes += passes_of(panel.layout,
-                            tile_start(tile + 1, tiles, rows) - tile_start(tile, tiles, rows));
+        passes += passes_of(format, tile_start(tile + 1, tiles, rows) - tile_start(tile, tiles, rows));
     struct prefetch ahead = fetched_during(panel, passes, next);
     __attribute__((aligned(64))) float widened[MOST_PANEL * BLOCK];
-    if (tiles >= widened_from(panel.layout.format)) {
+    if (tiles >= widened_from(format)) {
         widen_weights(panel, widened);
         panel.widened = widened;
     }
     for (long tile = 0; tile < tiles; tile++) {
         long first = tile_start(tile, tiles, rows), height = tile_start(tile + 1, tiles, rows) - first;
-        long place = numbers_of(panel.layout.format, first * inputs + panel.first * height);
+        long place = numbers_of(format, first * inputs + panel.first * height);
         tile_of(panel, height)(panel, x + place, sums + first * BLOCK, &ahead);
     }
 }
 
 /* Whether one tile reads its weights once. */
 INLINE int is_one_pass(struct layout of, long rows) {
-    return tiles_of(rows) == 1 && passes_of(of, rows) == 1;
+    return tiles_of(rows) == 1 && passes_of(format_in_tiles(of), rows) == 1;
 }
 
 /* Inputs of a panel: all where one tile reads its weights once from one stream; else whole groups, of
@@ -194,7 +197,7 @@ INLINE struct panel panel_of(struct weight by, long block, long first, long coun
 static void finish_block(struct weight by, const entry *bias, long block, const float *sums, long rows,
                          struct result out) {
     long at = block * BLOCK, width = by.outputs - at < BLOCK ? by.outputs - at : BLOCK;
-    const char *scales = by.layout.format == OF_INT8 ? block_at(by, block + 1) - 4 * BLOCK : NULL;
+    const char *scales = has_output_scales(by.layout) ? block_at(by, block + 1) - 4 * BLOCK : NULL;
     for (long row = 0; row < rows; row++)
         finish(sums + row * BLOCK, scales, bias ? bias + at : NULL, out.rows + row * out.stride + at, width);
 }
@@ -210,7 +213,7 @@ static void fetch_outputs(long block, long rows, struct result out) {
 multiply-adds that take its place do the same. Returns what `restore` takes. */
 INLINE uint64_t round_as_pairs(struct layout of) {
     uint64_t before = 0;
-    if (of.format != OF_BFLOAT16 || TAKES_PAIRS(of.format)) return before;
+    if (format_in_tiles(of) != OF_BFLOAT16) return before;
 #if defined(__SSE2__)
     before = __builtin_ia32_stmxcsr();
     __builtin_ia32_ldmxcsr((unsigned)before | 0x8040);
@@ -222,7 +225,7 @@ INLINE uint64_t round_as_pairs(struct layout of) {
 }
 
 INLINE void restore(struct layout of, uint64_t before) {
-    if (of.format != OF_BFLOAT16 || TAKES_PAIRS(of.format)) return;
+    if (format_in_tiles(of) != OF_BFLOAT16) return;
 #if defined(__SSE2__)
     __builtin_ia32_ldmxcsr((unsigned)before);
 #elif defined(__aarch64__)
@@ -267,4 +270,26 @@ void linear(const struct weight *weight, const entry *bias, const entry *x, long
             map_blocks(by, bias, first, blocks - first < together ? blocks - first : together, packed, height,
                        here, block_at(by, first + together));
     }
+}
+
+/* As `linear`, of heads that lie `head_stride` entries apart, each with a weight of its own: those of all
+heads lie one after the other. x [rows, heads, inputs] to out [rows, heads, outputs]. A thread maps whole
+heads. */
+void map_heads(const struct weight *weight, long heads, const entry *x, long stride, long head_stride,
+               entry *out, long rows) {
+    long blocks = blocks_of(weight->outputs), width = heads * weight->outputs;
+#pragma omp parallel for schedule(static) if (width * weight->inputs > LEAST_PARALLEL)
+    for (long head = 0; head < heads; head++)
+        for (long top = 0; top < rows; top += SLAB) {
+            struct weight by = *weight;
+            by.blocks += head * packed_bytes(by);
+            long height = rows - top < SLAB ? rows - top : SLAB;
+            long together = is_one_pass(by.layout, height) ? tuning.streams : 1;
+            float *packed = scratch(height * padded_inputs(by));
+            pack_rows(x + top * stride + head * head_stride, stride, NULL, height, by, packed);
+            struct result here = {out + top * width + head * by.outputs, width};
+            for (long first = 0; first < blocks; first += together)
+                map_blocks(by, NULL, first, blocks - first < together ? blocks - first : together, packed,
+                           height, here, block_at(by, first + together));
+        }
 }

@@ -16,12 +16,6 @@ void pack(const struct weight *to, const entry *weight) {
             }
 }
 
-static void pack_int8_output(struct weight by, long output, const int8_t *values, const float *scale) {
-    char *block = block_at(by, output / BLOCK) + output % BLOCK;
-    for (long at = 0; at < by.inputs; at++) block[at * BLOCK] = values[output * by.inputs + at];
-    memcpy(block_at(by, output / BLOCK + 1) - 4 * (BLOCK - output % BLOCK), scale + output, sizeof *scale);
-}
-
 /* A scale as bfloat16, which holds it. */
 INLINE void store_scale(struct layout of, char *header, long place, float scale) {
     uint32_t found;
@@ -29,6 +23,21 @@ INLINE void store_scale(struct layout of, char *header, long place, float scale)
     uint16_t upper = (uint16_t)(found >> 16);
     if (of.has_wide_scales) memcpy(header + 4 * place, &scale, sizeof scale);
     else memcpy(header + 2 * place, &upper, sizeof upper);
+}
+
+static void pack_byte_output(struct weight by, long output, const char *values, const float *scales) {
+    struct layout of = by.layout;
+    long place = output % BLOCK, group = of.group ? of.group : by.inputs;
+    long groups = (by.inputs + group - 1) / group;
+    char *block = block_at(by, output / BLOCK);
+    for (long number = 0; number < groups; number++) {
+        char *header = block + weight_bytes(of, number * group), *group_values = header + header_bytes(of);
+        long first = number * group, count = by.inputs - first < group ? by.inputs - first : group;
+        for (long i = 0; i < count; i++) group_values[i * BLOCK + place] = values[output * by.inputs + first + i];
+        float scale = scales[output * groups + number] * (of.format == OF_FLOAT8 ? 256 : 1);
+        if (of.group) store_scale(of, header, place, scale);
+        else memcpy(block_at(by, output / BLOCK + 1) - 4 * (BLOCK - place), &scale, sizeof scale);
+    }
 }
 
 static void pack_int4_output(struct weight by, long output, const uint8_t *values, const float *scales,
@@ -50,15 +59,15 @@ static void pack_int4_output(struct weight by, long output, const uint8_t *value
     }
 }
 
-/* Packs integers: values [outputs, inputs] of 8 bits with scales [outputs]; or of 4 bits, 8 added, two
-in a byte [outputs, (inputs + 1) / 2], the lower half first, with scales [outputs, groups] and zero points
-alike, of integers without the 8, or NULL. */
-void pack_integers(const struct weight *to, const void *values, const float *scales, const int8_t *zeros) {
+/* Packs a quantized weight: values [outputs, inputs] of 8 bits; or of 4 bits, 8 added, two in a byte
+[outputs, (inputs + 1) / 2], the lower half first. Scales are [outputs, groups], and zero points alike, of
+integers without the 8, or NULL. */
+void pack_quantized(const struct weight *to, const void *values, const float *scales, const int8_t *zeros) {
     const struct weight by = *to;
     memset((char *)by.blocks, 0, (size_t)packed_bytes(by));
 #pragma omp parallel for schedule(static)
     for (long output = 0; output < by.outputs; output++) {
-        if (by.layout.format == OF_INT8) pack_int8_output(by, output, values, scales);
+        if (is_byte((int)by.layout.format)) pack_byte_output(by, output, values, scales);
         else pack_int4_output(by, output, values, scales, zeros);
     }
 }

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels.cpu.memory import WeightMemory
-from specdecode_kernels.weights import BLOCK, IntegerWeight, PackedLayout, PackedWeight
+from specdecode_kernels.weights import (
+    BLOCK,
+    FORMATS,
+    PackedLayout,
+    PackedWeight,
+    QuantizedTensor,
+)
 
 if TYPE_CHECKING:
     from specdecode_kernels.cpu.library import Library
@@ -34,7 +40,7 @@ _MEMORY = WeightMemory()
 
 
 def pack_weight(
-    library: "Library", weight: Tensor | IntegerWeight, release: bool = False
+    library: "Library", weight: Tensor | QuantizedTensor, release: bool = False
 ) -> PackedWeight:
     """Pack one weight [outputs, inputs], or those of several experts one after the other.
 
@@ -47,8 +53,8 @@ def pack_weight(
     shape = (*leading, -(-outputs // BLOCK), layout.block_bytes(inputs))
     blocks = _MEMORY.take(math.prod(shape), library.tuning).view(shape)
     each = blocks.view(math.prod(leading), *shape[-2:])
-    if isinstance(weight, IntegerWeight):
-        _pack_integers(library, weight, layout, each)
+    if isinstance(weight, QuantizedTensor):
+        _pack_quantized(library, weight, layout, each)
     else:
         _pack_plain(library, weight, layout, each, release=release and weight.is_contiguous())
         blocks = blocks.view(weight.dtype)
@@ -71,17 +77,19 @@ def _pack_plain(
                 library.release_pages(part.data_ptr(), part.nbytes)
 
 
-def _layout_of(weight: Tensor | IntegerWeight) -> PackedLayout:
+def _layout_of(weight: Tensor | QuantizedTensor) -> PackedLayout:
     if isinstance(weight, Tensor):
         return PackedLayout(0 if weight.dtype == torch.float32 else 1)
-    if weight.bits == 8:
-        return PackedLayout(2)
+    form = weight.precision
+    number = FORMATS.index(form.format)
+    if not form.group:
+        return PackedLayout(number)
     is_wide = not torch.equal(weight.scales.bfloat16().float(), weight.scales)
-    return PackedLayout(3, weight.group, is_wide, weight.zeros is not None)
+    return PackedLayout(number, form.group, is_wide, form.has_zeros)
 
 
-def _pack_integers(
-    library: "Library", weight: IntegerWeight, layout: PackedLayout, each: Tensor
+def _pack_quantized(
+    library: "Library", weight: QuantizedTensor, layout: PackedLayout, each: Tensor
 ) -> None:
     outputs, inputs = weight.shape[-2:]
     parts = [
@@ -91,4 +99,4 @@ def _pack_integers(
     for number, blocks in enumerate(each):
         fields = WeightInC(*layout, blocks.data_ptr(), outputs, inputs)
         addresses = [None if part is None else part[number].data_ptr() for part in parts]
-        library.pack_integers(ctypes.addressof(fields), *addresses)
+        library.pack_quantized(ctypes.addressof(fields), *addresses)

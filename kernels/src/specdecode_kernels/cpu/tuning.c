@@ -11,7 +11,7 @@
 #endif
 
 struct tuning tuning = {.rows = MOST_ROWS, .panel = 512, .few_panel = 64, .streams = 1,
-                        .ahead = 4096, .level = 1, .ahead_int8 = 8192, .ahead_int4 = 16384,
+                        .ahead = 4096, .level = 1, .panel_level = 1, .pairs = 1, .ahead_int8 = 8192, .ahead_int4 = 16384,
                         .widen = 1000, .widen_int4 = 2};
 
 /* For all maps that begin afterwards. */

@@ -25,6 +25,9 @@ CHOICES: Mapping[str, tuple[int, ...]] = {
     "level": (0, 1, 2),
     "ahead_int8": (1024, 2048, 4096, 8192, 16384),
     "ahead_int4": (1024, 2048, 4096, 8192, 16384),
+    "panel_level": (1, 2),
+    "spread": (0, 1),
+    "pairs": (1, 0),
     "widen": (1000, 8, 4, 2),
     "widen_int4": (2, 4, 8, 1000),
     "huge_pages": (1, 0),
@@ -51,6 +54,9 @@ class Tuning:
     level: int = 1
     ahead_int8: int = 8192
     ahead_int4: int = 16384
+    panel_level: int = 1
+    spread: int = 0
+    pairs: int = 1
     widen: int = 1000
     widen_int4: int = 2
     huge_pages: int = 1
@@ -102,11 +108,22 @@ def measure(machine: Timed) -> Tuning:
         for level in CHOICES["level"]
         for ahead in CHOICES["ahead"]
     ]
-    found = _fastest(machine, reading, [(1, "floats")])
+    found = _fastest(machine, reading, [(1, "floats"), (5, "floats")])
     distances = [replace(found, ahead_int8=ahead) for ahead in CHOICES["ahead_int8"]]
     found = _fastest(machine, distances, [(1, "int8")])
     distances = [replace(found, ahead_int4=ahead) for ahead in CHOICES["ahead_int4"]]
     found = _fastest(machine, distances, [(1, "int4")])
+    found = _fastest(
+        machine,
+        [replace(found, pairs=pairs) for pairs in CHOICES["pairs"]],
+        [(5, "floats"), (16, "floats"), (64, "floats")],
+    )
+    fetching = [
+        replace(found, panel_level=level, spread=spread)
+        for level in CHOICES["panel_level"]
+        for spread in CHOICES["spread"]
+    ]
+    found = _fastest(machine, fetching, [(8, "floats"), (16, "floats")])
     heights = [rows for rows in CHOICES["rows"] if rows <= machine.most_rows]
     tiles = [replace(found, rows=rows) for rows in heights]
     found = _fastest(machine, tiles, [(16, "floats"), (64, "floats")])

@@ -121,6 +121,14 @@ INLINE void store_some(entry *to, floats x, long count) {
     else store_part(to, x, count);
 }
 
+/* `count` floats, at most all lanes; zeros behind them. */
+INLINE floats load_floats(const float *from, long count) {
+    floats some = {};
+    if (count >= LANES) memcpy(&some, from, sizeof some);
+    else memcpy(&some, from, (size_t)count * sizeof(float));
+    return some;
+}
+
 /* e to the x: powers of two times a polynomial on half a power (Cephes' coefficients); 0 below -87,
 and no more than e to the 88. Not-a-number stays one. */
 INLINE floats exponent(floats x) {

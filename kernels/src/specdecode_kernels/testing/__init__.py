@@ -10,7 +10,13 @@ from specdecode_kernels.testing.attention import (
 from specdecode_kernels.testing.checked import checked
 from specdecode_kernels.testing.interpreter import computed_loop_bounds
 from specdecode_kernels.testing.launch_counter import OPS, LaunchCounter, implementation_of
-from specdecode_kernels.testing.op_calls import backend_of, call_experts, call_weight, calls
+from specdecode_kernels.testing.op_calls import (
+    backend_of,
+    call_experts,
+    call_gated_delta,
+    call_weight,
+    calls,
+)
 
 __all__ = [
     "DEVICE",
@@ -20,6 +26,7 @@ __all__ = [
     "Shape",
     "backend_of",
     "call_experts",
+    "call_gated_delta",
     "call_weight",
     "calls",
     "checked",

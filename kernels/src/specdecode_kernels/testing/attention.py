@@ -36,6 +36,7 @@ class Shape:
     shared: int = 2  # query heads that share a kv head
     dim: int = 16
     v_dim: int | None = None  # head size of values, that of keys unless given
+    is_latent: bool = False  # values are the first entries of keys
     tree_rows: int = 0
     dtype: torch.dtype = torch.float32
     pool_dtype: torch.dtype | None = None  # that of the queries, unless given
@@ -59,7 +60,7 @@ class AttentionArgs:
         metadata, tree_kv, sinks = self.metadata, self.tree_kv, self.params.sinks
         return AttentionArgs(
             self.q.to(device),
-            replace(self.kv, k=self.kv.k.to(device), v=self.kv.v.to(device)),
+            _kv_of(self.kv.k.to(device), self.kv.v.to(device), self.kv.scale, self.kv.is_latent),
             replace(
                 metadata,
                 page_table=metadata.page_table.to(device),
@@ -92,7 +93,7 @@ def draw_case(shape: Shape, seed: int) -> AttentionArgs:
     k_pool, v_pool = (draw.normal(pool_rows, shape.kv_heads, dim) for dim in dims)
     scale = KvScale()
     if shape.pool_dtype == FLOAT8:
-        scale = KvScale(0.5, 0.25)
+        scale = KvScale(0.5, 0.5 if shape.is_latent else 0.25)
         k_pool = (k_pool.float() / scale.k).to(FLOAT8)
         v_pool = (v_pool.float() / scale.v).to(FLOAT8)
     q = draw.normal(sum(shape.qo_lens), shape.kv_heads * shape.shared, shape.dim)
@@ -100,9 +101,14 @@ def draw_case(shape: Shape, seed: int) -> AttentionArgs:
     params = shape.params
     if shape.has_sinks:
         params = replace(params, sinks=torch.randn(q.shape[1], generator=generator) * 2)
-    case = AttentionArgs(q, LayerKV(k_pool, v_pool, scale), metadata, tree_kv, params)
+    kv = _kv_of(k_pool, v_pool, scale, shape.is_latent)
+    case = AttentionArgs(q, kv, metadata, tree_kv, params)
     _poison_unseen(case)
     return case
+
+
+def _kv_of(k: Tensor, v: Tensor, scale: KvScale, is_latent: bool) -> LayerKV:
+    return LayerKV(k, k[..., : v.shape[2]] if is_latent else v, scale, is_latent)
 
 
 def seen_rows(case: AttentionArgs) -> list[tuple[list[int], list[int]]]:
@@ -201,5 +207,7 @@ def _draw_tree_kv(shape: Shape, draw: _Draw) -> TreeKV:
     batch, queries = len(shape.qo_lens), max(shape.qo_lens)
     dims = shape.dim, shape.v_dim or shape.dim
     k, v = (draw.normal(batch, shape.tree_rows, shape.kv_heads, dim) for dim in dims)
+    if shape.is_latent:
+        v = k[..., : dims[1]]
     mask = draw.normal(batch, queries, shape.tree_rows) < -0.5
     return TreeKV(k, v, mask)

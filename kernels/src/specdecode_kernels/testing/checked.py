@@ -32,6 +32,7 @@ from specdecode_kernels.mixture import (
     GatedActivation,
     RoutingConfig,
 )
+from specdecode_kernels.testing.checked_deltas import check_gated_delta, check_keep_drafted
 from specdecode_kernels.testing.checked_trees import (
     check_build_tree_mask,
     check_compact_kv,
@@ -71,6 +72,16 @@ def _check_linear(x: Tensor, weight: AnyWeight, bias: Tensor | None) -> None:
         raise ValueError(f"linear: a weight for rows of {weight.dtype} takes none of {x.dtype}")
     if bias is not None and bias.shape != (weight.shape[0],):
         raise ValueError(f"linear: bias {list(bias.shape)} must be [{weight.shape[0]}]")
+
+
+def _check_map_heads(x: Tensor, weight: AnyWeight) -> None:
+    if x.dim() != 3 or len(weight.shape) != 3 or x.shape[1:] != (weight.shape[0], weight.shape[2]):
+        raise ValueError(
+            f"map_heads: weight {list(weight.shape)} must be [heads, outputs, inputs] for rows "
+            f"{list(x.shape)} [rows, heads, inputs]"
+        )
+    if x.dtype != weight.dtype:
+        raise ValueError(f"map_heads: a weight for rows of {weight.dtype} takes none of {x.dtype}")
 
 
 def _check_experts(
@@ -140,10 +151,11 @@ def _check_rms_norm(x: Tensor, weight: Tensor, eps: float) -> None:
 
 
 def _check_add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> None:
-    if update.shape != x.shape or update.dtype != x.dtype:
+    has_parts = update.dim() == x.dim() + 1 and len(update) > 1
+    if update.shape[has_parts:] != x.shape or update.dtype != x.dtype:
         raise ValueError(
             f"add_rms_norm: x {list(x.shape)} {x.dtype} and update {list(update.shape)} "
-            f"{update.dtype} must have one shape and type"
+            f"{update.dtype} must have one type, and one shape but for parts of the update"
         )
     _check_rms_norm(x, weight, eps)
 
@@ -322,6 +334,7 @@ def _shape_of(op: str, logits: Tensor) -> tuple[int, int, int]:
 
 CHECKS: dict[str, Callable[..., None]] = {
     "linear": _check_linear,
+    "map_heads": _check_map_heads,
     "route_experts": _check_route_experts,
     "experts": _check_experts,
     "rms_norm": _check_rms_norm,
@@ -336,6 +349,8 @@ CHECKS: dict[str, Callable[..., None]] = {
     "merge_states": _check_merge_states,
     "gather_accepted": check_gather_accepted,
     "compact_kv": check_compact_kv,
+    "gated_delta": check_gated_delta,
+    "keep_drafted": check_keep_drafted,
     "select_tree_nodes": check_select_tree_nodes,
     "build_tree_mask": check_build_tree_mask,
     "verify_chain": check_verify_chain,

@@ -1,6 +1,6 @@
 """One call of every op that has a Triton kernel, on small tensors, and backends to call them by."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -21,8 +21,10 @@ from specdecode_kernels.mixture import (
     RoutingConfig,
 )
 from specdecode_kernels.quantize import INT4, quantize
+from specdecode_kernels.recurrent import DeltaShape
 from specdecode_kernels.testing.attention import Shape, draw_case
-from specdecode_kernels.weights import AnyWeight, IntegerWeight, Precision
+from specdecode_kernels.testing.gated_delta import DeltaForm, ancestry_of, delta_rows
+from specdecode_kernels.weights import AnyWeight, Precision, QuantizedTensor
 
 B, N, V = 2, 7, 300  # batch, nodes, vocabulary
 PARENTS = [0, 0, 0, 1, 1, 2, 3]
@@ -44,7 +46,7 @@ def backend_of(name: Kernels, device: torch.device, dtype: torch.dtype = torch.f
 
 def calls(device: torch.device) -> Calls:
     """Every op with a Triton kernel by name, ready to be called by a backend of bfloat16."""
-    return _calls_on_rows(device) | _calls_on_cache(device)
+    return _calls_on_rows(device) | _calls_on_cache(device) | _calls_on_states(device)
 
 
 def _calls_on_cache(device: torch.device) -> Calls:
@@ -57,6 +59,35 @@ def _calls_on_cache(device: torch.device) -> Calls:
         "attend": case.attend,
         "merge_states": lambda ops: ops.merge_states(q, lse, q, lse),
     }
+
+
+def _calls_on_states(device: torch.device) -> Calls:
+    shape = DeltaShape(1, 2, 32, 32, 4)
+    state = DeltaForm(shape, torch.bfloat16, nodes=N).draw_state(0, device)
+    slots, accepted = (torch.tensor(each, device=device) for each in ([2, 1], [3, 0]))
+    params = DeltaForm(shape).draw_params(0, device)
+    state.drafted.fill_(0.5)
+    state.drafted_gates.fill_(0.5)
+    return {
+        "gated_delta": lambda ops: call_gated_delta(ops, device, shape, torch.bfloat16, PARENTS),
+        "keep_drafted": lambda ops: ops.keep_drafted(params, state, slots, None, accepted),
+    }
+
+
+def call_gated_delta(
+    ops: Backend,
+    device: torch.device,
+    shape: DeltaShape,
+    dtype: torch.dtype,
+    parents: Sequence[int] | None,
+) -> Tensor:
+    """Call a layer on drafts of two requests: trees, or chains of N rows without parents."""
+    form = DeltaForm(shape, dtype, nodes=N)
+    marks = None if parents is None else ancestry_of([parents] * B, device)
+    rows = delta_rows([2, 1], [N, N], 0, marks, device)
+    inputs = form.draw_inputs(B * N, 1, device)
+    given = form.draw_params(2, device), form.draw_state(3, device)
+    return ops.gated_delta(*inputs, *given, 1, rows)
 
 
 def call_experts(
@@ -78,6 +109,8 @@ def call_experts(
         return _packed(ops, plain if precision is None else quantize(plain, precision))
 
     experts, width, inner = 4, 32, 16
+    if precision is not None and precision.group:
+        width, inner = 4 * precision.group, 2 * precision.group
     weights = ExpertWeights(
         pack(normal(experts, 2 * inner, width)),
         pack(normal(experts, width, inner)),
@@ -90,19 +123,19 @@ def call_experts(
     return ops.experts(normal(3, width), routing, weights, activation)
 
 
-def _packed(ops: Backend, weight: Tensor | IntegerWeight) -> AnyWeight:
+def _packed(ops: Backend, weight: Tensor | QuantizedTensor) -> AnyWeight:
     return weight if ops.pack_weight is None else ops.pack_weight(weight)
 
 
 def call_weight(
     device: torch.device, precision: Precision, *, has_zeros: bool = False
-) -> IntegerWeight:
-    """Make a weight of integers for rows [3, 96] of bfloat16."""
+) -> QuantizedTensor:
+    """Make a quantized weight for rows [3, 96] of bfloat16."""
     plain = torch.randn(80, 96, generator=torch.Generator().manual_seed(2)).bfloat16()
     weight = quantize(plain, precision)
     values, scales = weight.values.to(device), weight.scales.to(device)
     zeros = torch.ones(scales.shape, dtype=torch.int8, device=device) if has_zeros else None
-    return IntegerWeight(values, scales, weight.shape, weight.dtype, weight.group, zeros)
+    return QuantizedTensor(values, scales, weight.shape, weight.dtype, weight.group, zeros)
 
 
 def _sampling_params(device: torch.device) -> SamplingParamsBatch:

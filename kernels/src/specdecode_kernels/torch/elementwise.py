@@ -24,9 +24,20 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (wide * scale * weight).to(x.dtype)
 
 
+def add_parts(parts: Tensor) -> Tensor:
+    """Add parts [n, ...] in their order, in float32 for types of 16 bits; cast the sum once."""
+    first, *between, last = parts
+    if between:
+        first = first.float() if first.dtype.itemsize == 2 else first.clone()
+        for part in between:
+            first += part
+    # Two numbers of 16 bits are added in float32, and the result is cast as it is written.
+    return torch.add(first, last, out=torch.empty_like(last))
+
+
 def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Cast the sum to its type before it is normalised: the next layer reads that sum."""
-    summed = x + update
+    summed = x + (update if update.dim() == x.dim() else add_parts(update))
     return summed, rms_norm(summed, weight, eps)
 
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from specdecode_kernels.torch.by_row import by_row, computes_by_row
 from specdecode_kernels.torch.elementwise import accumulation_dtype
-from specdecode_kernels.weights import IntegerWeight
+from specdecode_kernels.weights import QuantizedTensor
 
 BLOCK_BYTES = 3 << 20
 """Weights that all rows use before the next ones are read: they stay in a cache meanwhile.
@@ -17,16 +17,16 @@ With 64 rows of 6144 x 768 float32 weights this takes half the time of whole wei
 """
 
 
-def linear(x: Tensor, weight: Tensor | IntegerWeight, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, weight: Tensor | QuantizedTensor, bias: Tensor | None) -> Tensor:
     """Map x [rows, inputs] by weight [outputs, inputs]; on a CPU with one BLAS call per row.
 
-    Integers become a plain weight in wide arithmetic, some outputs at a time.
+    A quantized weight becomes a plain one in wide arithmetic, some outputs at a time.
 
     How the weight is cut depends on the weight alone, so every row makes the same calls. They use
     one thread: on some processors a BLAS divides each sum among its threads.
     """
-    if isinstance(weight, IntegerWeight):
-        return _linear_of_integers(x, weight, bias)
+    if isinstance(weight, QuantizedTensor):
+        return _linear_of_quantized(x, weight, bias)
     if not computes_by_row(x):
         return functional.linear(x, weight, bias)
     threads = torch.get_num_threads()
@@ -35,6 +35,14 @@ def linear(x: Tensor, weight: Tensor | IntegerWeight, bias: Tensor | None) -> Te
         return _linear_by_row(x, weight, bias)
     finally:
         torch.set_num_threads(threads)
+
+
+def map_heads(x: Tensor, weight: Tensor) -> Tensor:
+    """Map each head of x [rows, heads, inputs] by its weight of [heads, outputs, inputs]."""
+    if not computes_by_row(x):
+        return torch.bmm(x.transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1)
+    heads = [linear(x[:, head], own, None) for head, own in enumerate(weight)]
+    return torch.stack(heads, dim=1)
 
 
 def _linear_by_row(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -48,7 +56,7 @@ def _linear_by_row(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out
 
 
-def _linear_of_integers(x: Tensor, weight: IntegerWeight, bias: Tensor | None) -> Tensor:
+def _linear_of_quantized(x: Tensor, weight: QuantizedTensor, bias: Tensor | None) -> Tensor:
     outputs, inputs = weight.shape
     dtype = accumulation_dtype(x.dtype)
     step = max(1, BLOCK_BYTES // max(1, inputs * dtype.itemsize))

@@ -7,11 +7,12 @@ pairs that share a kv head, walks the pages up to the furthest row that one of t
 the last split, tree KV. Both go through the same softmax, which merges them as log-sum-exp would.
 With a window or chunks it walks from the block of the first row that a pair of the tile still sees.
 
+Values of latents are the first entries of their keys (multi-head latent attention): they are loaded
+once, and scores are the sum of their products and of those of the rest of a key.
+
 The kernel gets each tensor as a tuple of its pointer and its strides. Letters: P pairs of a tile, R
 rows of keys at a time, D dim filled up to a power of two. What a layer does not use is None.
 """
-
-from typing import Any
 
 import torch
 import triton
@@ -24,6 +25,11 @@ from specdecode_kernels.metadata import (
     AttentionParams,
     LayerKV,
     TreeKV,
+)
+from specdecode_kernels.triton.attend_arguments import (
+    feature_arguments,
+    starts_or_none,
+    tree_arguments,
 )
 from specdecode_kernels.triton.float8 import decode_float8
 from specdecode_kernels.triton.tiles import Tile, dot_type, power_of_two
@@ -53,7 +59,7 @@ def _attend_kernel(
     sinks, k_scale, v_scale,  # sinks [q_heads] f32, contiguous, or None
     DIM: tl.constexpr, V_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, IS_PARTIAL: tl.constexpr,
     DOT: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
+    BLOCK_V: tl.constexpr, REST: tl.constexpr, BLOCK_REST: tl.constexpr,  # of latents' keys, or 0
 ):  # fmt: skip
     request = (tl.program_id(0) // tiles).to(tl.int64)
     first_pair = (tl.program_id(0) % tiles) * PAIRS
@@ -65,9 +71,8 @@ def _attend_kernel(
         if first_pair >= queries * shared:
             return
     query, is_pair, row, head = _pairs(first_pair, first_row, queries, kv_head, shared, PAIRS)
-    dims = tl.arange(0, BLOCK_DIM)
-    is_read = is_pair[:, None] & (dims < DIM)[None, :]
-    q_tile = _load(q, row[:, None], head[:, None], dims[None, :], is_read, 0.0).to(DOT)
+    q_tile = _load_pairs(q, row, head, is_pair, 0, DIM, BLOCK_DIM, DOT)
+    q_rest = _load_pairs(q, row, head, is_pair, DIM, REST, BLOCK_REST, DOT) if REST else None
     kv_lens = tl.load(kv_lens_ptr + row, mask=is_pair, other=0).to(tl.int32)
     if tree_kv is not None:
         tree_k, tree_v, mask = tree_kv
@@ -85,8 +90,8 @@ def _attend_kernel(
     pages = (page_table[0] + request * stride_table, page_table[1])
     scale = score_scale * k_scale
     row_max, row_sum, acc = _attend_pages(
-        q_tile, k, v, pages, kv_head, kv_lens, skipped, scale, softcap,
-        DIM, V_DIM, BLOCK_V, PAGE_SIZE, ROWS,
+        q_tile, q_rest, k, v, pages, kv_head, kv_lens, skipped, scale, softcap,
+        DIM, V_DIM, BLOCK_V, REST, PAGE_SIZE, ROWS,
     )  # fmt: skip
     state = (row_max, row_sum, acc * v_scale)
     if tree_kv is not None:
@@ -94,8 +99,8 @@ def _attend_kernel(
         if skipped is not None:
             skipped = tl.maximum(skipped - kv_lens, 0)
         state = _attend_tree(
-            q_tile, tree, kv_head, tree_rows, skipped, score_scale, softcap, state,
-            DIM, V_DIM, BLOCK_V, min(ROWS, MASK_BITS),
+            q_tile, q_rest, tree, kv_head, tree_rows, skipped, score_scale, softcap, state,
+            DIM, V_DIM, BLOCK_V, REST, min(ROWS, MASK_BITS),
         )  # fmt: skip
     if sinks is not None:
         state = _add_sink(sinks, head, state)
@@ -114,11 +119,11 @@ def _pairs(first_pair, first_row, queries, kv_head, shared, PAIRS: tl.constexpr)
 
 @triton.jit
 def _attend_pages(
-    q, k, v,
+    q, q_rest, k, v,
     pages,  # pointer to the request's page ids, stride
     kv_head, kv_lens, skipped, scale, softcap,
-    DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_V: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
+    DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_V: tl.constexpr, REST: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     end = tl.max(kv_lens, axis=0)
     first, base = 0, 0  # that a pair sees, and the block that it is in
@@ -140,12 +145,17 @@ def _attend_pages(
         is_row = places < stop
         if skipped is not None:
             is_row &= places >= first
-        k_rows = _load_rows(k, pool_rows, kv_head, is_row, DIM, q.shape[1], q.dtype)
-        v_rows = _load_rows(v, pool_rows, kv_head, is_row, V_DIM, BLOCK_V, q.dtype)
+        k_rows = _load_rows(k, pool_rows, kv_head, is_row, 0, DIM, q.shape[1], q.dtype)
+        k_rest = None
+        if REST:
+            v_rows = k_rows
+            k_rest = _load_rows(k, pool_rows, kv_head, is_row, DIM, REST, q_rest.shape[1], q.dtype)
+        else:
+            v_rows = _load_rows(v, pool_rows, kv_head, is_row, 0, V_DIM, BLOCK_V, q.dtype)
         shown = is_row[None, :] & (places[None, :] < kv_lens[:, None])
         if skipped is not None:
             shown &= places[None, :] >= skipped[:, None]
-        state = _update_softmax(q, k_rows, v_rows, shown, scale, softcap, state)
+        state = _update_softmax(q, q_rest, k_rows, k_rest, v_rows, shown, scale, softcap, state)
         pool_rows = next_rows
     return state
 
@@ -168,12 +178,13 @@ def _of_request(kv, request):
 
 @triton.jit
 def _attend_tree(
-    q,
+    q, q_rest,
     tree,  # k, v; mask: pointer, offset of each pair [P], stride of a row, is_pair [P]
     kv_head, tree_rows,
     skipped,  # of the rows that the mask shows a pair [P], or None
     scale, softcap, state,
-    DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_V: tl.constexpr, ROWS: tl.constexpr,
+    DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_V: tl.constexpr, REST: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
     k, v, mask = tree
     # The last split has the fewest rows of the prefix. Others walk an empty range.
@@ -192,9 +203,14 @@ def _attend_tree(
         seen = tl.reduce(bits, 0, _or)
         is_seen = ((seen >> places) & 1) > 0
         rows = start + places
-        k_rows = _load_rows(k, rows, kv_head, is_seen, DIM, q.shape[1], q.dtype)
-        v_rows = _load_rows(v, rows, kv_head, is_seen, V_DIM, BLOCK_V, q.dtype)
-        state = _update_softmax(q, k_rows, v_rows, shown, scale, softcap, state)
+        k_rows = _load_rows(k, rows, kv_head, is_seen, 0, DIM, q.shape[1], q.dtype)
+        k_rest = None
+        if REST:
+            v_rows = k_rows
+            k_rest = _load_rows(k, rows, kv_head, is_seen, DIM, REST, q_rest.shape[1], q.dtype)
+        else:
+            v_rows = _load_rows(v, rows, kv_head, is_seen, 0, V_DIM, BLOCK_V, q.dtype)
+        state = _update_softmax(q, q_rest, k_rows, k_rest, v_rows, shown, scale, softcap, state)
     return state
 
 
@@ -223,11 +239,14 @@ def _or(a, b):
 
 
 @triton.jit
-def _update_softmax(q, k, v, shown, scale, softcap, state):
+def _update_softmax(q, q_rest, k, k_rest, v, shown, scale, softcap, state):
     # One step of the online softmax, in base 2. q [P, D]; k, v [R, D]; shown [P, R]; state:
-    # row_max, row_sum [P] f32; acc [P, D] f32.
+    # row_max, row_sum [P] f32; acc [P, D] f32. The rest of a key [R, D], or None, comes after k.
     row_max, row_sum, acc = state
-    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    if q_rest is not None:
+        scores = tl.dot(q_rest, tl.trans(k_rest), scores, input_precision=PRECISION)
+    scores *= scale
     if softcap is not None:  # tanh(x) = 1 - 2 / (e^(2x) + 1), where `scores` is 2x in base 2
         scores = tl.where(scores > 64.0, 64.0, scores)  # is 1; a minimum would drop NaN
         scores = softcap * (1.0 - 2.0 / (tl.exp2(scores) + 1.0))
@@ -256,15 +275,29 @@ def _add_sink(sinks, head, state):
 
 @triton.jit
 def _load_rows(
-    kv, rows, head, is_read, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, DTYPE: tl.constexpr
-):
-    # Keys or values [R, D] of rows [R] of one head; zeros where not is_read [R].
+    kv, rows, head, is_read,
+    FIRST: tl.constexpr, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    # Keys or values [R, D] of rows [R] of one head, DIM entries from FIRST on; zeros where not
+    # is_read [R].
     dims = tl.arange(0, BLOCK_DIM)
     is_element = is_read[:, None] & (dims < DIM)[None, :]
+    dims += FIRST
     rows = rows[:, None].to(tl.int64)
     if kv[0].dtype.element_ty == tl.uint8:
         return decode_float8(_load(kv, rows, head, dims[None, :], is_element, 0)).to(DTYPE)
     return _load(kv, rows, head, dims[None, :], is_element, 0.0).to(DTYPE)
+
+
+@triton.jit
+def _load_pairs(
+    q, row, head, is_pair,
+    FIRST: tl.constexpr, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    # Queries [P, D] of rows and heads [P], DIM entries from FIRST on; zeros where not is_pair [P].
+    dims = tl.arange(0, BLOCK_DIM)
+    is_read = is_pair[:, None] & (dims < DIM)[None, :]
+    return _load(q, row[:, None], head[:, None], FIRST + dims[None, :], is_read, 0.0).to(DTYPE)
 
 
 @triton.jit
@@ -311,7 +344,8 @@ def attend(
 ) -> None:
     """Attend within each of `out.shape[0]` splits. Parts that see nothing have an lse of -inf."""
     splits, rows, q_heads, v_dim = out.shape
-    dim = q.shape[2]
+    rest = q.shape[2] - v_dim if kv.is_latent else 0
+    dim = q.shape[2] - rest
     kv_heads = kv.k.shape[1]
     shared = q_heads // kv_heads
     most = max(metadata.qo_lens)
@@ -325,16 +359,16 @@ def attend(
         (v, *v.stride()),
         (page_table, page_table.stride(1)),
         page_table.stride(0),
-        *_tree_arguments(tree_kv),
+        *tree_arguments(tree_kv),
         out,
         lse,
         rows,
-        _starts(metadata),
+        starts_or_none(metadata),
         metadata.kv_lens,
         most,
         tiles,
         shared,
-        *_feature_arguments(params, dim),
+        *feature_arguments(params, q.shape[2]),
         kv.scale.k,
         kv.scale.v,
         DIM=dim,
@@ -346,55 +380,9 @@ def attend(
         ROWS=tile.rows,
         BLOCK_DIM=power_of_two(dim),
         BLOCK_V=power_of_two(v_dim),
+        REST=rest,
+        BLOCK_REST=power_of_two(rest) if rest else 0,
         num_warps=tile.warps,
         num_stages=tile.stages,
         maxnreg=tile.most_registers,
     )
-
-
-def _feature_arguments(params: AttentionParams, dim: int) -> tuple[Any, ...]:
-    """Return score_scale, softcap, window, chunk and sinks of the kernel: it computes in base 2."""
-    scale, cap = params.scale_of(dim) * LOG2_E.value, params.logit_softcap
-    sinks = None if params.sinks is None else params.sinks.contiguous()
-    others = params.sliding_window, params.attention_chunk_size, sinks
-    if cap is None:
-        return scale, None, *others
-    return 2.0 * scale / cap, cap * LOG2_E.value, *others
-
-
-def _tree_arguments(tree_kv: TreeKV | None) -> tuple[Any, ...]:
-    """Return tree_kv, tree_rows, stride_mask and stride_mask_query of the kernel."""
-    if tree_kv is None:
-        return None, 0, 0, 0
-    k, v, mask = tree_kv
-    mask = mask.view(torch.uint8)
-    stride, stride_query, stride_row = mask.stride()
-    tensors = (k, *k.stride()), (v, *v.stride()), (mask, stride_row)
-    return tensors, k.shape[1], stride, stride_query
-
-
-def _starts(metadata: AttentionMetadata) -> Tensor | None:
-    """Where requests begin: None where all have the same number of rows, unless it was made.
-
-    Prompt chunks always have it. So a chunk alone takes the kernel of one among other requests.
-    """
-    if metadata.cu_seqlens_q is None and metadata.uniform_qo_len is not None:
-        return None
-    return starts_of(metadata)
-
-
-def starts_of(metadata: AttentionMetadata) -> Tensor:
-    """Answer where the rows of every request begin; a copy to the device if nobody made it.
-
-    Raises:
-        RuntimeError: nobody made it and a CUDA graph is being captured, which cannot hold the copy.
-    """
-    if metadata.cu_seqlens_q is not None:
-        return metadata.cu_seqlens_q
-    if metadata.page_table.is_cuda and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(
-            "attend: requests differ in query rows within a CUDA graph; give the metadata "
-            "cu_seqlens_q, made before the capture"
-        )
-    lens = torch.tensor((0, *metadata.qo_lens), device=metadata.page_table.device)
-    return lens.cumsum(0)

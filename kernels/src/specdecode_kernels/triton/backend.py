@@ -21,8 +21,10 @@ from specdecode_kernels.triton.build_tree_mask import build_tree_mask
 from specdecode_kernels.triton.compact_kv import compact_kv
 from specdecode_kernels.triton.experts import experts
 from specdecode_kernels.triton.float8 import float8_is_native
+from specdecode_kernels.triton.gated_delta import gated_delta
 from specdecode_kernels.triton.gather_accepted import gather_accepted
 from specdecode_kernels.triton.gelu_tanh_and_mul import gelu_tanh_and_mul
+from specdecode_kernels.triton.keep_drafted import keep_drafted
 from specdecode_kernels.triton.linear import linear
 from specdecode_kernels.triton.merge_states import merge_splits, merge_states
 from specdecode_kernels.triton.rms_norm import add_rms_norm, rms_norm
@@ -54,6 +56,8 @@ def with_triton_ops(backend: Backend) -> Backend:
         gelu_tanh_and_mul=gelu_tanh_and_mul,
         softcap=softcap,
         compact_kv=compact_kv,
+        gated_delta=gated_delta,
+        keep_drafted=keep_drafted,
         gather_accepted=gather_accepted,
         select_tree_nodes=select_tree_nodes,
         build_tree_mask=build_tree_mask,
@@ -149,7 +153,7 @@ class TritonAttention:
         if not q.shape[0]:
             return
         rows, q_heads, v_dim = out.shape
-        kv_heads, dim = kv.k.shape[1], max(q.shape[2], v_dim)
+        kv_heads, dim = kv.k.shape[1], v_dim if kv.is_latent else max(q.shape[2], v_dim)
         pairs = max(metadata.qo_lens) * (q_heads // kv_heads)
         tile = tile_for(
             params,

@@ -16,19 +16,19 @@ from torch import Tensor
 
 from specdecode_kernels.metadata import as_rows
 from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation
-from specdecode_kernels.triton.integer_tiles import (
-    INPUTS_OF_INT4,
+from specdecode_kernels.triton.quantized_tiles import (
+    add_products,
     finished,
-    load_weight_tile,
     tile_arguments,
+    tile_inputs,
 )
 from specdecode_kernels.triton.sort_pairs import PairBlocks, sort_pairs
 from specdecode_kernels.triton.tiles import dot_type
-from specdecode_kernels.weights import IntegerWeight, PackedWeight
+from specdecode_kernels.weights import PackedWeight, QuantizedTensor
 
-PRECISION = tl.constexpr("tf32x3")
-"""Of float32: three products of TF32, as in attention."""
 COLUMNS = 1024
+INPUTS_OF_FLOAT8 = 32
+"""Of a tile: its conversion takes registers that two sums of a gated product leave to no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ def _map_pairs_kernel(
     group,
     alpha,
     limit,
-    BITS: tl.constexpr,  # of integers, 0: plain weights
+    FORMAT: tl.constexpr,  # of a quantized weight
+    IS_GROUPED: tl.constexpr,
     GATE: tl.constexpr,  # kind of the gate, None where the product has none
     DOT: tl.constexpr,
     ROWS: tl.constexpr,
@@ -97,20 +98,18 @@ def _map_pairs_kernel(
         at = start + tl.arange(0, INPUTS)
         is_input = at < inputs
         x = tl.load(x_at + at[None, :], mask=is_pair & is_input[None, :], other=0.0).to(DOT)
-        weight = load_weight_tile(
-            values_ptr, scales_ptr, zeros_ptr, row, start, at[:, None], is_output,
-            is_input[:, None], inputs, groups, group, BITS, DOT,
+        sums = add_products(
+            sums, x, values_ptr, scales_ptr, zeros_ptr, row, start, at[:, None], is_output,
+            is_input[:, None], inputs, groups, group, FORMAT, IS_GROUPED, DOT,
         )  # fmt: skip
-        sums = tl.dot(x, weight, sums, input_precision=PRECISION)
         if GATE is not None:
-            weight = load_weight_tile(
-                values_ptr, scales_ptr, zeros_ptr, row + outputs, start, at[:, None], is_output,
-                is_input[:, None], inputs, groups, group, BITS, DOT,
+            ups = add_products(
+                ups, x, values_ptr, scales_ptr, zeros_ptr, row + outputs, start, at[:, None],
+                is_output, is_input[:, None], inputs, groups, group, FORMAT, IS_GROUPED, DOT,
             )  # fmt: skip
-            ups = tl.dot(x, weight, ups, input_precision=PRECISION)
-    sums = finished(sums, scales_ptr, bias_ptr, row, is_output, BITS)
+    sums = finished(sums, scales_ptr, bias_ptr, row, is_output, FORMAT, IS_GROUPED)
     if GATE is not None:
-        ups = finished(ups, scales_ptr, bias_ptr, row + outputs, is_output, BITS)
+        ups = finished(ups, scales_ptr, bias_ptr, row + outputs, is_output, FORMAT, IS_GROUPED)
         sums = _gate(sums, ups, alpha, limit, GATE)
     out_at = out_ptr + pair.to(tl.int64)[:, None] * outputs + output[None, :]
     tl.store(out_at, sums.to(out_ptr.dtype.element_ty), mask=is_pair & is_output)
@@ -181,7 +180,7 @@ def experts(
 def _map_pairs(
     x: Tensor,
     sharing: int,
-    weight: Tensor | IntegerWeight,
+    weight: Tensor | QuantizedTensor,
     bias: Tensor | None,
     out: Tensor,
     blocks: PairBlocks,
@@ -190,7 +189,7 @@ def _map_pairs(
     """Map every pair's row of x by its expert; to the gated half if there is an activation."""
     tile = expert_tile(x.element_size(), is_gated=activation is not None)
     pairs, outputs = out.shape
-    parts, (groups, group, bits) = tile_arguments(weight)
+    parts, (groups, group), (form, is_grouped) = tile_arguments(weight)
     _map_pairs_kernel[(triton.cdiv(outputs, tile.outputs), blocks.experts.numel())](
         x,
         *parts,
@@ -206,12 +205,13 @@ def _map_pairs(
         group,
         0.0 if activation is None else activation.alpha,
         0.0 if activation is None else activation.limit,
-        BITS=bits,
+        FORMAT=form,
+        IS_GROUPED=is_grouped,
         GATE=None if activation is None else activation.kind,
         DOT=dot_type(x.dtype),
         ROWS=tile.rows,
         OUTPUTS=tile.outputs,
-        INPUTS=INPUTS_OF_INT4 if bits == 4 else tile.inputs,
-        num_warps=2 * tile.warps if bits == 4 else tile.warps,
+        INPUTS=tile_inputs(weight, tile.inputs, INPUTS_OF_FLOAT8),
+        num_warps=2 * tile.warps if is_grouped else tile.warps,
         num_stages=tile.stages,
     )

@@ -1,4 +1,4 @@
-"""Linear maps whose weights are integers with scales; plain weights go to torch.
+"""Linear maps whose weights are quantized; plain weights go to torch.
 
 The tile of outputs and inputs depends on the type alone, so that every output is one sum over the
 inputs in their order. It has not been timed on a GPU.
@@ -11,22 +11,20 @@ from torch import Tensor
 
 from specdecode_kernels.metadata import as_rows
 from specdecode_kernels.torch import linear as reference
-from specdecode_kernels.triton.integer_tiles import (
-    INPUTS_OF_INT4,
+from specdecode_kernels.triton.quantized_tiles import (
+    add_products,
     finished,
-    load_weight_tile,
     tile_arguments,
+    tile_inputs,
 )
 from specdecode_kernels.triton.tiles import dot_type
-from specdecode_kernels.weights import IntegerWeight, PackedWeight
+from specdecode_kernels.weights import PackedWeight, QuantizedTensor
 
-PRECISION = tl.constexpr("tf32x3")
-"""Of float32: three products of TF32, as in attention."""
 FEW_ROWS, MANY_ROWS = 16, 64
 
 
 @triton.jit(do_not_specialize=("rows",))
-def _map_integers_kernel(
+def _map_quantized_kernel(
     x_ptr,
     values_ptr,
     scales_ptr,
@@ -39,7 +37,8 @@ def _map_integers_kernel(
     inputs,
     groups,
     group,
-    BITS: tl.constexpr,
+    FORMAT: tl.constexpr,
+    IS_GROUPED: tl.constexpr,
     DOT: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
@@ -56,19 +55,20 @@ def _map_integers_kernel(
         at = start + tl.arange(0, INPUTS)
         is_input = at < inputs
         x = tl.load(x_at + at[None, :], mask=is_row & is_input[None, :], other=0.0).to(DOT)
-        weight = load_weight_tile(
-            values_ptr, scales_ptr, zeros_ptr, of_weight, start, at[:, None], is_output,
-            is_input[:, None], inputs, groups, group, BITS, DOT,
+        sums = add_products(
+            sums, x, values_ptr, scales_ptr, zeros_ptr, of_weight, start, at[:, None], is_output,
+            is_input[:, None], inputs, groups, group, FORMAT, IS_GROUPED, DOT,
         )  # fmt: skip
-        sums = tl.dot(x, weight, sums, input_precision=PRECISION)
-    sums = finished(sums, scales_ptr, bias_ptr, of_weight, is_output, BITS)
+    sums = finished(sums, scales_ptr, bias_ptr, of_weight, is_output, FORMAT, IS_GROUPED)
     out_at = out_ptr + row.to(tl.int64)[:, None] * outputs + output[None, :]
     tl.store(out_at, sums.to(out_ptr.dtype.element_ty), mask=is_row & is_output)
 
 
-def linear(x: Tensor, weight: Tensor | IntegerWeight | PackedWeight, bias: Tensor | None) -> Tensor:
-    """Launch on integers; a few rows take tiles of their own."""
-    if not isinstance(weight, IntegerWeight):
+def linear(
+    x: Tensor, weight: Tensor | QuantizedTensor | PackedWeight, bias: Tensor | None
+) -> Tensor:
+    """Launch on a quantized weight; a few rows take tiles of their own."""
+    if not isinstance(weight, QuantizedTensor):
         assert isinstance(weight, Tensor)  # there is no `pack_weight`
         return reference.linear(x, weight, bias)
     x = as_rows(x)
@@ -78,9 +78,9 @@ def linear(x: Tensor, weight: Tensor | IntegerWeight | PackedWeight, bias: Tenso
         return out
     is_narrow = x.element_size() == 2
     height = MANY_ROWS if is_narrow and rows > FEW_ROWS else FEW_ROWS
-    width = 128 if is_narrow else 32
-    parts, (groups, group, bits) = tile_arguments(weight)
-    _map_integers_kernel[(triton.cdiv(outputs, width), triton.cdiv(rows, height))](
+    width, most_inputs = (128, 64) if is_narrow else (32, 32)
+    parts, (groups, group), (form, is_grouped) = tile_arguments(weight)
+    _map_quantized_kernel[(triton.cdiv(outputs, width), triton.cdiv(rows, height))](
         x,
         *parts,
         bias,
@@ -91,11 +91,12 @@ def linear(x: Tensor, weight: Tensor | IntegerWeight | PackedWeight, bias: Tenso
         inputs,
         groups,
         group,
-        BITS=bits,
+        FORMAT=form,
+        IS_GROUPED=is_grouped,
         DOT=dot_type(x.dtype),
         ROWS=height,
         OUTPUTS=width,
-        INPUTS=64 if is_narrow and bits == 8 else INPUTS_OF_INT4,
+        INPUTS=tile_inputs(weight, most_inputs, most_inputs),
         num_warps=4,
         num_stages=3,
     )

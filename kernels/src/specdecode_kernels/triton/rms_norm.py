@@ -1,4 +1,4 @@
-"""The norm of each row, or of its sum with an update: one program per row."""
+"""The norm of each row, or of its sum with an update or its parts: one program per row."""
 
 import torch
 import triton
@@ -18,17 +18,24 @@ def rms_norm_kernel(
     out_ptr,
     stride_x,
     stride_update,
+    stride_part,
     dim,
     eps,
-    HAS_UPDATE: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < dim
     x = tl.load(x_ptr + row * stride_x + columns, mask=inside, other=0.0).to(tl.float32)
-    if HAS_UPDATE:
-        update = tl.load(update_ptr + row * stride_update + columns, mask=inside, other=0.0)
+    if PARTS:
+        places = update_ptr + row * stride_update + columns
+        update = tl.load(places, mask=inside, other=0.0)
+        if PARTS > 1:
+            total = update.to(tl.float32)
+            for part in tl.static_range(1, PARTS):
+                total += tl.load(places + part * stride_part, mask=inside, other=0.0).to(tl.float32)
+            update = total.to(summed_ptr.dtype.element_ty)  # as a sum of its own would be stored
         summed = (x + update.to(tl.float32)).to(summed_ptr.dtype.element_ty)
         tl.store(summed_ptr + row * dim + columns, summed, mask=inside)
         x = summed.to(tl.float32)  # what the next layer reads is what is normalised
@@ -48,34 +55,37 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm(x: Tensor, update: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     summed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     normed = torch.empty_like(summed)
-    _launch(as_rows(x), as_rows(update), weight, eps, summed, normed)
+    count = 1 if update.dim() == x.dim() else len(update)
+    parts = as_rows(update).unflatten(0, (count, -1)) if x.numel() else None
+    _launch(as_rows(x), parts, weight, eps, summed, normed)
     return summed, normed
 
 
 def _launch(
     rows: Tensor,
-    update: Tensor | None,
+    parts: Tensor | None,
     weight: Tensor,
     eps: float,
     summed: Tensor | None,
     normed: Tensor,
 ) -> None:
-    """Norm `rows` [rows, dim], plus `update` if there is one, into contiguous outputs."""
+    """Norm `rows` [rows, dim], plus [parts, rows, dim] if there are any; outputs are contiguous."""
     count, dim = rows.shape
     if not count:
         return
     block = triton.next_power_of_2(dim)
+    strides = (0, 0) if parts is None else (parts.stride(1), parts.stride(0))
     rms_norm_kernel[(count,)](
         rows,
-        rows if update is None else update,
+        rows if parts is None else parts,
         weight.contiguous(),
         normed if summed is None else summed,
         normed,
         rows.stride(0),
-        rows.stride(0) if update is None else update.stride(0),
+        *strides,
         dim,
         eps,
-        HAS_UPDATE=update is not None,
+        PARTS=0 if parts is None else len(parts),
         BLOCK=block,
         num_warps=warps_for(block),
     )

@@ -50,7 +50,8 @@ def _store_kv_kernel(
     pool_row = tl.load(slot_mapping[0] + row * slot_mapping[1])
     element = tl.program_id(1) * ELEMENTS + tl.arange(0, ELEMENTS)
     _store_row(k_pool, k, row, pool_row, element, width, inverse_k_scale, DIM)
-    _store_row(v_pool, v, row, pool_row, element, v_width, inverse_v_scale, V_DIM)
+    if V_DIM:  # none of latents, which are cached as keys alone
+        _store_row(v_pool, v, row, pool_row, element, v_width, inverse_v_scale, V_DIM)
 
 
 def store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:

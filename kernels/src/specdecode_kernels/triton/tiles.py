@@ -52,6 +52,7 @@ def choose_tile(
         held = 64  # 0.82 of the time of 32 at 64 requests on an H100, 0.99 to 1.03 at 1 and 8
     # Four warps would spill; 32 pairs (16 in float32) at heads of 64 on 8.6 and 8.9 alone.
     is_tight = (is_tree or is_float8) and (held * itemsize, wide) == (64, 64)
+    is_tight |= is_float8 and wide > 256
     is_large = held > 64 or held * wide > 64 * 128 or is_tight
     return Tile(held, rows, wide, warps=8 if is_large else 4, stages=3)
 

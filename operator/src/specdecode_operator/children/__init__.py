@@ -6,6 +6,7 @@
 from specdecode_operator.children.build import Built, Carrier, annotated, build, finished
 from specdecode_operator.children.config_map import boot_text
 from specdecode_operator.children.defaulted import defaulted
+from specdecode_operator.children.inference_pool import has_foreign_labels, inference_pools
 from specdecode_operator.children.patch import access_refusals
 from specdecode_operator.children.router import engines_service_name, routed, router_name
 
@@ -19,6 +20,8 @@ __all__ = [
     "defaulted",
     "engines_service_name",
     "finished",
+    "has_foreign_labels",
+    "inference_pools",
     "routed",
     "router_name",
 ]

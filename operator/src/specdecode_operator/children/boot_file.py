@@ -14,6 +14,7 @@ from specdecode_api.boot import (
     MemoryBoot,
     ModelBoot,
     NgramBoot,
+    ParallelismBoot,
     Quantization,
     ReasoningParserName,
     SchedulingBoot,
@@ -89,6 +90,7 @@ def boot_file(
             tool_parser=_tool_parser(spec),
             reasoning_parser=_reasoning_parser(spec),
         ),
+        parallelism=ParallelismBoot(tensor=spec.parallelism.tensor),
         device="cpu" if spec.engine.device == "CPU" else "cuda",
         attention_backend=_BACKENDS[spec.engine.attention_backend],
         threads=threads(spec),
@@ -97,7 +99,7 @@ def boot_file(
 
 
 def threads(spec: Spec) -> int | None:
-    """Threads of an engine on a CPU: as configured, else its CPU limit.
+    """Threads of each rank on a CPU: as configured, else its share of the CPU limit.
 
     An engine that starts a thread per CPU of the node but is limited to two CPUs is throttled.
     """
@@ -106,7 +108,7 @@ def threads(spec: Spec) -> int | None:
     limit = spec.resources.limits.get("cpu")
     if spec.engine.device != "CPU" or limit is None:
         return None
-    return max(1, math.floor(amount(limit)))
+    return max(1, math.floor(amount(limit) / spec.parallelism.tensor))
 
 
 def _tool_parser(spec: Spec) -> ToolParserName:

@@ -67,6 +67,7 @@ OWNED: Final[Mapping[tuple[str, ...], str]] = {
     ("server", "tracing_endpoint"): "use serving.tracing.endpoint",
     ("server", "tool_parser"): "use serving.toolParser",
     ("server", "reasoning_parser"): "use serving.reasoningParser",
+    ("parallelism", "tensor"): "use parallelism.tensor",
     ("device",): "use engine.device",
     ("attention_backend",): "use engine.attentionBackend",
     ("threads",): "use engine.threads",

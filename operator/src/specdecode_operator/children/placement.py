@@ -1,16 +1,15 @@
 """Scheduling fields that the operator adds to a pod."""
 
 from specdecode_api.v1alpha1 import Spec
+from specdecode_api.v1alpha1.resources import WHOLE_GPU
 from specdecode_operator.children.labels import service_selector
 from specdecode_operator.kinds import Manifest
-
-GPU = "nvidia.com/gpu"
 
 
 def tolerations(spec: Spec) -> list[Manifest]:
     """GPU pods tolerate the `nvidia.com/gpu` taint automatically."""
-    taint = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
-    return [taint] if spec.engine.device == "GPU" else []
+    taint = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
+    return [taint] if spec.gpus else []
 
 
 def with_selectors(name: str, pod: Manifest) -> Manifest:

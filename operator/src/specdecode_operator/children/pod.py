@@ -4,13 +4,14 @@ import math
 
 from specdecode_api import names
 from specdecode_api.duration import duration_s
-from specdecode_api.v1alpha1 import LifecycleSpec, Resources, Spec
+from specdecode_api.v1alpha1 import LifecycleSpec, Spec
+from specdecode_api.v1alpha1.resources import WHOLE_GPU
 from specdecode_operator.children import api_keys, fetch, router_token
 from specdecode_operator.children.boot_file import threads
 from specdecode_operator.children.labels import pod_labels
 from specdecode_operator.children.models import Mounts
 from specdecode_operator.children.patch import patched, refusals
-from specdecode_operator.children.placement import GPU, tolerations, with_selectors
+from specdecode_operator.children.placement import tolerations, with_selectors
 from specdecode_operator.children.security import CONTAINER_SECURITY, pod_security
 from specdecode_operator.kinds import Manifest
 from specdecode_operator.resource import ResourceError
@@ -38,7 +39,6 @@ def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
 
 
 def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
-    on_gpu = spec.engine.device == "GPU"
     fetches = bool(fetch.fetched(spec))
     return {
         "metadata": {"labels": pod_labels(name)},
@@ -52,18 +52,17 @@ def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
             "containers": [_container(spec, image, mounts)],
             "volumes": [
                 {"name": "tmp", "emptyDir": {}},
-                *([{"name": "shm", "emptyDir": {"medium": "Memory"}}] if on_gpu else []),
+                *_shared_memory(spec),
                 *mounts.volumes,
                 *api_keys.volumes(spec),
                 *router_token.volumes(spec),
             ],
-            **({"tolerations": tolerations(spec)} if on_gpu else {}),
+            **({"tolerations": tolerations(spec)} if spec.gpus else {}),
         },
     }
 
 
 def _container(spec: Spec, image: str, mounts: Mounts) -> Manifest:
-    on_gpu = spec.engine.device == "GPU"
     return {
         "name": names.ENGINE_CONTAINER,
         "image": image,
@@ -74,7 +73,7 @@ def _container(spec: Spec, image: str, mounts: Mounts) -> Manifest:
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in PORTS.items()
         ],
-        "resources": _resources(spec.resources, on_gpu),
+        "resources": _resources(spec),
         "securityContext": CONTAINER_SECURITY,
         # The engine writes why it ended there; without a reason the last log lines stand in.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -83,7 +82,7 @@ def _container(spec: Spec, image: str, mounts: Mounts) -> Manifest:
         "volumeMounts": [
             {"name": "boot", "mountPath": names.BOOT_FOLDER, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
-            *([{"name": "shm", "mountPath": "/dev/shm"}] if on_gpu else []),
+            *({"name": each["name"], "mountPath": "/dev/shm"} for each in _shared_memory(spec)),
             *mounts.volume_mounts,
             *api_keys.volume_mounts(spec),
             *router_token.volume_mounts(spec),
@@ -102,12 +101,25 @@ def _environment(spec: Spec) -> list[Manifest]:
     return [{"name": name, "value": value} for name, value in environment.items()]
 
 
-def _resources(resources: Resources, on_gpu: bool) -> Manifest:
-    limits = dict(resources.limits)
+def _shared_memory(spec: Spec) -> list[Manifest]:
+    """The volume at /dev/shm; that of a container without one has 64 MiB.
+
+    Several ranks exchange data through it where NCCL finds no better way. NCCL's documentation
+    starts containers with `--shm-size=1g`; a limit of that for each rank also keeps what ranks that
+    died left there from taking the memory of the pod.
+    """
+    tensor = spec.parallelism.tensor
+    if not spec.gpus and tensor == 1:
+        return []
+    limit = {"sizeLimit": f"{tensor}Gi"} if tensor > 1 else {}
+    return [{"name": "shm", "emptyDir": {"medium": "Memory", **limit}}]
+
+
+def _resources(spec: Spec) -> Manifest:
+    limits, requests = dict(spec.resources.limits), dict(spec.resources.requests)
     names_an_accelerator = any("/" in name for name in limits)
-    if on_gpu and not names_an_accelerator:
-        limits[GPU] = "1"
-    requests = dict(resources.requests)
+    if spec.gpus and not names_an_accelerator:
+        limits[WHOLE_GPU] = str(spec.gpus)
     return {
         **({"limits": limits} if limits else {}),
         **({"requests": requests} if requests else {}),

@@ -158,7 +158,7 @@ def _facts(
         ("Model", (spec.get("model") or {}).get("uri", "")),
         ("Draft", draft or ""),
         ("Speculation", speculation_text(spec)),
-        ("Replicas", f"{ready} of {wanted} ready, on {_device(spec)}"),
+        ("Replicas", f"{ready} of {wanted} ready, on {device_text(spec)}"),
         ("Config", f"{config}, run by {current} of {_count(len(found), 'pod')}" if config else ""),
         ("Endpoint", (status.get("address") or {}).get("url", "")),
         ("Trial", status.get("activeTrial") or ""),
@@ -168,8 +168,13 @@ def _facts(
     return tuple((label, text) for label, text in facts if text)
 
 
-def _device(spec: Manifest) -> str:
-    return str((spec.get("engine") or {}).get("device", "GPU"))
+def device_text(spec: Manifest) -> str:
+    """The device of an engine, and among how many ranks it divides the target."""
+    device = str((spec.get("engine") or {}).get("device", "GPU"))
+    tensor = (spec.get("parallelism") or {}).get("tensor", 1)
+    if tensor == 1:
+        return device
+    return f"{tensor} GPUs each" if device == "GPU" else f"{device}, {tensor} ranks each"
 
 
 def _last_trial(last: Manifest) -> str:

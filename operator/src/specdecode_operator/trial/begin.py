@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from specdecode_operator import pods
+from specdecode_operator.resource import ResourceError
 from specdecode_operator.trial.candidate import (
     DryRun,
     beyond_candidates,
@@ -117,8 +118,10 @@ def _begin_edit(record: Record, target: Target, now: InForce, situation: Situati
         return Begun(done, held, is_in_force=True)
     if others := beyond_candidates(now.resource, situation.observed.resource, target):
         notice = NOT_TRIED.format(fields=", ".join(others))
-        done = _untried(record, target, others, now)
-        return Begun(done, held, notice=notice, is_in_force="model" in others)
+        if partly := _untried(record, target, others, situation):
+            return Begun(partly, held, notice=notice)
+        done = promoted(record, target, Origin.EDIT, now.plain.arm, "")
+        return Begun(done, held, notice=notice, is_in_force=True)
     ended = record.ending_of(target.id)
     if record.is_rejected(target.id) and (ended is None or ended.reason != NEEDS_RESTART):
         return Begun(record, held)
@@ -130,19 +133,28 @@ def _begin_edit(record: Record, target: Target, now: InForce, situation: Situati
     return Begun(begin_edit(record, now, target, how, situation.rollout, situation.now_s), held)
 
 
-def _untried(record: Record, target: Target, others: list[str], now: InForce) -> Record:
+def _untried(
+    record: Record, target: Target, others: list[str], situation: Situation
+) -> Record | None:
     """Put the parts of an edit in force that no candidate may change; the rest is tried next.
 
-    With another model everything counts at once: drafts and tables belong to their model.
+    None where everything has to count at once: with another model, to which drafts and tables
+    belong, or where those parts do not go with the rest of what is in force, such as several
+    ranks with a draft that needs one.
     """
     if "model" in others:
-        return promoted(record, target, Origin.EDIT, now.plain.arm, "")
+        return None
     wanted = target.spec or {}
     accepted = {
         name: value for name, value in (record.accepted or {}).items() if name not in others
     }
     accepted |= {name: wanted[name] for name in others if name in wanted}
-    return replace(record, accepted=accepted)
+    done = replace(record, accepted=accepted)
+    try:
+        situation.in_force(done)
+    except ResourceError:
+        return None
+    return done
 
 
 def _serves_nobody(now: InForce, situation: Situation) -> bool:

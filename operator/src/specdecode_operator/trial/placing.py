@@ -56,7 +56,7 @@ def without_room(trial: Trial, context: TrialContext) -> Trial:
     message = (
         f"no node has room for a further pod within {timeout}, and "
         f"updateStrategy {update} does not stop the serving one for a trial that strategy Auto "
-        "has chosen; free an accelerator, or use strategy Switchback, which interrupts serving"
+        "has chosen; free accelerators, or use strategy Switchback, which interrupts serving"
     )
     if update == "Surge":
         message = "no node has room for a further pod, which updateStrategy Surge needs"

@@ -1,6 +1,5 @@
 """Quantized experts load into transformers' modules, which keep those of a layer in one tensor."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from specdecode_engine.model.transformers.loading import (
     text_tensors,
 )
 from specdecode_engine.model.transformers.model import TransformersModel
-from specdecode_kernels import IntegerWeight
-from tests.engine.model.quantized.writers import CASES, Stored, write_quantized
+from specdecode_kernels import QuantizedTensor
+from tests.engine.model.quantized.writers import CASES, draw_mxfp4_experts, write_quantized
 from zoo.logits import TOLERANCE, worst_differences
 
 CPU = torch.device("cpu")
@@ -65,9 +64,9 @@ def qwen3_moe(tmp_path: Path) -> Path:
     return tmp_path / "plain"
 
 
-@pytest.mark.parametrize("name", ["fp8-deepseek", "w4a16-group", "gptq"])
+@pytest.mark.parametrize("name", ["fp8-deepseek", "fp8-tensor", "w4a16-group", "gptq"])
 def test_experts_of_their_own_are_gathered(name: str, qwen3_moe: Path, tmp_path: Path) -> None:
-    """Natively as integers, where kernels take them; transformers' modules are plain."""
+    """Natively as they are stored, where kernels take them; transformers' modules are plain."""
     plain = write_quantized(CASES[name], qwen3_moe, tmp_path / "quantized")
     assert "model.layers.1.mlp.experts.3.down_proj.weight" in plain
     save_file(plain, qwen3_moe / "model.safetensors", metadata={"format": "pt"})
@@ -80,7 +79,7 @@ def test_experts_of_their_own_are_gathered(name: str, qwen3_moe: Path, tmp_path:
         assert max(worst_differences(reference, implementation).values()) <= TOLERANCE
     mlp = native.layers[1].mlp
     assert isinstance(mlp, SparseMlp)
-    assert isinstance(mlp.experts.weights.down, Tensor if name == "fp8-deepseek" else IntegerWeight)
+    assert isinstance(mlp.experts.weights.down, QuantizedTensor)
     assert isinstance(mlp.router.weight, Tensor)
 
 
@@ -97,32 +96,11 @@ def test_a_faulty_tensor_of_an_expert_is_named(qwen3_moe: Path, tmp_path: Path) 
         loaded(folder)
 
 
-def mxfp4(tensors: Stored) -> Stored:
-    """Put random MXFP4 numbers in place of all experts' matrices [experts, inputs, outputs]."""
-    stored: Stored = {}
-    for name, tensor in tensors.items():
-        if not name.endswith(("gate_up_proj", "down_proj")):
-            stored[name] = tensor
-            continue
-        experts, inputs, outputs = tensor.shape
-        shape = (experts, outputs, inputs // 32)
-        stored[f"{name}_blocks"] = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8)
-        stored[f"{name}_scales"] = torch.randint(116, 124, shape, dtype=torch.uint8)
-    return stored
-
-
 def test_gpt_oss_in_mxfp4_is_that_of_transformers(tmp_path: Path) -> None:
     """Both implementations; the native one has equal bits of every expert's weights."""
     model = GptOssForCausalLM(GptOssConfig(**SIZES, num_local_experts=4))
     model.save_pretrained(tmp_path)
-    tensors = mxfp4(load_file(tmp_path / "model.safetensors"))
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    keys = json.loads((tmp_path / "config.json").read_text())
-    keys["quantization_config"] = {
-        "quant_method": "mxfp4",
-        "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"],
-    }
-    (tmp_path / "config.json").write_text(json.dumps(keys))
+    draw_mxfp4_experts(tmp_path)
     expected = GptOssForCausalLM.from_pretrained(
         tmp_path, quantization_config=Mxfp4Config(dequantize=True), dtype=torch.float32
     )

@@ -18,6 +18,7 @@ from specdecode_engine.model.quantized import weight
 from specdecode_engine.model.quantized.config import read_quantization
 from specdecode_engine.model.quantized.packing import exponent_scales
 from specdecode_engine.model.quantized.store import DequantizingStore
+from specdecode_kernels import Precision
 
 
 def store(folder: Path, config: dict[str, Any], **tensors: Tensor) -> DequantizingStore:
@@ -139,6 +140,38 @@ def test_experts_in_float8_are_those_of_transformers(tmp_path: Path) -> None:
     tensors = store(tmp_path, config, gate_up_proj=stored, gate_up_proj_scale_inv=scale)
     expected = Fp8Dequantize(None)._dequantize_one(stored, scale, torch.float32)
     assert torch.equal(read(tensors, "gate_up_proj"), expected)
+
+
+def test_float8_that_kernels_do_not_take_is_dequantized(tmp_path: Path) -> None:
+    """Other blocks, float8_e5m2, experts in one tensor, and NaN, which only the values show."""
+    config: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [32, 32]}
+    stored, scale = fp8(64, 96), torch.rand(2, 3) + 0.5
+
+    def kept(config: dict[str, Any], name: str, weight: Tensor, scale: Tensor) -> Any:
+        tensors = store(tmp_path, config, **{name: weight, f"{name}_scale_inv": scale})
+        return tensors.tensors[name.replace("__", ".")].quantized
+
+    wanted = kept(config, "up__weight", stored, scale)
+    assert wanted is not None
+    assert wanted.read().precision == Precision("float8_e4m3fn", 32)
+    for_all = stored.expand(3, 64, 96), scale.expand(3, 2, 3)
+    assert kept(config, "experts__up_proj", *for_all) is None
+    assert kept(config, "up__weight", stored.float().to(torch.float8_e5m2), scale) is None
+    other = {"quant_method": "fp8", "weight_block_size": [32, 48]}
+    assert kept(other, "up__weight", stored, scale[:, :2]) is None
+    stored.view(torch.uint8)[40, 70] = 0xFF
+    assert kept(config, "up__weight", stored, scale).read() is None
+
+
+def test_exponents_are_scales_of_kept_float8(tmp_path: Path) -> None:
+    config = {"quant_method": "fp8", "weight_block_size": [32, 32], "scale_fmt": "ue8m0"}
+    stored, scale = fp8(40, 96), random_bytes(2, 3, low=120, high=130).view(torch.float8_e8m0fnu)
+    tensors = store(tmp_path, config, up__weight=stored, up__weight_scale_inv=scale)
+    quantized = tensors.tensors["up.weight"].quantized
+    assert quantized is not None
+    kept = quantized.read()
+    assert kept is not None
+    assert torch.equal(kept.plain(), read(tensors, "up.weight"))
 
 
 def test_the_closest_target_chooses_the_scheme(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Quantized checkpoints have the logits of transformers on the weights that they stand for."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,20 @@ TOLERANCE = 2e-5
 WRITTEN_BY_LIBRARY = [name for name, case in CASES.items() if "config_groups" in case.config]
 
 LAYERS = 3
-ZEROS = Precision(4, 32, has_zeros=True)
+ZEROS = Precision("int4", 32, has_zeros=True)
+FLOAT8_BY_OUTPUT, FLOAT8_BY_GROUP = Precision("float8_e4m3fn"), Precision("float8_e4m3fn", 32)
 KEPT = {
     "int8-channel": INT8,
+    "fp8-channel": FLOAT8_BY_OUTPUT,
+    "fp8-block": FLOAT8_BY_GROUP,
+    "fp8-deepseek": FLOAT8_BY_GROUP,
+    "fp8-tensor": FLOAT8_BY_OUTPUT,
     "w4a16-group": INT4,
     "w4a16-asymmetric": ZEROS,
     "awq": ZEROS,
     "gptq": ZEROS,
 }
-"""The formats whose integers kernels take."""
+"""The formats whose weights kernels take as they are stored."""
 
 Written = dict[str, tuple[Path, Stored]]
 
@@ -99,30 +105,30 @@ def test_check_names_the_format_and_counts_dequantized_weights(name: str, writte
     checked = check_pair(folder, None, options).target
     assert checked.reason is None
     assert checked.has_tensors
-    assert not checked.keeps_integers
+    assert not checked.keeps_quantized
     assert checked.quantization == CASES[name].description
     assert checked.parameters == sum(tensor.numel() for tensor in plain.values())
     assert checked.weight_bytes == 2 * checked.parameters
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_integers_that_kernels_take_are_those_of_the_format(name: str, written: Written) -> None:
+def test_weights_that_kernels_take_are_those_of_the_format(name: str, written: Written) -> None:
     folder, plain = written[name]
     stored = open_checkpoint(folder).tensors
-    kept = {one: stored[one].integers for one in plain if stored[one].integers is not None}
+    kept = {one: stored[one].quantized for one in plain if stored[one].quantized is not None}
     assert len(kept) == (7 * LAYERS if name in KEPT else 0)
-    for one, integers in kept.items():
-        assert integers is not None
-        read = integers.read()
+    for one, quantized in kept.items():
+        assert quantized is not None
+        read = quantized.read()
         assert read is not None
-        assert read.bits == integers.precision.bits == KEPT[name].bits
         assert read.precision == KEPT[name], one
+        assert quantized.precision in (KEPT[name], replace(KEPT[name], has_zeros=True))
         assert torch.equal(read.plain(), plain[one]), one
 
 
 @pytest.mark.parametrize("name", KEPT)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_engine_keeps_the_integers(name: str, dtype: str, written: Written) -> None:
+def test_an_engine_keeps_the_weights(name: str, dtype: str, written: Written) -> None:
     """And saves the memory that `check` reports; the logits are tested above."""
     folder, _ = written[name]
     core, dequantized = (
@@ -131,24 +137,28 @@ def test_an_engine_keeps_the_integers(name: str, dtype: str, written: Written) -
     )
     maps = core.facts["linear_weights"]
     assert isinstance(maps, dict)
-    assert maps[f"int{KEPT[name].bits}"] == 4 * LAYERS
+    assert maps[KEPT[name].format] == 4 * LAYERS
     kept, plain = (
         check_pair(folder, None, CheckOptions(getattr(torch, dtype), quantization=one)).target
         for one in ("auto", "none")
     )
-    assert kept.keeps_integers
+    assert kept.keeps_quantized
     assert kept.weight_bytes is not None
     assert plain.weight_bytes is not None
     saved = tensor_bytes(dequantized.context.target) - tensor_bytes(core.context.target)
     assert saved == pytest.approx(plain.weight_bytes - kept.weight_bytes, rel=0.05)
 
 
-def test_integers_are_dequantized_on_request_or_rounded_to_fewer_bits(written: Written) -> None:
+def test_weights_are_dequantized_on_request_or_rounded_to_fewer_bits(written: Written) -> None:
     for name, quantization, expected in (
         ("awq", "none", {"float32"}),
         ("awq", "int8", {"int4", "int8"}),  # the head
         ("int8-channel", "int8", {"int8"}),
         ("int8-channel", "int4", {"int4", "int8"}),
+        ("fp8-deepseek", "none", {"float32"}),
+        ("fp8-deepseek", "auto", {"float32", "float8_e4m3fn"}),
+        ("fp8-deepseek", "int8", {"float8_e4m3fn", "int8"}),
+        ("fp8-tensor", "int4", {"int4", "int8"}),
         ("gptq-v2-shuffled", "auto", {"float32"}),
         ("gptq", "auto", {"float32", "int4"}),
         ("w4a16-asymmetric", "auto", {"float32", "int4"}),
@@ -159,8 +169,8 @@ def test_integers_are_dequantized_on_request_or_rounded_to_fewer_bits(written: W
         assert set(maps) == expected, (name, quantization)
         options = CheckOptions(torch.float32, quantization=quantization)
         checked = check_pair(written[name][0], None, options).target
-        is_kept = (name, quantization) in {("awq", "int8"), ("int8-channel", "int8")}
-        assert checked.keeps_integers == (is_kept or (name in KEPT and quantization == "auto"))
+        is_kept = quantization == "int8" and name in KEPT
+        assert checked.keeps_quantized == (is_kept or (name in KEPT and quantization == "auto"))
         text = answer(core)
         drafting = build_core(boot(written[name][0], written[name][0], quantization=quantization))
         assert answer(drafting) == text
@@ -180,16 +190,16 @@ def test_an_engine_names_the_formats_and_answers_as_on_plain_weights(
     assert answer(core) == answer(on_plain)
 
 
-@pytest.mark.parametrize("name", ["w4a16-group", "int8-channel"])
+@pytest.mark.parametrize("name", ["w4a16-group", "int8-channel", "fp8-channel", "fp8-tensor"])
 def test_a_quantized_head_is_kept_as_well(
     name: str, checkpoints: Checkpoints, texts: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "quantized"
     plain = write_quantized(CASES[name], checkpoints.target, folder, ("_proj", "lm_head"))
     stored = open_checkpoint(folder).tensors["lm_head.weight"]
-    assert stored.integers is not None
+    assert stored.quantized is not None
     logits = our_logits(folder, "native", texts, IDS)
     expected = plain_logits(folder, plain, IDS)
     torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=TOLERANCE)
     maps = build_core(boot(folder, None)).facts["linear_weights"]
-    assert maps == {f"int{KEPT[name].bits}": 4 * LAYERS + 1}
+    assert maps == {KEPT[name].format: 4 * LAYERS + 1}

@@ -21,6 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
+from lossless.float8 import in_blocks
+
 Stored = dict[str, Tensor]
 Quantize = Callable[[Tensor], tuple[Stored, Tensor]]
 """From a matrix to its tensors, by the ends of their names, and to what it is dequantized to."""
@@ -61,6 +63,26 @@ def write_quantized(
             stored[f"{module}.{end}"] = part.contiguous().clone()
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     return plain
+
+
+def draw_mxfp4_experts(folder: Path) -> None:
+    """Put random MXFP4 numbers in place of the experts' matrices [experts, inputs, outputs]."""
+    stored: Stored = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            stored[name] = tensor
+            continue
+        experts, inputs, outputs = tensor.shape
+        shape = (experts, outputs, inputs // 32)
+        stored[f"{name}_blocks"] = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8)
+        stored[f"{name}_scales"] = torch.randint(116, 124, shape, dtype=torch.uint8)
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    keys = json.loads((folder / "config.json").read_text())
+    keys["quantization_config"] = {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"],
+    }
+    (folder / "config.json").write_text(json.dumps(keys))
 
 
 def by_compressed_tensors(form: str, description: str, **weights: Any) -> QuantizedCase:
@@ -184,10 +206,7 @@ def by_fp8(block: int | None, scale_name: str = "weight_scale_inv") -> Quantized
 
     def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
         rows, columns = (block, block) if block else weight.shape
-        tiles = weight.unflatten(1, (-1, columns)).unflatten(0, (-1, rows))
-        scale = tiles.abs().amax((1, 3)) / torch.finfo(torch.float8_e4m3fn).max
-        scaled = tiles / scale[:, None, :, None]
-        float8 = scaled.flatten(2, 3).flatten(0, 1).to(torch.float8_e4m3fn)
+        float8, scale = in_blocks(weight, rows, columns)
         plain = Fp8Dequantize(None)._dequantize_one(float8, scale, torch.float32)
         return {"weight": float8, scale_name: scale if block else scale.reshape(())}, plain
 

@@ -88,3 +88,12 @@ def test_only_known_facts_count(folder, eventually):
     second.start(folder, FACTS | {"kv_pages": 7}, {"served_name": "a"})
     eventually(lambda: first.value is not None and second.value is not None)
     assert first.value == second.value
+
+
+@pytest.mark.parametrize("fact", ["model_quantization", "tensor_parallel_size"])
+def test_engines_whose_sums_are_rounded_otherwise_have_other_ids(folder, eventually, fact):
+    first, second = ResumeId(), ResumeId()
+    first.start(folder, FACTS | {fact: 1}, {})
+    second.start(folder, FACTS | {fact: 2}, {})
+    eventually(lambda: first.value is not None and second.value is not None)
+    assert first.value != second.value

@@ -73,15 +73,26 @@ LLAMA = ("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>")
 QWEN = Family("hermes", "qwen3", *CHATML)
 QWEN_WITHOUT_REASONING = Family("hermes", None, *CHATML)
 QWEN_XML = Family("qwen3_coder", "qwen3", *CHATML)
+GEMMA = Family("gemma4", "gemma4", "<|turn>model\n", "<|tool_response>")
+LFM = Family("lfm2", "qwen3", *CHATML)
 FAMILIES = {
     "deepseekv3": Family(
         "deepseek_v3", "deepseek_r1", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"
     ),
+    "diffusion_gemma": GEMMA,
+    "gemma4": GEMMA,
+    "gemma4_v2": Family("gemma4", "gemma4", "<|turn>model\n", "<turn|>\n"),
+    "gemma4_v3": GEMMA,
+    "gemma4_v4": GEMMA,
+    "gemma4_v5": GEMMA,
     "glm4moe": Family("glm45", "glm45", "<|assistant|>", ""),
     "gptoss": Family(
         "openai", "openai_gptoss", "<|start|>user<|message|>?<|end|><|start|>assistant", "<|call|>",
         has_content=False, calls=1,
     ),
+    "lfm2_2_5": LFM,
+    "lfm2_2_5_v2": LFM,
+    "lfm2_v2": Family("lfm2", None, *CHATML),
     "llama3_1": Family("llama3_json", None, *LLAMA, has_content=False, calls=1),
     "llama3_2": Family("llama3_json", None, *LLAMA, has_content=False, calls=1),
     "nemotron_3_5_lightning": QWEN_XML,
@@ -97,7 +108,7 @@ FAMILIES = {
     "qwen3_instruct_2507": QWEN_WITHOUT_REASONING,
     "qwen3_vl": QWEN_WITHOUT_REASONING,
 }  # fmt: skip
-OTHERS = ("cohere2", "gemma3", "gemma4", "lfm2", "muse_glimmer", "phi3")
+OTHERS = ("cohere2", "gemma3", "muse_glimmer", "phi3")
 
 
 @dataclass(frozen=True)
@@ -160,6 +171,13 @@ def test_formats_without_a_parser_are_taken_for_none_of_the_others(name: str) ->
     assert resolve_formats(template, ServerBoot()).tools is None
 
 
+def test_a_template_that_shows_no_calls_has_the_format_of_its_family() -> None:
+    template = (TEMPLATES / "lfm2.jinja").read_text(encoding="utf-8")
+    formats = resolve_formats(template, ServerBoot())
+    assert formats.tools is not None
+    assert formats.tools.name == "lfm2"
+
+
 def test_calls_as_the_template_shows_them_are_read(published: PublishedTemplate) -> None:
     calls = CALLS[: published.family.calls]
     parsed = published.read(published.output({"role": "assistant", "tool_calls": calls}))
@@ -182,6 +200,17 @@ def test_content_and_reasoning_next_to_calls_are_read(published: PublishedTempla
     assert decoded(parsed) == [("search", ARGUMENTS)]
     assert parsed.content == content
     assert parsed.reasoning == ("Which tool?\n\nThe first." if "Which tool?" in output else "")
+
+
+def test_a_prompt_after_results_opens_reasoning_if_the_template_does(
+    published: PublishedTemplate,
+) -> None:
+    result = {"role": "tool", "tool_call_id": "call_search", "content": "It is sunny."}
+    thinking = {"chat_template_kwargs": {"enable_thinking": True}}
+    prompt = published.render({"role": "assistant", "tool_calls": CALLS[:1]}, result, **thinking)
+    tags = published.formats.reasoning
+    if tags is not None:
+        assert tags.are_open(prompt) is (prompt.rfind(tags.start) > prompt.rfind(tags.end))
 
 
 def test_a_conversation_with_results_of_calls_is_rendered(published: PublishedTemplate) -> None:

@@ -91,6 +91,66 @@ def test_each_family_has_its_tags(name: str) -> None:
     assert parse(f"{other.start}why{other.end}yes", tags=tags)[0] == ""
 
 
+GEMMA = REASONING_TAGS["gemma4"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content"),
+    [
+        ("<|channel>thought\nwhy\n\nnot\n<channel|>yes", "why\n\nnot", "yes"),
+        ("<|channel>thought\n<channel|>\nyes", "", "yes"),
+        ("<|channel>why<channel|>yes", "why", "yes"),
+        ("<|channel>thoughts<channel|>yes", "thoughts", "yes"),
+        ("<|channel>thou", "", ""),
+        ("thought\nyes", "", "thought\nyes"),
+    ],
+)
+def test_a_label_after_the_opening_tag_belongs_to_no_part(
+    text: str, reasoning: str, content: str
+) -> None:
+    assert parse(text, tags=GEMMA) == (reasoning, content)
+    assert parts(TaggedReasoningParser(GEMMA, is_open=False), [*text]) == (reasoning, content)
+
+
+@given(
+    text=st.lists(
+        st.sampled_from(["<|channel>", "<channel|>", "thought\n", "thou", "\n", " ", "a"]),
+        max_size=10,
+    ).map("".join),
+    sizes=st.lists(st.integers(0, 6), max_size=20),
+    is_open=st.booleans(),
+)
+def test_a_label_does_not_depend_on_the_pieces(text: str, sizes: list[int], is_open: bool) -> None:
+    pieces = split(text, sizes)
+    assert parts(TaggedReasoningParser(GEMMA, is_open), pieces) == parse(text, is_open, GEMMA)
+
+
+KIMI = REASONING_TAGS["kimi_k2"]
+SECTION = "<|tool_calls_section_begin|>"
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content"),
+    [
+        (f"<think>why{SECTION}call", "why", f"{SECTION}call"),
+        (f"<think>why</think>{SECTION}call", "why", f"{SECTION}call"),
+        (f"<think>why\n{SECTION[:9]}</think>yes", f"why\n{SECTION[:9]}", "yes"),
+        (f"{SECTION}call</think>", "", f"{SECTION}call</think>"),
+    ],
+)
+def test_calls_end_the_reasoning_where_models_leave_out_its_tag(
+    text: str, reasoning: str, content: str
+) -> None:
+    assert parse(text, tags=KIMI) == (reasoning, content)
+    assert parts(TaggedReasoningParser(KIMI, is_open=False), [*text]) == (reasoning, content)
+
+
+def test_a_prompt_may_end_with_the_label() -> None:
+    assert GEMMA.are_open("<tool_response|><|channel>thought\n")
+    assert GEMMA.are_open("<|turn>model\n<|channel>")
+    assert not GEMMA.are_open("<|turn>model\n<|channel>thought\n<channel|>")
+
+
 @given(text=TEXTS, sizes=st.lists(st.integers(0, 6), max_size=20), is_open=st.booleans())
 def test_the_parts_do_not_depend_on_the_pieces(text: str, sizes: list[int], is_open: bool) -> None:
     pieces = split(text, sizes)

@@ -11,14 +11,23 @@ from specdecode_engine.serve.parsers.tool_formats import TOOL_FORMATS, detect_to
 from tests.engine.serve.parsers.samples import CASES, FIXTURES, ParsedText, join, make_parser, parse
 
 TEMPLATES = {
+    "cohere_command3": "'<|START_ACTION|>[' + calls + ']<|END_ACTION|>'",
+    "cohere_command4": "'<|START_TEXT|>' + content … '<|START_ACTION|>['",
     "deepseek_v3": "'<｜tool▁call▁begin｜>function<｜tool▁sep｜>' + name + '\\n```json\\n'",
     "deepseek_v31": "'<｜tool▁call▁begin｜>' + name + '<｜tool▁sep｜>' + arguments",
+    "gemma4": "'<|tool_call>call:' + name + '{'",
     "glm45": "'<tool_call>' + name + '\\n<arg_key>' + key + '</arg_key>'",
+    "glm47": "<tool_call>{name}<arg_key>{key}</arg_key><arg_value>{value}</arg_value></tool_call>",
     "hermes": """<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <object>}""",
+    "kimi_k2": "'<|tool_call_begin|>' + id + '<|tool_call_argument_begin|>' + arguments",
+    "lfm2": "'<|tool_call_start|>[' + calls + ']<|tool_call_end|>'",
     "llama3_json": """<|start_header_id|>… '{"name": "' + name + '", "parameters": '""",
+    "minimax_m2": "<minimax:tool_call>\n<invoke name=",
     "mistral": "'[TOOL_CALLS] [' + calls + ']'",
+    "olmo3": "'<function_calls>' + calls + '</function_calls>'",
     "openai": "'<|start|>assistant<|channel|>final<|message|>' + content",
     "qwen3_coder": "'<tool_call>\n<function=' + name + '>\n<parameter=' + key + '>\n'",
+    "seed_oss": "<seed:tool_call>\n<function=name>\n<parameter=key>value</parameter>",
     "pythonic": "<|start_header_id|>… in the format of [func_name1(params_name1=params_value1)]",
 }
 
@@ -45,7 +54,7 @@ def test_the_format_is_detected_from_the_template(name) -> None:
 def test_templates_without_a_known_format_have_none() -> None:
     assert detect_tool_format("{{ message.content }}") is None
     assert detect_tool_format('<tool_call>\n<function=name>{"arguments": 1}</function>') is None
-    assert detect_tool_format("<seed:tool_call>\n<function=name>\n<parameter=x>") is None
+    assert detect_tool_format("<other:tool_call>\n<function=name>\n<parameter=x>") is None
 
 
 def test_arguments_arrive_while_the_model_writes_them() -> None:

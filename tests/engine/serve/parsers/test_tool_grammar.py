@@ -147,15 +147,24 @@ def test_markers_may_be_plain_text(name) -> None:
 
 
 BEGINNINGS = {
+    "cohere_command3": "<|START_ACTION|>",
+    "cohere_command4": "<|START_ACTION|>",
     "deepseek_v3": "Hm <｜tool▁calls▁begin｜>",
     "deepseek_v31": "Hm <｜tool▁calls▁begin｜>",
+    "gemma4": "Hm <|tool_call>",
     "glm45": "Hm <tool_call>",
+    "glm47": "Hm <tool_call>",
     "hermes": "Hm <tool_call>",
+    "kimi_k2": "Hm <|tool_calls_section_begin|>",
+    "lfm2": "Hm <|tool_call_start|>",
     "llama3_json": '{"name": "',
+    "minimax_m2": "Hm <minimax:tool_call>",
     "mistral": "Hm [TOOL_CALLS]",
+    "olmo3": "Hm <function_calls>",
     "openai": "<|channel|>commentary to=",
     "pythonic": "[get_weather(",
     "qwen3_coder": "Hm <tool_call>\n<function=",
+    "seed_oss": "Hm <seed:tool_call>\n<function=",
 }
 
 
@@ -237,6 +246,27 @@ def test_harmony_content_follows_its_grammar_in_the_final_channel() -> None:
     assert read("openai", str(model.write(source, 0, begin))).content in ("true", "false")
 
 
+@pytest.mark.parametrize("has_special_tokens", [True, False])
+@pytest.mark.parametrize("tools", [(), TOOLS])
+@pytest.mark.parametrize(
+    ("name", "begin"),
+    [
+        ("cohere_command3", "<|START_RESPONSE|>"),
+        ("cohere_command3", ""),
+        ("cohere_command4", "<|START_TEXT|>"),
+    ],
+)
+def test_content_follows_its_grammar_between_the_markers_around_it(
+    name, begin, tools, has_special_tokens
+) -> None:
+    model = RandomModel(name, has_special_tokens)
+    content = GrammarSource(GrammarKind.JSON_SCHEMA, '{"type": "boolean"}')
+    source = constrain(MessageConstraint(name, None, tools, content=content), model.special_ids)
+    assert source is not None
+    text = model.write(source, 0, begin + "t")
+    assert read(name, str(text)).content == "true"
+
+
 def test_calls_or_constrained_content() -> None:
     model = RandomModel("hermes")
     content = GrammarSource(GrammarKind.CHOICE, '["yes"]')
@@ -246,11 +276,55 @@ def test_calls_or_constrained_content() -> None:
     assert read("hermes", model.write(source, 1, "<tool_call>") or "<tool_call>").calls
 
 
+NESTED: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "tree": {"$ref": "#/$defs/node"},
+        "either": {"anyOf": [{"type": "integer", "minimum": 5, "maximum": 7}, {"const": "no"}]},
+        "pair": {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 3},
+        "word": {"type": "string", "minLength": 2, "maxLength": 4},
+        "counts": {"type": "object", "additionalProperties": {"enum": [1, None, "a:b"]}},
+        "any": {},
+        "items": {"type": "array", "maxItems": 0},
+    },
+    "required": ["tree", "either", "pair", "word", "counts", "any", "items"],
+    "additionalProperties": False,
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+            "required": ["next"],
+            "additionalProperties": False,
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("has_special_tokens", [True, False])
+def test_nested_schemas_are_followed_in_the_notation_of_gemma(has_special_tokens) -> None:
+    model = RandomModel("gemma4", has_special_tokens)
+    tools = (ToolSchema("f", NESTED, True, "tools[0].function.parameters"),)
+    wanted = MessageConstraint("gemma4", None, tools, is_required=True, is_parallel=False)
+    source = constrain(wanted, model.special_ids)
+    assert source is not None
+    texts = [text for seed in range(40) if (text := model.write(source, seed)) is not None]
+    assert texts
+    for text in texts:
+        parser = TOOL_FORMATS["gemma4"].make_parser(ParserContext(parameters={"f": NESTED}))
+        ((_, arguments),) = join([*parser.push(text), *parser.flush()]).calls
+        jsonschema.validate(json.loads(arguments), NESTED)
+
+
 def test_without_demands_there_is_no_grammar() -> None:
     tool = ToolSchema("now", NOTHING, False, "tools[0].function.parameters")
     assert constrain(MessageConstraint("hermes", THINK, (tool,)), {}) is None
     content = GrammarSource(GrammarKind.REGEX, "a")
     assert constrain(MessageConstraint("hermes", None, content=content), {}) is content
+
+
+DEEP: dict[str, Any] = {}
+for _ in range(5000):
+    DEEP = {"items": DEEP}
 
 
 def test_the_part_of_a_schema_that_is_refused_is_named() -> None:
@@ -270,6 +344,15 @@ def test_the_part_of_a_schema_that_is_refused_is_named() -> None:
         ("glm45", {"properties": {"a": {"type": "string", "pattern": "x"}}}, "a: pattern"),
         ("glm45", {"type": "array"}, "type is array; arguments are an object"),
         ("qwen3_coder", {"properties": {"a>b": {}}}, "a>b is not a name in this model's format"),
+        ("minimax_m2", {"properties": {'a"b': {}}}, 'a"b is not a name in this model'),
+        ("gemma4", {"properties": {"a:b": {}}}, "a:b is not a name in this model"),
+        ("gemma4", {"properties": {"a": {"type": "string", "pattern": "x"}}}, "a: pattern"),
+        ("gemma4", {"properties": {"a": {"type": "strin"}}}, "a: type is strin"),
+        ("gemma4", {"properties": {"a": {"$ref": "#/$defs/b"}}}, "a: \\$ref is #/\\$defs/b"),
+        ("gemma4", {"properties": {"a": {"minItems": 2, "maxItems": 1, "type": "array"}}}, "raise"),
+        ("gemma4", {"properties": {"a": {"enum": ['<|"|>']}}}, "a value contains"),
+        ("gemma4", {"properties": {"a": {"enum": [[1]]}}}, "among its values"),
+        ("gemma4", {"properties": {"a": DEEP}}, "nested deeper than 32 levels"),
         ("hermes", {"type": ["string"]}, r"type is \['string'\]; arguments are an object"),
         (
             "pythonic",

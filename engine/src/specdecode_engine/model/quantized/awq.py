@@ -20,9 +20,9 @@ from torch import Tensor
 from specdecode_engine.model.quantized.packing import unpack
 from specdecode_engine.model.quantized.weight import (
     Headers,
-    IntegerRows,
-    KeptIntegers,
+    KeptQuantization,
     Parts,
+    QuantizedRows,
     QuantizedWeight,
     kept_precisions,
 )
@@ -62,17 +62,17 @@ class AwqFormat:
                 },
                 dequantize_rows=_dequantize_rows,
                 row_multiple=PER_WORD,
-                kept=KeptIntegers(self.precisions[-1], _rows) if self.precisions else None,
+                kept=KeptQuantization(self.precisions[-1], _rows) if self.precisions else None,
             )
 
 
-def _rows(parts: Parts, rows: slice) -> IntegerRows:
+def _rows(parts: Parts, rows: slice) -> QuantizedRows:
     words = slice(rows.start // PER_WORD, rows.stop // PER_WORD)
     integers, zeros = (
         unpack(parts[name][:, words], BITS, PART_OF_OUTPUT).T - INT4_OFFSET
         for name in ("qweight", "qzeros")
     )
-    return IntegerRows(integers, parts["scales"][:, rows].T.float(), zeros)
+    return QuantizedRows(integers, parts["scales"][:, rows].T.float(), zeros)
 
 
 def _dequantize_rows(parts: Parts, rows: slice) -> Tensor:

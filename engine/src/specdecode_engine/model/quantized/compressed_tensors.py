@@ -35,10 +35,11 @@ from specdecode_engine.model.quantized.weight import (
     MISFIT,
     Blocks,
     Headers,
-    IntegerRows,
-    KeptIntegers,
+    KeptQuantization,
     Parts,
+    QuantizedRows,
     QuantizedWeight,
+    kept_float8,
     kept_precisions,
 )
 from specdecode_kernels import Precision
@@ -62,17 +63,18 @@ class WeightScheme:
     """
 
     format: str
+    is_float: bool  # type
     bits: int
     blocks: tuple[int | None, int | None]
     targets: tuple[str, ...]  # names of modules, `re:` expressions, or classes of modules
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """The forms in which integers are kept; there is none for a scale of several outputs."""
-        rows, columns = self.blocks
-        if self.format not in (PACKED, *INTEGERS) or rows not in (1, None):
-            return ()
-        return kept_precisions(self.bits, columns)
+        """The forms in which weights are kept."""
+        columns = self.blocks[1]
+        if self.is_float:
+            return kept_float8(columns) if self.format in NAIVE else ()
+        return kept_precisions(self.bits, columns) if self.format in (PACKED, *INTEGERS) else ()
 
     def blocks_of(self, shape: Shape) -> Blocks:
         rows, columns = self.blocks
@@ -134,7 +136,8 @@ def _find_naive(
     zero = f"{prefix}.weight_zero_point"
     if zero in headers.tensors:
         parts["zero_point"] = headers.need(zero, *scale_shapes)
-    is_kept = headers.tensors[f"{prefix}.weight"].dtype == torch.int8
+    wanted = torch.float8_e4m3fn if scheme.is_float else torch.int8
+    is_kept = headers.tensors[f"{prefix}.weight"].dtype == wanted
     return _weight(prefix, shape, scheme, parts, is_kept=is_kept)
 
 
@@ -184,21 +187,19 @@ def _weight(
 ) -> QuantizedWeight:
     has_zeros = not ZERO_POINTS.isdisjoint(parts)
     forms = [one for one in scheme.precisions if is_kept and one.has_zeros == has_zeros]
-    kept = KeptIntegers(forms[0], partial(_kept, scheme, shape)) if forms else None
+    kept = KeptQuantization(forms[0], partial(_kept, scheme, shape)) if forms else None
     rows = partial(_dequantize_rows, scheme, shape)
     return QuantizedWeight(f"{prefix}.weight", shape, parts, rows, row_multiple, kept)
 
 
-def _kept(scheme: WeightScheme, shape: Shape, parts: Parts, rows: slice) -> IntegerRows:
-    grid = scheme.blocks_of(shape).grid(shape)
-
-    def by_output(stored: Tensor) -> Tensor:
-        return stored.reshape(grid).expand(shape[0], -1)[rows].float()
-
-    values = _stored_values(scheme, shape, parts, rows)
+def _kept(scheme: WeightScheme, shape: Shape, parts: Parts, rows: slice) -> QuantizedRows:
+    blocks = scheme.blocks_of(shape)
+    is_naive = "weight" in parts
+    values = parts["weight"][rows] if is_naive else _stored_values(scheme, shape, parts, rows)
+    scales = blocks.by_output(exponent_scales(parts["scale"]), shape, rows)
     zeros = _zero_points(scheme, shape, parts)
-    return IntegerRows(
-        values, by_output(parts["scale"]), None if zeros is None else by_output(zeros)
+    return QuantizedRows(
+        values, scales, None if zeros is None else blocks.by_output(zeros, shape, rows)
     )
 
 

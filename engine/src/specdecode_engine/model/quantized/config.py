@@ -154,7 +154,8 @@ def _scheme(section: ConfigFile, group: ConfigFile) -> WeightScheme:
             raise group.error(
                 "targets", f"{target} is not a regular expression ({error})"
             ) from error
-    return WeightScheme(stored, bits, _scheme_blocks(weights, stored), tuple(targets))
+    is_float = weights.get("type") == "float"
+    return WeightScheme(stored, is_float, bits, _scheme_blocks(weights, stored), tuple(targets))
 
 
 def _scheme_blocks(weights: ConfigFile, stored: str) -> tuple[int | None, int | None]:

@@ -18,7 +18,15 @@ from torch import Tensor
 
 from specdecode_engine.model.checkpoint import Shape
 from specdecode_engine.model.quantized.packing import exponent_scales
-from specdecode_engine.model.quantized.weight import Blocks, Headers, Parts, QuantizedWeight
+from specdecode_engine.model.quantized.weight import (
+    Blocks,
+    Headers,
+    KeptQuantization,
+    Parts,
+    QuantizedRows,
+    QuantizedWeight,
+    kept_float8,
+)
 from specdecode_kernels import Precision
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -33,7 +41,7 @@ class Fp8Format:
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        return ()
+        return kept_float8(None if self.blocks is None else self.blocks.columns)
 
     def find(self, headers: Headers) -> Iterator[QuantizedWeight]:
         for name, stored in headers.tensors.items():
@@ -41,6 +49,7 @@ class Fp8Format:
                 if len(stored.shape) < 2:
                     raise headers.misfit(name, "a weight in float8 is a matrix")
                 blocks = self.blocks or Blocks(*stored.shape[-2:])
+                is_kept = stored.dtype == torch.float8_e4m3fn and len(stored.shape) == 2
                 names = [name + suffix for suffix in SCALES if name + suffix in headers.tensors]
                 scale = names[0] if names else name + SCALES[0]
                 yield QuantizedWeight(
@@ -51,7 +60,18 @@ class Fp8Format:
                         "scale": headers.need(scale, *blocks.stored_shapes(stored.shape)),
                     },
                     dequantize_rows=partial(_dequantize_rows, blocks, stored.shape),
+                    kept=self._kept(blocks, stored.shape) if is_kept else None,
                 )
+
+    def _kept(self, blocks: Blocks, shape: Shape) -> KeptQuantization | None:
+        """Keep a matrix; those of all experts in one tensor are dequantized."""
+        rows = partial(_rows, blocks, shape)
+        return KeptQuantization(self.precisions[0], rows) if self.precisions else None
+
+
+def _rows(blocks: Blocks, shape: Shape, parts: Parts, rows: slice) -> QuantizedRows:
+    scales = exponent_scales(parts["scale"])
+    return QuantizedRows(parts["weight"][rows], blocks.by_output(scales, shape, rows), None)
 
 
 def _dequantize_rows(blocks: Blocks, shape: Shape, parts: Parts, rows: slice) -> Tensor:

@@ -23,9 +23,9 @@ from torch import Tensor
 from specdecode_engine.model.quantized.packing import unpack
 from specdecode_engine.model.quantized.weight import (
     Headers,
-    IntegerRows,
-    KeptIntegers,
+    KeptQuantization,
     Parts,
+    QuantizedRows,
     QuantizedWeight,
     kept_precisions,
 )
@@ -68,7 +68,7 @@ class GptqFormat:
                 parts=parts,
                 dequantize_rows=self._dequantize_rows,
                 row_multiple=per_word,
-                kept=KeptIntegers(self.precisions[-1], self._kept) if self.precisions else None,
+                kept=KeptQuantization(self.precisions[-1], self._kept) if self.precisions else None,
             )
 
     def _dequantize_rows(self, parts: Parts, rows: slice) -> Tensor:
@@ -76,15 +76,15 @@ class GptqFormat:
         groups = parts.get("g_idx", part.in_order(self.group_size))
         return part.plain(groups.long())
 
-    def _kept(self, parts: Parts, rows: slice) -> IntegerRows | None:
+    def _kept(self, parts: Parts, rows: slice) -> QuantizedRows | None:
         part = self._rows(parts, rows)
         in_order = part.in_order(self.group_size)
         return part if torch.equal(parts.get("g_idx", in_order).long(), in_order) else None
 
-    def _rows(self, parts: Parts, rows: slice) -> IntegerRows:
+    def _rows(self, parts: Parts, rows: slice) -> QuantizedRows:
         per_word, middle = 32 // self.bits, 1 << (self.bits - 1)
         words = slice(rows.start // per_word, rows.stop // per_word)
         integers = unpack(parts["qweight"][:, rows].T, self.bits)
         zeros = unpack(parts["qzeros"][:, words], self.bits).T
         zeros = (zeros + self.zero_offset) & ((1 << self.bits) - 1)
-        return IntegerRows(integers - middle, parts["scales"][:, rows].T.float(), zeros - middle)
+        return QuantizedRows(integers - middle, parts["scales"][:, rows].T.float(), zeros - middle)

@@ -13,8 +13,9 @@ from torch import Tensor
 from specdecode_engine.model.checkpoint import (
     QUANTIZED_DTYPES,
     Checkpoint,
+    Part,
     Shape,
-    StoredIntegers,
+    StoredQuantization,
     StoredTensor,
     TensorError,
     TensorStore,
@@ -29,7 +30,7 @@ from specdecode_engine.model.quantized.weight import (
     Parts,
     QuantizedWeight,
 )
-from specdecode_kernels import IntegerWeight
+from specdecode_kernels import QuantizedTensor
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ UNUSED = tuple(
 class DequantizingStore:
     """The tensors of a quantized checkpoint under plain names; reading dequantizes weights.
 
-    Integers that kernels take as they are may be read from the header of a weight instead.
+    Weights that kernels take as they are stored may be read from their header instead.
     """
 
     source: Checkpoint
@@ -80,13 +81,13 @@ class DequantizingStore:
         possible = {**self.extra_biases, **optional}
         Checkpoint(self.source.folder, self.tensors).check(expected, possible)
 
-    def read(self, name: str, into: Tensor) -> None:
+    def read(self, name: str, into: Tensor, part: Part = ()) -> None:
         weight = self.weights.get(name)
         if weight is None:
-            self.source.read(name, into)
+            self.source.read(name, into, part)
             return
         with _parts_of(self.source, weight) as parts:
-            weight.dequantize({part: t.to(into.device) for part, t in parts.items()}, into)
+            weight.dequantize({key: t.to(into.device) for key, t in parts.items()}, into, part)
 
     def get(self, name: str) -> Tensor:
         if name not in self.weights:
@@ -107,17 +108,17 @@ def _plain_header(source: Checkpoint, weight: QuantizedWeight) -> StoredTensor:
     """Describe a weight by its scales' type: the one that it was quantized from."""
     stored = [source.tensors[name] for name in weight.parts.values()]
     wide = [one.dtype for one in stored if one.dtype.is_floating_point and one.dtype.itemsize > 1]
-    integers = None
+    quantized = None
     if weight.kept is not None:
-        read = partial(_read_integers, source, weight)
-        integers = StoredIntegers(weight.kept.precision, read)
+        read = partial(_read_kept, source, weight)
+        quantized = StoredQuantization(weight.kept.precision, read)
     dtype = wide[0] if wide else UNQUANTIZED_DTYPE
-    return StoredTensor(stored[0].file, weight.shape, dtype, integers)
+    return StoredTensor(stored[0].file, weight.shape, dtype, quantized)
 
 
-def _read_integers(source: Checkpoint, weight: QuantizedWeight) -> IntegerWeight | None:
+def _read_kept(source: Checkpoint, weight: QuantizedWeight, part: Part) -> QuantizedTensor | None:
     with _parts_of(source, weight) as parts:
-        return weight.read_integers(parts)
+        return weight.read_kept(parts, part)
 
 
 @contextmanager

@@ -9,13 +9,14 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.checkpoint import Shape, StoredTensor, TensorError
-from specdecode_kernels import IntegerWeight, Precision
-from specdecode_kernels.weights import INT4_GROUPS, pack_int4
+from specdecode_engine.model.checkpoint import Part, Shape, StoredTensor, TensorError
+from specdecode_kernels import Precision, QuantizedTensor
+from specdecode_kernels.weights import GROUPS, pack_int4
 
 UNQUANTIZED_DTYPE = torch.bfloat16
 """The type of plain weights where neither config.json nor the scales have one."""
 CHUNK_ELEMENTS = 1 << 18  # plain values that are dequantized at once: 1 MiB in float32
+NAN_OF_FLOAT8 = 0x7F  # of either sign
 INCOMPLETE = "the files are incomplete, download them again"
 MISFIT = "take tensors and config.json from the same checkpoint"
 
@@ -23,12 +24,26 @@ Parts = Mapping[str, Tensor]
 """The tensors of one weight, by the names that its format gives to them."""
 
 
-class IntegerRows(NamedTuple):
-    """Some rows of a weight of integers: scales[o, g] * (values[o, i] - zeros[o, g])."""
+class QuantizedRows(NamedTuple):
+    """Some rows of a quantized weight: scales[o, g] * (values[o, i] - zeros[o, g])."""
 
-    values: Tensor  # [rows, inputs], signed
-    scales: Tensor  # [rows, groups] f32
-    zeros: Tensor | None  # [rows, groups], signed
+    values: Tensor  # [rows, inputs], signed integers or float8
+    scales: Tensor  # [rows, groups] f32; or one for all groups
+    zeros: Tensor | None  # as scales, signed
+
+    def cut(self, rows: slice, inputs: slice, group: int) -> "QuantizedRows":
+        """Return a part, whose inputs begin with a group and end with one or with the rows.
+
+        Args:
+            group: inputs that share a scale.
+        """
+        groups = slice(inputs.start // group, -(-inputs.stop // group))
+
+        def by_group(numbers: Tensor) -> Tensor:
+            return numbers[rows, groups] if numbers.shape[1] > 1 else numbers[rows]
+
+        zeros = None if self.zeros is None else by_group(self.zeros)
+        return QuantizedRows(self.values[rows, inputs], by_group(self.scales), zeros)
 
     def in_order(self, group: int | None) -> Tensor:
         """Return the group of each input [inputs] i64 where `group` in a row share one."""
@@ -44,14 +59,14 @@ class IntegerRows(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptIntegers:
-    """The form in which the integers of a weight are kept, and their rows.
+class KeptQuantization:
+    """The form in which a weight is kept as it is stored, and its rows.
 
     `rows` returns None where the groups are not consecutive inputs.
     """
 
     precision: Precision
-    rows: Callable[[Parts, slice], IntegerRows | None]
+    rows: Callable[[Parts, slice], QuantizedRows | None]
 
 
 def kept_precisions(bits: int, group: int | None) -> tuple[Precision, ...]:
@@ -64,12 +79,19 @@ def kept_precisions(bits: int, group: int | None) -> tuple[Precision, ...]:
         Those without and with zero points, as far as there are any.
     """
     if bits == 8:
-        return () if group is not None else (Precision(8),)
+        return () if group is not None else (Precision("int8"),)
     # A scale for every output is one for every 128 of its inputs.
-    group = INT4_GROUPS[-1] if group is None else group
-    if bits != 4 or group not in INT4_GROUPS:
+    group = GROUPS[-1] if group is None else group
+    if bits != 4 or group not in GROUPS:
         return ()
-    return Precision(4, group), Precision(4, group, has_zeros=True)
+    return Precision("int4", group), Precision("int4", group, has_zeros=True)
+
+
+def kept_float8(group: int | None) -> tuple[Precision, ...]:
+    """Return the form in which kernels take float8_e4m3fn, if any; `group` as above."""
+    if group is None:
+        return (Precision("float8_e4m3fn"),)
+    return (Precision("float8_e4m3fn", group),) if group in GROUPS else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,39 +103,64 @@ class QuantizedWeight:
     parts: Mapping[str, str]  # stored names, by the format's names
     dequantize_rows: Callable[[Parts, slice], Tensor]  # rows of dimension 0, in float32
     row_multiple: int = 1  # rows that one stored word holds
-    kept: KeptIntegers | None = None
+    kept: KeptQuantization | None = None
 
-    def dequantize(self, parts: Parts, into: Tensor) -> None:
-        """Write the plain tensor, rounded once to the type of `into`, some rows at a time."""
-        for rows in self._chunks():
-            into[rows].copy_(self.dequantize_rows(parts, rows))
+    def dequantize(self, parts: Parts, into: Tensor, part: Part = ()) -> None:
+        """Write a part of the plain tensor, rounded once to the type of `into`, by some rows."""
+        for rows, wanted, place in self._chunks(part):
+            into[place].copy_(self.dequantize_rows(parts, rows)[(wanted, *part[1:])])
 
-    def read_integers(self, parts: Parts) -> IntegerWeight | None:
-        """Return the integers, read some rows at a time; zero points that are all 0 are left out.
+    def read_kept(self, parts: Parts, part: Part = ()) -> QuantizedTensor | None:
+        """Return a part as it is stored, read by some rows; zero points are left out if all are 0.
+
+        Args:
+            part: its inputs begin and end with groups.
 
         Returns:
-            None where the weight has none that are kept.
+            None where the weight is not kept, also if float8 contains NaN.
         """
         if self.kept is None:
             return None
-        shape, precision = torch.Size(self.shape), self.kept.precision
-        whole = IntegerWeight.empty(shape, precision, torch.float32, torch.device("cpu"))
-        for rows in self._chunks():
-            part = self.kept.rows(parts, rows)
-            if part is None:
+        outputs, inputs = (range(size) for size in self.shape)
+        outputs, inputs = outputs[_at(part, 0)], inputs[_at(part, 1)]
+        shape, precision = torch.Size((len(outputs), len(inputs))), self.kept.precision
+        read = QuantizedTensor.empty(shape, precision, torch.float32, torch.device("cpu"))
+        columns, group = slice(inputs.start, inputs.stop), precision.group or self.shape[1]
+        for rows, wanted, place in self._chunks(part):
+            found = self.kept.rows(parts, rows)
+            if found is None:
                 return None
-            whole.values[rows] = pack_int4(part.values) if precision.bits == 4 else part.values
-            whole.scales[rows] = part.scales
-            if part.zeros is not None and whole.zeros is not None:
-                whole.zeros[rows] = part.zeros
-        is_symmetric = whole.zeros is None or not bool(whole.zeros.any())
-        return replace(whole, zeros=None) if is_symmetric else whole
+            values, scales, zeros = found.cut(wanted, columns, group)
+            if _has_nan(values):
+                return None
+            read.values[place] = pack_int4(values) if precision.format == "int4" else values
+            read.scales[place] = scales
+            if zeros is not None and read.zeros is not None:
+                read.zeros[place] = zeros
+        is_symmetric = read.zeros is None or not bool(read.zeros.any())
+        return replace(read, zeros=None) if is_symmetric else read
 
-    def _chunks(self) -> Iterator[slice]:
+    def _chunks(self, part: Part) -> Iterator[tuple[slice, slice, slice]]:
+        """Yield rows that are read at once, those of them in the part, and their place there."""
+        wanted = range(self.shape[0])[_at(part, 0)]
         row = max(math.prod(self.shape[1:]), 1)
         step = max(CHUNK_ELEMENTS // row // self.row_multiple, 1) * self.row_multiple
-        for start in range(0, self.shape[0], step):
-            yield slice(start, min(start + step, self.shape[0]))
+        first = wanted.start - wanted.start % self.row_multiple
+        for start in range(first, wanted.stop, step):
+            stop = min(start + step, self.shape[0])
+            begin, end = max(start, wanted.start), min(stop, wanted.stop)
+            place = slice(begin - wanted.start, end - wanted.start)
+            yield slice(start, stop), slice(begin - start, end - start), place
+
+
+def _has_nan(values: Tensor) -> bool:
+    if values.dtype != torch.float8_e4m3fn:
+        return False
+    return bool(((values.view(torch.uint8) & NAN_OF_FLOAT8) == NAN_OF_FLOAT8).any())
+
+
+def _at(part: Part, dimension: int) -> slice:
+    return part[dimension] if dimension < len(part) else slice(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +197,7 @@ class QuantizedFormat(Protocol):
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """The forms in which integers of the checkpoint may be kept."""
+        """The forms in which weights of the checkpoint may be kept."""
         ...
 
     def find(self, headers: Headers) -> Iterator[QuantizedWeight]:
@@ -199,8 +246,12 @@ class Blocks:
         if columns is None:
             columns = torch.arange(shape[-1], device=scales.device) // self.columns
         if len(shape) == 2:
-            outputs = torch.arange(rows.start, rows.stop, device=scales.device)
-        else:
-            grid, outputs = grid[rows], torch.arange(shape[-2], device=scales.device)
-        picked = grid.index_select(-2, outputs // self.rows).float()
+            return self.by_output(scales, shape, rows).index_select(-1, columns.long())
+        outputs = torch.arange(shape[-2], device=scales.device)
+        picked = grid[rows].index_select(-2, outputs // self.rows).float()
         return picked.index_select(-1, columns.long())
+
+    def by_output(self, scales: Tensor, shape: Shape, rows: slice) -> Tensor:
+        """Return the scales [rows, columns of blocks] of some rows of a matrix, in float32."""
+        outputs = torch.arange(rows.start, rows.stop, device=scales.device)
+        return scales.reshape(self.grid(shape)).index_select(-2, outputs // self.rows).float()

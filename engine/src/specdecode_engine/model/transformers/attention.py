@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.delta_states import DeltaView
 from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.layer_map import LayerMap
 from specdecode_kernels.metadata import DEFAULT_ATTENTION, AttentionParams
@@ -42,10 +43,14 @@ class UnsupportedModel(CheckpointError):
 
 
 class ForwardState:
-    """What the modules of one network read while it computes a forward: the KV view."""
+    """What the modules of one network read while it computes a forward.
+
+    `view` shows keys and values, `delta` the states of gated delta nets, if the network has any.
+    """
 
     def __init__(self) -> None:
         self.view: KVView | None = None
+        self.delta: DeltaView | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +61,7 @@ class PagedAttention:
     layer: int
     path: str  # of its module, for errors
     chunk_size: int | None = None  # which transformers writes into its masks, and nowhere else
+    is_latent: bool = False
     params: AttentionParams | None = None
 
     def __call__(
@@ -121,15 +127,18 @@ def attach(network: nn.Module, state: ForwardState, layer_map: LayerMap) -> None
         for path, module in network.named_modules()
         if "Attention" in type(module).__name__ and isinstance(_layer_index(module), int)
     ]
-    if sorted(_layer_index(module) for _, module in modules) != [*range(len(layer_map.layers))]:
+    modules.sort(key=lambda one: _layer_index(one[1]))
+    numbers = {_layer_index(module) for _, module in modules}
+    if len(modules) != len(layer_map.layers) or len(numbers) != len(modules):
         raise UnsupportedModel(
             f"the network has {len(modules)} attention modules for its {len(layer_map.layers)} "
-            "layers; this model type is not supported"
+            "layers with attention; this model type is not supported"
         )
-    for path, module in modules:
-        layer = _layer_index(module)
-        chunk_size = layer_map.layers[layer].attention_chunk_size
-        module.paged_attention = PagedAttention(state, layer, path, chunk_size)
+    for layer, (path, module) in enumerate(modules):
+        spec = layer_map.layers[layer]
+        module.paged_attention = PagedAttention(
+            state, layer, path, spec.attention_chunk_size, spec.is_latent
+        )
 
 
 def _layer_index(module: nn.Module) -> Any:

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import product
@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from specdecode_engine.model.head_order import halves_of_pairs
+from specdecode_engine.model.kv_views import KVView
 from specdecode_engine.model.rope import ORIGINAL
 from specdecode_engine.model.transformers.attention import (
     ForwardState,
@@ -76,16 +78,21 @@ class AttentionForm(NamedTuple):
     """What an attention module computes: its children, and what happens between them."""
 
     output: str
-    gate: str | None  # whose sigmoid scales what queries read (AFMoE)
+    gate: str | None
+    """The map whose sigmoid scales what queries read (AFMoE); that of queries where it has, of each
+    head, the gate's outputs after those of the query (Qwen3-Next)."""
     norms: tuple[str, ...]  # of queries and keys
     head_dim: int
     norm_place: NormPlace
-    rotation: Rotation  # of the whole head
+    rotation: Rotation
+    rotated: int  # first numbers of a head that turn, if any do
     temperature: Temperature | None
     params: AttentionParams
 
 
-class _Attended(NamedTuple):
+class Attended(NamedTuple):
+    """What a module attends with: rows [rows, heads, dim] and parameters."""
+
     q: Tensor
     k: Tensor
     v: Tensor
@@ -96,7 +103,7 @@ class _Recorder:
     """A KV view that keeps what a module attends with, and returns random rows."""
 
     def __init__(self) -> None:
-        self.seen: list[_Attended] = []
+        self.seen: list[Attended] = []
 
     def attend(
         self,
@@ -106,21 +113,25 @@ class _Recorder:
         v: Tensor,
         params: AttentionParams = DEFAULT_ATTENTION,
     ) -> Tensor:
-        self.seen.append(_Attended(q, k, v, params))
+        self.seen.append(Attended(q, k, v, params))
         return random_tensor(*q.shape[:2], v.shape[2])
 
 
-def recognise_attention(module: nn.Module) -> AttentionForm | None:
-    """Return what an attention module over pages computes; None if it is none that we compute."""
+def recognise_attention(module: nn.Module, angles: int | None = None) -> AttentionForm | None:
+    """Return what an attention module over pages computes; None if it is none that we compute.
+
+    Args:
+        angles: of a head; None: half as many as it has numbers.
+    """
     children = _children(module)
     if children is None:
         return None
-    probe, temperature = _Probe.of(module, children), _temperature(module)
+    probe, temperature = _Probe.of(module, children, angles), _temperature(module)
     places = NormPlace if children.norms else (NormPlace.NOWHERE,)
     with torch.no_grad():
         projected = probe.projections()
-        for angles, rotations in probe.angle_forms():
-            seen = probe.run(module, angles)
+        for given, rotations in probe.angle_forms():
+            seen = probe.run(module, given)
             if seen is None:
                 continue
             for place, rotation, is_tempered in product(places, rotations, (False, True)):
@@ -129,7 +140,8 @@ def recognise_attention(module: nn.Module) -> AttentionForm | None:
                     continue
                 heads = probe.heads(projected, place, rotation, tempered)
                 if all(map(is_close, seen[:3], heads)):
-                    return AttentionForm(*children, place, rotation, tempered, seen.params)
+                    rotated = 2 * probe.angles[0].shape[1]
+                    return AttentionForm(*children, place, rotation, rotated, tempered, seen.params)
     return None
 
 
@@ -170,6 +182,8 @@ def _children(module: nn.Module) -> _Children | None:
     if gate is not None and _width(module, GATE) != _width(module, INPUTS[0]):
         return None
     output = next((name for name in OUTPUTS if linear - {GATE} == {*INPUTS, name}), None)
+    if output is not None and _width(module, INPUTS[0]) == 2 * _inputs(module, output):
+        gate = INPUTS[0] if gate is None else gate
     norms = tuple(sorted((name for name, _ in module.named_children() if name not in linear)))
     if output is None or [name[0] for name in norms] not in ([], ["k", "q"], ["q"]):
         return None
@@ -194,27 +208,35 @@ def _width(module: nn.Module, name: str) -> int:
     return cast(nn.Linear, module.get_submodule(name)).out_features
 
 
+def _inputs(module: nn.Module, name: str) -> int:
+    """Inputs of a linear map."""
+    return cast(nn.Linear, module.get_submodule(name)).in_features
+
+
 @dataclass(frozen=True, slots=True)
 class _Probe:
     """What a module is computed with, in place of its own weights: rows, angles, maps and norms."""
 
     head_dim: int
     rows: Tensor  # [rows, inputs]
-    angles: tuple[Tensor, Tensor]  # [rows, head_dim / 2]
+    angles: tuple[Tensor, Tensor]  # [rows, angles of a head]
     inputs: Mapping[str, nn.Linear]
     output: Mapping[str, nn.Linear]
     gate: Mapping[str, nn.Linear]
+    has_joint_gate: bool
     norms: tuple[tuple[str, nn.Module], ...]  # of queries and of keys
 
     @classmethod
-    def of(cls, module: nn.Module, children: _Children) -> "_Probe":
+    def of(cls, module: nn.Module, children: _Children, angles: int | None) -> "_Probe":
         widths = _widths(module)
+        has_joint_gate = children.gate == INPUTS[0]
+        attended = widths[0] // 2 if has_joint_gate else widths[0]
         names = {name: seed for seed, name in enumerate(children.norms)}
         norms = {
             name: with_random_parameters(module.get_submodule(name), seed)
             for name, seed in names.items()
         }
-        shape = _ROWS, children.head_dim // 2
+        shape = _ROWS, angles or children.head_dim // 2
         return cls(
             head_dim=children.head_dim,
             rows=random_tensor(_ROWS, _WIDTH),
@@ -223,10 +245,11 @@ class _Probe:
                 name: random_linear(_WIDTH, width, seed)
                 for seed, (name, width) in enumerate(zip(INPUTS, widths, strict=True))
             },
-            output={children.output: random_linear(widths[0], _WIDTH)},
+            output={children.output: random_linear(attended, _WIDTH)},
             gate={}
-            if children.gate is None
+            if children.gate is None or has_joint_gate
             else {children.gate: random_linear(_WIDTH, widths[0], seed=3)},
+            has_joint_gate=has_joint_gate,
             norms=tuple((name, norms[name]) for name in children.norms),
         )
 
@@ -237,39 +260,33 @@ class _Probe:
         yield pair, (Rotation.HALVES, Rotation.NONE)
         yield torch.complex(cos, sin)[None], (Rotation.PAIRS,)
 
-    def run(self, module: nn.Module, angles: object) -> _Attended | None:
+    def run(self, module: nn.Module, angles: object) -> Attended | None:
         """Compute a module over the recorder; None if it wants more, or attends otherwise."""
-        recorder, state = _Recorder(), ForwardState()
-        state.view = recorder
         maps = {**self.inputs, **self.output, **self.gate}
-        probe = with_children(module, {**maps, **dict(self.norms)})
-        paged = getattr(module, "paged_attention", None)
-        chunk_size = paged.chunk_size if isinstance(paged, PagedAttention) else None
-        probe.paged_attention = PagedAttention(state, 0, "", chunk_size)  # type: ignore[assignment]
-        given: dict[str, object] = {"position_embeddings": angles, "attention_mask": None}
-        if _temperature(module) is not None:
-            _with_interval(probe, _INTERVAL)
-        if "position_ids" in inspect.signature(type(module).forward).parameters:
-            given["position_ids"] = torch.arange(_ROWS)[None]
-        try:
-            computed, weights = probe(hidden_states=self.rows[None], **given)
-        except (TypeError, RuntimeError, ValueError, AttributeError, KeyError, IndexError):
-            return None
-        except UnsupportedModel:  # the forward that proves the rows reports it with its place
-            return None
-        if weights is not None or len(recorder.seen) != 1:
-            return None
-        seen = recorder.seen[0]
+        children = {**maps, **dict(self.norms)}
+        return attend_recorded(module, children, self.rows, angles, self._outputs)
+
+    def _outputs(self, attended: Tensor) -> Tensor:
+        """Compute what a module makes of what queries read [rows, heads, head_dim]."""
+        attended = attended.flatten(1)
+        gates = [gate(self.rows) for gate in self.gate.values()]
+        if self.has_joint_gate:
+            gates.append(self._query_and_gate()[1])
+        for gate in gates:
+            attended = attended * torch.sigmoid(gate)
         (output,) = self.output.values()
-        attended = random_tensor(*seen.q.shape).flatten(1)
-        for gate in self.gate.values():
-            attended = attended * torch.sigmoid(gate(self.rows))
-        wanted = output(attended)[None]
-        return seen if is_close(computed, wanted) else None
+        mapped: Tensor = output(attended)
+        return mapped
 
     def projections(self) -> tuple[Tensor, ...]:
         """Compute queries, keys and values [rows, width] before anything happens to them."""
-        return tuple(linear(self.rows) for linear in self.inputs.values())
+        q, k, v = (linear(self.rows) for linear in self.inputs.values())
+        return (self._query_and_gate()[0] if self.has_joint_gate else q), k, v
+
+    def _query_and_gate(self) -> tuple[Tensor, Tensor]:
+        """Split what the map of queries returns, [rows, width / 2] each."""
+        mapped = self.inputs[INPUTS[0]](self.rows).view(_ROWS, -1, 2, self.head_dim)
+        return mapped[:, :, 0].flatten(1), mapped[:, :, 1].flatten(1)
 
     def heads(
         self,
@@ -289,6 +306,61 @@ class _Probe:
         return q, k, v.view(_ROWS, -1, self.head_dim)
 
 
+def attend_recorded(
+    module: nn.Module,
+    children: Mapping[str, nn.Module],
+    rows: Tensor,
+    angles: object,
+    outputs: Callable[[Tensor], Tensor],
+) -> Attended | None:
+    """Compute a module over a recorder, with other children and rows [rows, inputs].
+
+    Returns None if it wants more, attends otherwise, or does not compute `outputs` of what it read.
+    """
+    recorder = _Recorder()
+    computed = attend_with(module, children, rows, angles, recorder)
+    if computed is None or len(recorder.seen) != 1:
+        return None
+    seen = recorder.seen[0]
+    attended = random_tensor(*seen.q.shape[:2], seen.v.shape[2])
+    return seen if is_close(computed, outputs(attended)[None]) else None
+
+
+def attend_with(
+    module: nn.Module,
+    children: Mapping[str, nn.Module],
+    rows: Tensor,
+    angles: object,
+    view: KVView,
+    **given: object,
+) -> Tensor | None:
+    """Compute a module of other children over a view; None if it wants or returns more.
+
+    Args:
+        rows: [rows, inputs].
+        given: arguments that some modules take.
+    """
+    state = ForwardState()
+    state.view = view
+    probe = with_children(module, children)
+    paged = getattr(module, "paged_attention", None)
+    chunk_size = paged.chunk_size if isinstance(paged, PagedAttention) else None
+    probe.paged_attention = PagedAttention(state, 0, "", chunk_size)  # type: ignore[assignment]
+    known = inspect.signature(type(module).forward).parameters
+    given |= {"position_ids": torch.arange(len(rows))[None]}
+    given = {name: given[name] for name in given.keys() & known}
+    given |= {"position_embeddings": angles, "attention_mask": None}
+    if _temperature(module) is not None:
+        _with_interval(probe, _INTERVAL)
+    try:
+        computed, weights = probe(hidden_states=rows[None], **given)
+    except (TypeError, RuntimeError, ValueError, AttributeError, KeyError, IndexError):
+        return None
+    except UnsupportedModel:  # the forward that proves the rows reports it with its place
+        return None
+    return computed if weights is None else None
+
+
 def _heads(
     x: Tensor,
     norm: nn.Module | None,
@@ -303,20 +375,13 @@ def _heads(
     x = x.view(len(x), -1, head_dim)
     if place is NormPlace.HEADS:
         x = _normed(norm, x[None])[0]
+    rotated = 2 * angles[0].shape[1]
     if rotation is Rotation.HALVES:
-        x = rotate(x, *angles)
-    if rotation is Rotation.PAIRS:
+        x = torch.cat((rotate(x[..., :rotated], *angles), x[..., rotated:]), dim=-1)
+    if rotation is Rotation.PAIRS and rotated == head_dim:
         x = rotate(x[..., halves_of_pairs(head_dim)], *angles)
         x = torch.stack(x.chunk(2, dim=-1), dim=-1).flatten(-2)
     return _normed(norm, x[None])[0] if place is NormPlace.ROTATED_HEADS else x
-
-
-def halves_of_pairs(head_dim: int) -> Tensor:
-    """Return the order of a head's numbers in which the first of every pair come first.
-
-    Queries and keys in this order have the same products, and what turned pairs turns halves.
-    """
-    return torch.arange(head_dim).view(-1, 2).T.flatten()
 
 
 def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:

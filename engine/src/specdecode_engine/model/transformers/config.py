@@ -9,11 +9,15 @@ import torch
 
 from specdecode_engine.model.config import DecoderConfig, TokenDraft, read_eos_token_ids
 from specdecode_engine.model.config_file import ConfigFile
-from specdecode_engine.model.layer_config import read_layer_map
+from specdecode_engine.model.delta_states import DeltaLayers
+from specdecode_engine.model.layer_config import read_delta_layers, read_layer_map
 from specdecode_engine.model.layer_map import LayerMap, LayerMapError
 from specdecode_engine.model.quantized.config import Quantization, read_quantization
 from specdecode_engine.model.rope import RopeConfig
 from specdecode_engine.model.transformers.attention import UnsupportedModel
+
+OTHER_NAMES = {"kimi_k2": "deepseek_v3"}
+"""Model types whose name only code of the checkpoint knows, which is never run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class TransformersConfig(TokenDraft):
     text: Any = field(repr=False, compare=False)  # as transformers read it; see `copy_text`
     quantization: Quantization | None = None  # of the stored weights; None: they are plain
     architecture: str = ""  # as in config.json
+    delta_layers: DeltaLayers | None = None  # gated delta nets
 
     @classmethod
     def load(cls, folder: Path) -> "TransformersConfig":
@@ -45,7 +50,7 @@ class TransformersConfig(TokenDraft):
         text = _read_text_config(file)
         keys = _keys(file, text)
         hidden_size = keys.integer("hidden_size")
-        layer_map = _layer_map(file, text)
+        layer_map, delta_layers = _layers(file, text)
         widest = max(layer_map.shapes, key=lambda shape: shape.k_head_dim)
         bos = keys.ids("bos_token_id")
         return cls(
@@ -71,7 +76,8 @@ class TransformersConfig(TokenDraft):
             eos_token_ids=read_eos_token_ids(file, keys),
             dtype=file.dtype() or keys.dtype(),
             layer_map=layer_map,
-            is_wrapped=file.get("model_type") != text.model_type,
+            delta_layers=delta_layers,
+            is_wrapped=_known_type(file) != text.model_type,
             text=text,
             quantization=read_quantization(file),
             architecture=file.architecture,
@@ -100,13 +106,19 @@ def _read_text_config(file: ConfigFile) -> Any:
             model for it.
     """
     from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig
+    from transformers import CONFIG_MAPPING, AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     folder = file.file.parent
     file.section("text_config")  # transformers takes whatever it is for a config
     try:
-        whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        known = _known_type(file)
+        if known == file.get("model_type"):
+            whole = AutoConfig.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+        else:
+            whole = CONFIG_MAPPING[known].from_dict({**file.keys, "model_type": known})
         text = whole.get_text_config(decoder=True)
     except StrictDataclassError as error:
         raise UnsupportedModel(
@@ -131,15 +143,21 @@ def _read_text_config(file: ConfigFile) -> Any:
     return text
 
 
+def _known_type(file: ConfigFile) -> Any:
+    """Return the model type by the name that transformers has for it."""
+    model_type = file.get("model_type")
+    return OTHER_NAMES.get(model_type, model_type) if isinstance(model_type, str) else model_type
+
+
 def _keys(file: ConfigFile, text: Any) -> ConfigFile:
     """Return the text config's keys, those that a type spells differently under common names."""
     named = {name: getattr(text, name, None) for name in getattr(text, "attribute_map", {})}
     return ConfigFile(file.file, {**text.to_dict(), **named})
 
 
-def _layer_map(file: ConfigFile, text: Any) -> LayerMap:
+def _layers(file: ConfigFile, text: Any) -> tuple[LayerMap, DeltaLayers | None]:
     try:
-        return read_layer_map(text)
+        return read_layer_map(text), read_delta_layers(text)
     except LayerMapError as error:
         raise UnsupportedModel(f"{file.file}: {error}") from error
 

@@ -15,6 +15,7 @@ from specdecode_engine.model.transformers.recognition import (
     random_tensor,
     with_children,
 )
+from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_kernels import GatedActivation, RoutingConfig
 from specdecode_kernels.mixture import GateKind
 
@@ -87,9 +88,18 @@ def recognise_input_scaled(module: nn.Module) -> InputScaledKind | None:
 
 
 def make_input_scaled(
-    linears: Linears, tensors: MixtureTensors, kind: InputScaledKind, shared: nn.Module
+    linears: Linears,
+    tensors: MixtureTensors,
+    kind: InputScaledKind,
+    shared: nn.Module,
+    ranks: Ranks = ALONE,
 ) -> RowInputScaledMixture:
-    """Make what computes a mixture; `shared` is the expert of every row."""
+    """Make what computes a mixture.
+
+    Args:
+        shared: the expert of every row.
+        ranks: that have parts of the other experts.
+    """
     experts = Experts.make(
         linears,
         tensors.gate_up.transpose(1, 2).contiguous(),
@@ -98,7 +108,7 @@ def make_input_scaled(
     )
     linear = linears.make(tensors.router, None, MapKind.ROUTER)
     router = RowRouter(linear, linears.ops, kind.routing, None)
-    return RowInputScaledMixture(router, experts, shared)
+    return RowInputScaledMixture(router, experts, shared, ranks)
 
 
 def _compute(

@@ -5,18 +5,20 @@ from torch import Tensor, nn
 from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.layers import Linear
 from specdecode_engine.model.transformers.modules import RowModule
+from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_kernels import Backend, ExpertRouting, RoutingConfig
 
 
 class RowExperts(RowModule):
-    """The experts of a layer, called as transformers calls them."""
+    """The experts of a layer, called as transformers calls them; each rank has a part of each."""
 
-    def __init__(self, experts: Experts) -> None:
+    def __init__(self, experts: Experts, ranks: Ranks = ALONE) -> None:
         super().__init__()
         self.experts = experts
+        self.ranks = ranks
 
     def forward(self, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        return self.experts(hidden, ExpertRouting(ids.int(), weights.float()))
+        return self.ranks.add(self.experts(hidden, ExpertRouting(ids.int(), weights.float())))
 
 
 class RowRouter(RowModule):
@@ -65,18 +67,21 @@ class RowScaledRouter(RowModule):
 
 class RowInputScaledMixture(RowModule):
     """A mixture whose factors multiply what experts read, not what they return; and an expert that
-    every row uses (Llama 4).
+    every row uses (Llama 4). Each rank has a part of each expert.
     """
 
-    def __init__(self, router: RowRouter, experts: Experts, shared: nn.Module) -> None:
+    def __init__(
+        self, router: RowRouter, experts: Experts, shared: nn.Module, ranks: Ranks = ALONE
+    ) -> None:
         super().__init__()
         self.router = router
         self.experts = experts
         self.shared = shared
+        self.ranks = ranks
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Map rows [..., hidden] to [rows, hidden]; also return the router's logits."""
         rows = hidden.reshape(-1, hidden.shape[-1])
         logits, weights, ids = self.router(rows)
         routed = self.experts.on_scaled_rows(rows, ExpertRouting(ids, weights))
-        return self.shared(rows) + routed, logits
+        return self.shared(rows) + self.ranks.add(routed), logits

@@ -34,6 +34,7 @@ from specdecode_engine.model.transformers.shared_expert_gate import (
     RowSharedGateMixture,
     has_shared_expert_gate,
 )
+from specdecode_engine.ranks import Ranks
 from specdecode_kernels import TORCH
 
 Replace = Callable[[nn.Module], nn.Module | None]
@@ -43,12 +44,18 @@ class MixtureReplacer:
     """Replaces modules of one network; a kind of router is recognised once."""
 
     def __init__(
-        self, linears: Linears, dtype: torch.dtype, replace_norm: Replace, replace_mlp: Replace
+        self,
+        linears: Linears,
+        dtype: torch.dtype,
+        replace_norm: Replace,
+        replace_mlp: Replace,
+        take_ranks: Callable[[nn.Module], Ranks],
     ) -> None:
         self._linears = linears
         self._dtype = dtype
         self._replace_norm = replace_norm
         self._replace_mlp = replace_mlp
+        self._take_ranks = take_ranks  # that have parts of experts
         self._routers: dict[tuple[object, ...], RouterKind | None] = {}
 
     def replacement(self, module: nn.Module) -> nn.Module | None:
@@ -110,7 +117,8 @@ class MixtureReplacer:
         shared = self._replace_mlp(module.get_submodule("shared_expert"))
         if kind is None or shared is None:
             return None
-        return make_input_scaled(self._linears, tensors_of(module), kind, shared)
+        ranks = self._take_ranks(module.get_submodule("experts"))
+        return make_input_scaled(self._linears, tensors_of(module), kind, shared, ranks)
 
     def _experts(self, module: nn.Module) -> RowExperts | None:
         kind = recognise_experts(module)
@@ -124,15 +132,16 @@ class MixtureReplacer:
             gate_up, down = gate_up.transpose(1, 2), down.transpose(1, 2)
         if kind.is_interleaved:
             gate_up, bias = gates_first(gate_up), None if bias is None else gates_first(bias)
+        ranks = self._take_ranks(module)
         experts = Experts.make(
             self._linears,
             gate_up.contiguous(),
             down.contiguous(),
             kind.activation,
             gate_up_bias=bias,
-            down_bias=_detached(module, "down_proj_bias"),
+            down_bias=None if ranks.rank else _detached(module, "down_proj_bias"),
         )
-        return RowExperts(experts)
+        return RowExperts(experts, ranks)
 
 
 def _detached(module: nn.Module, name: str) -> Tensor | None:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
 from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.delta_states import DeltaLayers
 from specdecode_engine.model.experts import Experts
-from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.language_model import LanguageModel, NeededRows
 from specdecode_engine.model.layers import Linear, widened
 from specdecode_engine.model.linears import Linears
@@ -19,6 +20,8 @@ from specdecode_engine.model.quantized.store import open_tensors
 from specdecode_engine.model.rope import make_rotary_limits
 from specdecode_engine.model.transformers.attention import ForwardState, UnsupportedModel, attach
 from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.division import DividedModules, Division
+from specdecode_engine.model.transformers.gated_delta_net import stack_params
 from specdecode_engine.model.transformers.loading import (
     check_tensors,
     load_network,
@@ -29,6 +32,8 @@ from specdecode_engine.model.transformers.mixture_modules import RowExperts, Row
 from specdecode_engine.model.transformers.modules import RowLinear, RowSoftcap
 from specdecode_engine.model.transformers.replacement import Replacer
 from specdecode_engine.model.transformers.row_audit import ProbeView, RowAudit
+from specdecode_engine.ranks import ALONE, Ranks
+from specdecode_kernels import DeltaParams
 
 SOFTCAP = "final_logit_softcapping"
 AUDITED_POSITIONS = 256  # of rotary tables, where all texts have the same
@@ -67,6 +72,7 @@ class TransformersModel(LanguageModel):
     _layers: nn.ModuleList
     _collected: dict[int, Tensor]  # outputs of hooked layers in the current forward
     _hooked: set[int]  # layers whose outputs an aux spec has selected
+    _delta_params: DeltaParams | None  # of the gated delta nets
 
     @classmethod
     def load(
@@ -77,24 +83,39 @@ class TransformersModel(LanguageModel):
         device: torch.device,
         context_length: int | None = None,
         linears: Linears | None = None,
+        ranks: Ranks = ALONE,
     ) -> "TransformersModel":
         """Load a checkpoint, by default in its own type and for its own length.
 
         Args:
+            config: of the whole model.
             linears: makes the linear maps; by default their weights stay plain.
+            ranks: among which the model is divided; the part of this one is loaded.
 
         Raises:
-            CheckpointError: tensors are missing or do not fit, or the model type is not supported.
+            CheckpointError: tensors are missing or do not fit, or the model type is not supported,
+                or not by so many ranks.
         """
         dtype = dtype or config.dtype or torch.float32
         opened = open_tensors(config.folder, config.quantization)
         store, skipped = text_tensors(config, opened)
         network = make_network(config, dtype)
         used = check_tensors(network, store)
+        own, division = config, None
+        if ranks.size > 1:
+            division = Division.of(config, network, dtype, ranks.size)
+            own, store = division.config, division.store(store, ranks)
         cls.audited(config, network)
-        whole = load_network(config, dtype, device, store, used)
-        length = context_length or config.max_position_embeddings
-        model = cls.of_network(config, whole, length, linears=linears, skipped_tensors=skipped)
+        loaded = load_network(own, dtype, device, store, used)
+        model = cls.of_network(
+            own,
+            loaded,
+            context_length or config.max_position_embeddings,
+            linears=linears,
+            skipped_tensors=skipped,
+            division=division,
+            ranks=ranks,
+        )
         model._compute_two_rows()  # attention reads its parameters before a CUDA graph is captured
         return model
 
@@ -137,11 +158,14 @@ class TransformersModel(LanguageModel):
         *,
         linears: Linears | None = None,
         skipped_tensors: tuple[str, ...] = (),
+        division: Division | None = None,
+        ranks: Ranks = ALONE,
     ) -> "TransformersModel":
         """Put our attention and ops into transformers' model.
 
         Args:
             length: tokens of the longest text.
+            division: what a rank has of the model, of which `whole` is the part.
 
         Raises:
             UnsupportedModel: the model has not the parts of a decoder.
@@ -153,7 +177,8 @@ class TransformersModel(LanguageModel):
         embedding = whole.get_input_embeddings().weight.detach()
         limits = make_rotary_limits(config.ropes, length)
         scores = whole.get_output_embeddings()
-        replacer = Replacer(linears or Linears(), dtype, device, limits, scores)
+        linears, parts = linears or Linears(), DividedModules.of(division, whole, ranks)
+        replacer = Replacer(linears, dtype, device, limits, state, scores, parts)
         replacer.replace_children(whole)
         base = whole.get_submodule(_base_name(whole))
         head = whole.get_output_embeddings()
@@ -175,17 +200,22 @@ class TransformersModel(LanguageModel):
             _layers=_decoder_layers(base, config),
             _collected={},
             _hooked=set(),
+            _delta_params=_stacked(base, config),
         )
 
     def _compute_two_rows(self, audit: RowAudit | None = None) -> None:
         """Compute a forward without keys and values, each layer compared with the layer map."""
         rows = torch.zeros(2, dtype=torch.int64, device=self.device)
-        view = ProbeView(self.config.layer_map)
+        view = ProbeView(self.config.layer_map, self.config.delta_layers)
         with nullcontext() if audit is None else audit.watching(self.network):
             hidden, _ = self.forward(rows, rows, view)
         if self.scorer is not None:
             with nullcontext() if audit is None else audit.watching(self.scorer):
                 self.logits(hidden)
+
+    @property
+    def delta_params(self) -> DeltaParams | None:
+        return self._delta_params
 
     @property
     def mixtures(self) -> tuple[Experts, ...]:
@@ -209,6 +239,7 @@ class TransformersModel(LanguageModel):
         for number in set(aux_spec.layers) - self._hooked:
             self._collect_output_of(number)
         self._state.view = kv
+        self._state.delta = kv.delta if isinstance(kv, PagedView | ProbeView) else None
         try:
             with torch.no_grad():
                 outputs = self.network(
@@ -220,7 +251,7 @@ class TransformersModel(LanguageModel):
             hidden = normed if needed is None else normed[needed.rows]
             return hidden, self._aux_hidden_states(aux_spec)
         finally:
-            self._state.view = None
+            self._state.view = self._state.delta = None
             self._collected.clear()
 
     def _collect_output_of(self, number: int) -> None:
@@ -284,6 +315,18 @@ def _without_base(whole: Any) -> tuple[nn.Module, RowSoftcap | None]:
     softcap = RowSoftcap(cap)
     scorer._modules["softcap"] = softcap
     return scorer, softcap
+
+
+def _stacked(base: nn.Module, config: TransformersConfig) -> DeltaParams | None:
+    """Return the parameters of the gated delta nets that config.json describes."""
+    params, layers = stack_params(base.modules()), config.delta_layers
+    found = None if params is None else DeltaLayers(len(params.conv), params.shape)
+    if found != layers:
+        raise UnsupportedModel(
+            f"model type {config.model_type} has, of known gated delta nets, {found} where "
+            f"config.json describes {layers}; it is not supported"
+        )
+    return params
 
 
 def _base_name(whole: Any) -> str:

@@ -180,17 +180,30 @@ class RotaryRows:
     halves: tuple[Tensor, Tensor] | None
     dtype: torch.dtype  # of the pair
     rows: Tensor  # [rows] i64, of the table: positions, where there is one table
+    _padded: tuple[Tensor, Tensor] | None = None
     _pair: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of_pair(cls, cos: Tensor, sin: Tensor, rows: Tensor) -> "RotaryRows":
-        return cls(None, cos.dtype, rows, (cos[None], sin[None]))
+        return cls(None, cos.dtype, rows, _pair=(cos[None], sin[None]))
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self.pair())
 
     def __getitem__(self, index: int) -> Tensor:
         return self.pair()[index]
+
+    def halves_of(self, head_dim: int) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines [rows, head_dim / 2], of angles 0 where a head has more."""
+        assert self.halves is not None
+        missing = head_dim // 2 - self.halves[0].shape[1]
+        if not missing:
+            return self.halves
+        if self._padded is None or self._padded[0].shape[1] != head_dim // 2:
+            cos, sin = self.halves
+            pad = torch.nn.functional.pad
+            self._padded = pad(cos, (0, missing), value=1.0), pad(sin, (0, missing))
+        return self._padded
 
     def pair(self) -> tuple[Tensor, Tensor]:
         if self._pair is None:
@@ -224,7 +237,9 @@ class RotaryTable(RowModule):
     def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> RotaryRows:
         cos, sin = self.tables[layer_type]
         # A step verifies a few rows past the end of a table; they are cut from the output.
-        rows = position_ids.flatten().clamp(max=cos.shape[0] - 1)
+        # Of positions in time, height and width, those of text are equal.
+        positions = position_ids[0] if position_ids.dim() == 3 else position_ids
+        rows = positions.flatten().clamp(max=cos.shape[0] - 1)
         cos, sin = cos.index_select(0, rows), sin.index_select(0, rows)
         if self.has_halves:
             return RotaryRows((cos, sin), self.dtype, rows)

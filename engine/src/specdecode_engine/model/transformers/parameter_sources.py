@@ -54,6 +54,15 @@ def expected_tensors(network: Any, stored: Mapping[str, Shape]) -> tuple[Shapes,
     return required, {name: stored[name] for name in optional}
 
 
+def used_parameters(network: Any, stored: Iterable[str]) -> dict[str, tuple[str, bool]]:
+    """Return the parameter that each stored tensor is used for, and whether it is all of it.
+
+    Tensors that are used for none are left out; of several parameters the first counts.
+    """
+    uses = _uses(network, stored, network.state_dict().keys())
+    return {name: (use.parameters[0], use.part is None) for name, use in uses.items()}
+
+
 def _published_shapes(network: Any) -> Shapes:
     """Shapes of what the published checkpoints of a network's type store."""
     from transformers.core_model_loading import revert_weight_conversion

@@ -2,21 +2,37 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
+from specdecode_engine.model.head_order import halves_of_pairs, order_after
+from specdecode_engine.model.latent_attention import LatentAttention, LatentMaps, cut_by_head
 from specdecode_engine.model.layers import Linear
-from specdecode_engine.model.linears import Linears, MapKind
-from specdecode_engine.model.transformers.attention import PagedAttention
+from specdecode_engine.model.linears import DividedLinear, Linears, MapKind, SummedLinear
+from specdecode_engine.model.transformers.attention import (
+    ForwardState,
+    PagedAttention,
+    UnsupportedModel,
+)
 from specdecode_engine.model.transformers.attention_form import (
     INPUTS,
     AttentionForm,
     Rotation,
-    halves_of_pairs,
     recognise_attention,
+)
+from specdecode_engine.model.transformers.division import DividedModules
+from specdecode_engine.model.transformers.gated_delta_net import (
+    OUT_PROJ,
+    RowGatedDeltaNet,
+    recognise_delta_net,
+)
+from specdecode_engine.model.transformers.latent_form import (
+    LATENTS,
+    OUTPUT,
+    LatentForm,
+    recognise_latent_attention,
 )
 from specdecode_engine.model.transformers.mixture_replacement import MixtureReplacer
 from specdecode_engine.model.transformers.modules import (
@@ -32,22 +48,33 @@ from specdecode_engine.model.transformers.modules import (
     RowSilu,
     SharedLinear,
 )
+from specdecode_engine.model.transformers.plain_maps import (
+    bias_of,
+    can_join,
+    can_sort_heads,
+    join_biases,
+    projections,
+    reorder,
+    sort_heads,
+    take_gate,
+    weight_of,
+)
 from specdecode_engine.model.transformers.recognition import (
     NormKind,
     norm_eps,
     recognise_mlp,
     recognise_norm,
 )
+from specdecode_engine.model.transformers.rotary_tables import rotary_tables
 from specdecode_engine.model.transformers.row_attention import (
     AttentionMaps,
     QueryFactors,
     RowAttention,
 )
+from specdecode_engine.model.transformers.row_latent_attention import RowLatentAttention
 from specdecode_engine.model.transformers.row_layer import RowDecoderLayer, recognise_layer
+from specdecode_engine.model.transformers.row_norms import JoinedNorms
 from specdecode_kernels.torch.elementwise import accumulation_dtype
-
-TABLE_BLOCK = 256
-"""Positions of a rotary table that one call computes: every table is cut at the same positions."""
 
 
 class Replacer:
@@ -59,14 +86,24 @@ class Replacer:
         dtype: torch.dtype,
         device: torch.device,
         limits: RotaryLimits,
+        state: ForwardState,
         head: nn.Module | None = None,
+        parts: DividedModules | None = None,
     ) -> None:
+        """Replace modules of the part of a network that one rank has.
+
+        Args:
+            head: scores of the vocabulary; it is whole in the network, and divided here.
+            parts: what computes with the other ranks.
+        """
         self._linears = linears
         self._dtype = dtype
         self._device = device
         self._limits = limits
-        self._head = head  # scores of the vocabulary
-        self._mixtures = MixtureReplacer(linears, dtype, self._norm, self._mlp)
+        self._state = state
+        self._head = head
+        self._parts = parts = parts or DividedModules()
+        self._mixtures = MixtureReplacer(linears, dtype, self._norm, self._mlp, parts.take_ranks)
         self._norms: dict[tuple[object, ...], NormKind | None] = {}
         self._angles: set[int | None] = set()  # of half a head; None: not those of halves
         self._shared: set[int] = set()  # addresses of parameters that several modules have
@@ -84,6 +121,7 @@ class Replacer:
                 if type(child) is nn.ModuleList:
                     parent._modules[name] = LayerList(child)
         self._replace_parts(network)
+        self._parts.check_taken()
 
     def _replace_parts(self, parent: nn.Module) -> None:
         self._fuse_qkv(parent)
@@ -111,6 +149,8 @@ class Replacer:
             return RowActivation(module)
         return (
             self._attention(module)
+            or self._delta_net(module)
+            or self._latent_attention(module)
             or self._mlp(module)
             or self._norm(module)
             or self._mixtures.replacement(module)
@@ -118,31 +158,107 @@ class Replacer:
 
     def _attention(self, module: nn.Module) -> RowAttention | None:
         paged = getattr(module, "paged_attention", None)
-        if not isinstance(paged, PagedAttention) or not _can_join(_projections(module)):
+        if not isinstance(paged, PagedAttention) or not can_join(projections(module)):
             return None
-        form = recognise_attention(module)
+        joined = self._parts.row_normed.get(module)
+        form = joined.form if joined else recognise_attention(module, self._partial_angles(module))
         if form is None or not self._has_angles(form):
             return None
-        found = (self._norm(module.get_submodule(name)) for name in form.norms)
-        norms = tuple(norm for norm in found if norm is not None)
-        if len(norms) < len(form.norms):
+        read = [module.get_submodule(name) for name in form.norms]
+        if joined is not None:
+            read = joined.whole_norms(read, self._parts.ranks)
+        norms = tuple(norm for norm in map(self._norm, read) if norm is not None)
+        if len(norms) < len(form.norms) or not can_sort_heads(norms, form):
             return None
-        parts = _projections(module)
+        gate = None if form.gate is None else module.get_submodule(form.gate)
+        if form.gate == INPUTS[0]:
+            gate = take_gate(module, form.head_dim)
+        sort_heads(module, norms, form)
+        qkv, widths = self._joined(projections(module))
+        maps = AttentionMaps(
+            qkv,
+            widths,
+            self._make(module.get_submodule(form.output)),
+            None if gate is None else self._make(gate),
+        )
+        placed: tuple[RowModule, ...] | JoinedNorms = norms
+        if joined is not None:
+            placed = JoinedNorms(norms, joined.widths, widths, self._parts.ranks)
+            del self._parts.row_normed[module]
+        return RowAttention(self._linears.ops, maps, placed, form, paged, self._query_factors(form))
+
+    def _partial_angles(self, module: nn.Module) -> int | None:
+        """Return the angles of a head if these turn a part of it."""
+        half = getattr(module, "head_dim", 0) // 2
+        angles = next(iter(self._angles)) if len(self._angles) == 1 else None
+        return angles if angles is not None and angles < half else None
+
+    def _delta_net(self, module: nn.Module) -> RowGatedDeltaNet | None:
+        form = recognise_delta_net(module)
+        if form is None:
+            return None
+        parts = [module.get_submodule(name) for name in form.inputs]
+        if not can_join(parts):
+            return None
+        for name, order in form.orders.items():
+            reorder(module.get_submodule(name), order)
+        inputs, _ = self._joined(parts)
+        maps = inputs, self._make(module.get_submodule(OUT_PROJ))
+        return RowGatedDeltaNet(self._linears.ops, form, module, maps, self._state)
+
+    def _latent_attention(self, module: nn.Module) -> RowLatentAttention | None:
+        paged = getattr(module, "paged_attention", None)
+        if not isinstance(paged, PagedAttention) or not paged.is_latent:
+            return None
+        form = recognise_latent_attention(module)
+        if form is None or self._angles != {form.sizes.qk_rope_head_dim // 2}:
+            raise UnsupportedModel(
+                f"config.json has kv_lora_rank, but {paged.path} does not compute multi-head "
+                "latent attention as DeepSeek-V3 does; this model type is not supported"
+            )
+        maps = self._latent_maps(module, form)
+        attention = LatentAttention(self._linears.ops, maps, form.sizes, form.heads, form.params)
+        return RowLatentAttention(attention, paged)
+
+    def _latent_maps(self, module: nn.Module, form: LatentForm) -> LatentMaps:
+        sizes, (down, norm, expand) = form.sizes, LATENTS
+        *first, up = (module.get_submodule(name) for name in form.queries)
+        latents = module.get_submodule(down)
         if form.rotation is Rotation.PAIRS:
-            if any(getattr(norm, "weight", None) is not None for norm in norms):
-                return None  # it would have to be in the order of halves as well
-            for part in parts[:2]:
-                _order_in_halves(part, form.head_dim)
-        qkv, widths = self._joined(parts)
-        gate = None if form.gate is None else self._make(module.get_submodule(form.gate))
-        maps = AttentionMaps(qkv, widths, self._make(module.get_submodule(form.output)), gate)
-        return RowAttention(self._linears.ops, maps, norms, form, paged, self._query_factors(form))
+            halves = halves_of_pairs(sizes.qk_rope_head_dim)
+            reorder(up, order_after(sizes.qk_nope_head_dim, halves))
+            reorder(latents, order_after(sizes.kv_lora_rank, halves))
+        joined, widths = self._joined([first[0] if first else up, latents])
+        expansion = module.get_submodule(expand)
+        keys, values = (
+            self._linears.pack(part, MapKind.HEADS)
+            for part in cut_by_head(weight_of(expansion), form.heads, sizes)
+        )
+        expansion._parameters["weight"] = None
+        return LatentMaps(
+            joined,
+            [widths[0], sizes.kv_lora_rank, sizes.qk_rope_head_dim],
+            (self._rms_norm(first[1]), self._make(up)) if first else None,
+            self._rms_norm(module.get_submodule(norm)),
+            keys,
+            values,
+            self._make(module.get_submodule(OUTPUT)),
+        )
+
+    def _rms_norm(self, module: nn.Module) -> RowRmsNorm:
+        norm = self._norm(module)
+        if not isinstance(norm, RowRmsNorm):
+            raise UnsupportedModel(
+                f"{type(module).__name__} of latents is not an RMS norm; this model type is not "
+                "supported"
+            )
+        return norm
 
     def _has_angles(self, form: AttentionForm) -> bool:
         """Whether the rotary tables have what an attention module reads."""
         if form.temperature is not None and len(self._limits.limits) > 1:
             return False
-        return form.rotation is Rotation.NONE or self._angles == {form.head_dim // 2}
+        return form.rotation is Rotation.NONE or self._angles == {form.rotated // 2}
 
     def _query_factors(self, form: AttentionForm) -> QueryFactors | None:
         if form.temperature is None:
@@ -151,8 +267,8 @@ class Replacer:
 
     def _fuse_qkv(self, attention: nn.Module) -> None:
         """Make the projections of queries, keys and values one map."""
-        parts = _projections(attention)
-        if not _can_join(parts):
+        parts = projections(attention)
+        if not can_join(parts):
             return
         shared = SharedLinear(*self._joined(parts))
         for index, name in enumerate(INPUTS):
@@ -160,29 +276,46 @@ class Replacer:
 
     def _joined(self, parts: Sequence[nn.Module | None]) -> tuple[Linear, list[int]]:
         """Make several maps of one input one map, and free each; also return their outputs."""
-        sizes = [_weight(part).shape[0] for part in parts]
-        biases = [bias for bias in map(_bias, parts) if bias is not None]
-        first = _weight(parts[0])
+        sizes = [weight_of(part).shape[0] for part in parts]
+        biases = [bias_of(part) for part in parts]
+        first = weight_of(parts[0])
         weight = first.new_empty(sum(sizes), first.shape[1])
         del first
         for part, rows in zip(parts, weight.split_with_sizes(sizes), strict=True):
-            rows.copy_(_weight(part))
+            rows.copy_(weight_of(part))
             assert part is not None
             part._parameters["weight"] = None
-        return self._linears.make(weight, torch.cat(biases) if biases else None), sizes
+        return self._linears.make(weight, join_biases(biases, sizes)), sizes
 
     def _make(self, module: nn.Module) -> Linear:
-        weight = _weight(module)
-        kind = MapKind.HEAD if module is self._head else MapKind.LAYER
+        weight, bias = weight_of(module), bias_of(module)
         is_kept = weight.data_ptr() in self._shared
-        return self._linears.make(weight, _bias(module), kind, is_kept=is_kept)
+        if module is self._head:
+            return self._make_head(weight, bias, is_kept)
+        made, ranks = (
+            self._linears.make(weight, bias, is_kept=is_kept),
+            self._parts.take_ranks(module),
+        )
+        return made if ranks.size == 1 else SummedLinear.of(made, ranks)
+
+    def _make_head(self, weight: Tensor, bias: Tensor | None, is_kept: bool) -> Linear:
+        """Make the map of this rank's share of the vocabulary, of all of it if it has no shares."""
+        ranks = self._parts.ranks
+        size, rank = ranks.size, ranks.rank
+        is_divided = size > 1 and len(weight) % size == 0
+        if is_divided:
+            own = weight.chunk(size)[rank]
+            weight = own if is_kept else own.clone()
+            bias = None if bias is None else bias.chunk(size)[rank]
+        made = self._linears.make(weight, bias, MapKind.HEAD, is_kept=is_kept)
+        return DividedLinear.of(made, ranks) if is_divided else made
 
     def _mlp(self, module: nn.Module) -> RowGatedMlp | None:
         names = recognise_mlp(module, is_silu)
         if names is None:
             return None
         parts = [module.get_submodule(name) for name in names.gate_up]
-        if not _can_join(parts):
+        if not can_join(parts):
             return None
         gate_up, _ = self._joined(parts)
         down = self._make(module.get_submodule(names.down))
@@ -223,81 +356,3 @@ def is_activation(module: nn.Module) -> bool:
 
     classes = {entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()}
     return type(module) in classes
-
-
-def rotary_tables(
-    module: nn.Module, limits: RotaryLimits, dtype: torch.dtype, device: torch.device
-) -> dict[str | None, tuple[Tensor, Tensor]]:
-    """Tabulate a rotary embedding's cosines and sines, per layer type where it has several."""
-    types: list[str | None] = list(getattr(module, "rope_type", {}) or [])
-    if not types or isinstance(module.rope_type, str):
-        types = [None]
-    is_meta = device.type == "meta"
-    if is_meta and len(limits.limits) > 1:
-        # Frequencies that depend on the length need numbers; the module has none on meta.
-        module, device = type(module)(module.config), torch.device("cpu")
-    tables: dict[str | None, tuple[Tensor, Tensor]] = {}
-    for name in types:
-        parts = [
-            _rotary_table(module, name, limit, rows, torch.empty(0, dtype=dtype, device=device))
-            for limit, rows in zip(limits.limits, limits.rows, strict=True)
-        ]
-        cos, sin = (torch.cat(column) for column in zip(*parts, strict=True))
-        tables[name] = (cos.to("meta"), sin.to("meta")) if is_meta else (cos, sin)
-    return tables
-
-
-def _rotary_table(
-    module: nn.Module, layer_type: str | None, limit: int, rows: int, x: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Tabulate cosines and sines [rows, dim] of texts of up to `limit` tokens, as `x` is."""
-    arguments = () if layer_type is None else (layer_type,)
-    last = torch.tensor([[limit - 1]], device=x.device)
-    blocks = []
-    for first in range(0, rows, TABLE_BLOCK):
-        ids = torch.arange(first, first + TABLE_BLOCK, device=x.device)[None]
-        # The last position comes along, so that every block has the frequencies of the limit.
-        positions = torch.cat((ids.clamp(max=limit - 1), last), dim=1)
-        cos, sin = _cos_and_sin(module(x, positions, *arguments))
-        blocks.append((cos[0, :-1], sin[0, :-1]))
-    cos, sin = (torch.cat(parts)[:rows] for parts in zip(*blocks, strict=True))
-    return cos, sin
-
-
-def _cos_and_sin(angles: Any) -> tuple[Tensor, Tensor]:
-    """Return the pair that most modules compute; Llama 4's are complex, one for two numbers."""
-    if isinstance(angles, Tensor):
-        return torch.cat((angles.real,) * 2, dim=-1), torch.cat((angles.imag,) * 2, dim=-1)
-    cos, sin = angles
-    return cos, sin
-
-
-def _order_in_halves(linear: nn.Module | None, head_dim: int) -> None:
-    """Put the outputs of a map in the order of `halves_of_pairs`, head by head."""
-    assert isinstance(linear, nn.Linear)
-    order = halves_of_pairs(head_dim).to(linear.weight.device)
-    for name, parameter in linear.named_parameters():
-        heads = parameter.detach().view(-1, head_dim, *parameter.shape[1:])
-        linear._parameters[name] = nn.Parameter(heads[:, order].flatten(0, 1), requires_grad=False)
-
-
-def _projections(attention: nn.Module) -> list[nn.Module | None]:
-    return [attention._modules.get(name) for name in INPUTS]
-
-
-def _can_join(parts: Sequence[nn.Module | None]) -> bool:
-    """Whether maps can be one: of inputs of one width, and all with a bias or none."""
-    if any(type(part) is not nn.Linear for part in parts):
-        return False
-    widths = {_weight(part).shape[1] for part in parts}
-    return len(widths) == 1 and len({_bias(part) is None for part in parts}) == 1
-
-
-def _weight(linear: nn.Module | None) -> Tensor:
-    assert isinstance(linear, nn.Linear)
-    return linear.weight.detach()
-
-
-def _bias(linear: nn.Module | None) -> Tensor | None:
-    assert isinstance(linear, nn.Linear)
-    return None if linear.bias is None else linear.bias.detach()

@@ -19,6 +19,7 @@ from specdecode_engine.model.transformers.attention_form import (
     Temperature,
 )
 from specdecode_engine.model.transformers.modules import RotaryRows, RowModule
+from specdecode_engine.model.transformers.row_norms import JoinedNorms
 from specdecode_kernels import Backend
 from specdecode_kernels.torch.by_row import by_row
 
@@ -63,7 +64,7 @@ class RowAttention(RowModule):
         self,
         ops: Backend,
         maps: AttentionMaps,
-        norms: tuple[RowModule, ...],
+        norms: tuple[RowModule, ...] | JoinedNorms,
         form: AttentionForm,
         paged: PagedAttention,
         query_factors: QueryFactors | None = None,
@@ -91,15 +92,15 @@ class RowAttention(RowModule):
     ) -> tuple[Tensor, None]:
         """Map hidden states [1, rows, inputs] to [1, rows, outputs]."""
         if not self.is_checked:
-            self._check(attention_mask, arguments)
+            check_arguments(self.paged.path, attention_mask, arguments)
+            self.is_checked = True
         rows = hidden_states.squeeze(0)
         q, k, v = self._projections(rows)
         if self.place is NormPlace.HEADS:
             q, k = self._normed(q, k)
         if self.is_rotated:
             assert position_embeddings is not None
-            assert position_embeddings.halves is not None
-            q, k = self.ops.apply_rope(q, k, *position_embeddings.halves)
+            q, k = self.ops.apply_rope(q, k, *position_embeddings.halves_of(self.head_dim))
         if self.place is NormPlace.ROTATED_HEADS:
             q, k = self._normed(q, k)
         if self.query_factors is not None:
@@ -120,23 +121,27 @@ class RowAttention(RowModule):
             q, k, v = heads.split_with_sizes(self.head_counts, dim=1)
             return q, k, v
         q, k, v = mapped.split_with_sizes(self.widths, dim=1)
-        q, k = self._normed(q, k)
+        if isinstance(self.norms, JoinedNorms):
+            q, k = self.norms(mapped[:, : -self.widths[2]])
+        else:
+            q, k = self._normed(q, k)
         parts = zip((q, k, v), self.head_counts, strict=True)
         q, k, v = (part.view(-1, count, self.head_dim) for part, count in parts)
         return q, k, v
 
     def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        assert isinstance(self.norms, tuple)
         q_norm, k_norm = self.norms
         return q_norm(q), k_norm(k)
 
-    def _check(self, mask: object, arguments: Mapping[str, Any]) -> None:
-        """Raise if the layer gives what the module was not recognised with."""
-        known = WITHOUT_EFFECT | {"past_key_values"}
-        given = {name for name, value in arguments.items() if value is not None}
-        unknown = sorted(given - known) + ["attention_mask"] * (mask is not None)
-        if unknown:
-            raise UnsupportedModel(
-                f"{self.paged.path} is given the arguments {', '.join(unknown)} by its layer; this "
-                "model type is not supported"
-            )
-        self.is_checked = True
+
+def check_arguments(path: str, mask: object, arguments: Mapping[str, Any]) -> None:
+    """Raise if a layer gives what its attention module was not recognised with."""
+    known = WITHOUT_EFFECT | {"past_key_values"}
+    given = {name for name, value in arguments.items() if value is not None}
+    unknown = sorted(given - known) + ["attention_mask"] * (mask is not None)
+    if unknown:
+        raise UnsupportedModel(
+            f"{path} is given the arguments {', '.join(unknown)} by its layer; this model type is "
+            "not supported"
+        )

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from specdecode_engine.model.delta_states import DeltaLayers
 from specdecode_engine.model.layer_map import LayerMap
 from specdecode_engine.model.transformers.attention import UnsupportedModel
 from specdecode_engine.model.transformers.modules import RowModule
@@ -37,10 +38,23 @@ ALLOWED = frozenset((_MOVES + _EXACT).split())
 """Overload packets of torch.ops.aten, by name."""
 
 
+class ProbeDelta:
+    """States of gated delta nets that nothing reads or changes."""
+
+    def __init__(self, layers: DeltaLayers) -> None:
+        self._layers = layers
+
+    def mix(self, layer: int, u: Tensor, gates: Tensor) -> Tensor:
+        shape = self._layers.shape
+        assert layer < self._layers.count
+        return u.new_zeros(len(u), shape.v_heads, shape.v_dim)
+
+
 class ProbeView:
     """A KV view without keys and values, which compares each layer with the layer map."""
 
-    def __init__(self, layer_map: LayerMap) -> None:
+    def __init__(self, layer_map: LayerMap, delta: DeltaLayers | None = None) -> None:
+        self.delta = None if delta is None else ProbeDelta(delta)
         self._layers = layer_map.layers
         self._keys: dict[int, int] = {}  # address of the keys of each layer
 

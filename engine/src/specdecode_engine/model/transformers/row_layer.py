@@ -19,6 +19,7 @@ from specdecode_engine.model.transformers.recognition import (
     with_children,
 )
 from specdecode_engine.model.transformers.row_attention import RowAttention
+from specdecode_engine.model.transformers.row_latent_attention import RowLatentAttention
 from specdecode_kernels import Backend
 
 ARGUMENTS = [
@@ -34,7 +35,7 @@ class LayerParts(NamedTuple):
     """The children of a layer: attention and MLP, and the norm before each."""
 
     input_norm: RowRmsNorm
-    attention: RowAttention
+    attention: RowAttention | RowLatentAttention
     mlp_norm: RowRmsNorm
     mlp: RowGatedMlp
 
@@ -112,9 +113,13 @@ def recognise_layer(layer: nn.Module) -> LayerParts | None:
 def _names(layer: nn.Module) -> tuple[str, ...] | None:
     """Return the names of the four children in the order in which they are computed."""
     norms = [name for name, child in layer.named_children() if type(child) is RowRmsNorm]
-    others = {type(child): name for name, child in layer.named_children() if name not in norms}
-    if set(others) != {RowAttention, RowGatedMlp} or len(list(layer.children())) != 4:
+    kinds = RowAttention | RowLatentAttention, RowGatedMlp
+    others = [
+        [name for name, child in layer.named_children() if isinstance(child, kind)]
+        for kind in kinds
+    ]
+    if [*map(len, others), len(norms), len(layer._modules)] != [1, 1, 2, 4]:
         return None
     if any(getattr(layer, name).weight is None for name in norms):
         return None
-    return norms[0], others[RowAttention], norms[1], others[RowGatedMlp]
+    return norms[0], others[0][0], norms[1], others[1][0]

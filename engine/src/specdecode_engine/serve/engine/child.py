@@ -9,9 +9,10 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from multiprocessing.connection import Connection
+from typing import NamedTuple, NoReturn
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.report import TerminationReason
@@ -22,15 +23,24 @@ from specdecode_engine.process import (
     return_freed_tensors,
     termination_message_for,
 )
-from specdecode_engine.serve.engine.core import LoadedEngine, ProcessFailed, Progress
-from specdecode_engine.serve.engine.engine_host import EngineHost
+from specdecode_engine.serve.engine.core import (
+    LoadedEngine,
+    ProcessFailed,
+    Progress,
+    RankPlace,
+)
+from specdecode_engine.serve.engine.engine_host import EngineHost, start_compile_threads
+from specdecode_engine.serve.engine.followers import Followers, LeadingCore, follow
 from specdecode_engine.serve.engine.messages import EngineCall, Event, Failed
+
+log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1  # of Linux' sys/prctl.h
 PROGRAM = "from specdecode_engine.serve.engine.child import run; run({})"
 
-LoadBoot = Callable[[EngineBoot, Progress], LoadedEngine]
-"""A function of a module: it is sent by its name."""
+LoadBoot = Callable[..., LoadedEngine]
+"""A function of a module, sent by its name: of a boot file, `Progress` and, where the target is
+divided, `place` and `links`; see `load_engine`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,7 @@ class Start:
     boot: EngineBoot
     load: LoadBoot
     log_level: int
+    place: RankPlace | None = None  # where the target is divided among ranks
 
 
 class Ping(NamedTuple):
@@ -79,7 +90,16 @@ def run(file_descriptor: int) -> None:
         with sending, suppress(OSError):  # if the server is gone, this process ends at once
             send_frame(channel, frame)
 
-    host = EngineHost(partial(_load, start), emit)
+    load, links = start.load, tuple[Connection, ...]()
+    if start.place is not None:
+        links = start.place.connect()
+        for one in start.place.file_descriptors:
+            os.set_inheritable(one, False)
+        load = partial(start.load, place=start.place, links=links)
+    if start.place is not None and start.place.rank > 0:
+        _follow(start.boot, load, links[0], emit)
+        return
+    host = EngineHost(partial(_load, start.boot, load, links), emit)
     host.start()
     while (frame := receive_frame(channel)) is not None:
         message = pickle.loads(frame)
@@ -96,10 +116,31 @@ def run(file_descriptor: int) -> None:
     os._exit(0)
 
 
-def _load(start: Start, progress: Progress) -> LoadedEngine:
-    loaded = start.load(start.boot, progress)
+def _load(
+    boot: EngineBoot, load: LoadBoot, links: tuple[Connection, ...], progress: Progress
+) -> LoadedEngine:
+    loaded = load(boot, progress)
     freeze_heap()
+    if links:
+        return replace(loaded, core=LeadingCore(loaded.core, Followers(links)))
     return loaded
+
+
+def _follow(
+    boot: EngineBoot, load: LoadBoot, leader: Connection, emit: Callable[[FromEngine], None]
+) -> NoReturn:
+    """Load the engine of a follower, and follow the leader to its end."""
+    code = 0
+    try:
+        loaded = load(boot, lambda description: None)
+        freeze_heap()
+        follow(loaded.core, leader, start_compile_threads())
+    except Exception as error:
+        log.exception("a follower fails")
+        emit(Failed(error, None))
+        code = 1
+    logging.shutdown()
+    os._exit(code)
 
 
 def _portable(event: FromEngine) -> FromEngine:

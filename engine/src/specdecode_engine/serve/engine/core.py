@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Protocol
 
@@ -60,6 +61,26 @@ Progress = Callable[[str], None]
 """Called with a short description of what is being loaded; from any thread."""
 
 
+def make_links(size: int) -> list[list[Connection]]:
+    """Make the links of each rank: of the leader to every follower, and of each to the leader."""
+    pairs = [Pipe() for _ in range(size - 1)]
+    return [[leaders for leaders, _ in pairs], *([own] for _, own in pairs)]
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """Which rank a process is, and how it reaches the others; inherited when it starts."""
+
+    rank: int
+    size: int
+    store: str  # path of a file by which the processes find each other
+    file_descriptors: tuple[int, ...]  # of the links
+
+    def connect(self) -> tuple[Connection, ...]:
+        """Return the links to the followers, or that to the leader."""
+        return tuple(map(Connection, self.file_descriptors))
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
     """A core that is ready to step, and the checkpoint folder with its tokenizer.
@@ -104,14 +125,31 @@ class ProcessFailed(EngineFailed):
         return str(self.args[0])
 
 
-def load_engine(boot: EngineBoot, progress: Progress) -> LoadedEngine:
-    """Load the checkpoints of a boot file and build a core."""
+def load_engine(
+    boot: EngineBoot,
+    progress: Progress,
+    place: RankPlace | None = None,
+    links: tuple[Connection, ...] = (),
+) -> LoadedEngine:
+    """Load the checkpoints of a boot file and build a core.
+
+    Args:
+        place: which rank this process is, where the target is divided.
+        links: to the other ranks.
+    """
     progress("importing torch")
     # Imported here: torch takes seconds, and the server answers its probes meanwhile. A server
     # whose engine is another process never imports it.
+    from specdecode_engine.ranks import ALONE
     from specdecode_engine.startup.build import build_core
+    from specdecode_engine.startup.device import choose_device, join_ranks
 
+    ranks = ALONE
+    if place is not None:
+        progress(f"waiting for {place.size} ranks")
+        device = choose_device(boot.device)
+        ranks = join_ranks(place.rank, place.size, place.store, links, device)
     progress("loading checkpoints")
-    core = build_core(boot, progress=True, on_weights=keep_freed_memory)
+    core = build_core(boot, progress=ranks.rank == 0, on_weights=keep_freed_memory, ranks=ranks)
     table = core.scheduler.drafting.policy.table
     return LoadedEngine(core, Path(boot.model.path), core.facts, core.stage_draft, table)

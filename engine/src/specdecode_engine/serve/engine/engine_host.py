@@ -15,6 +15,12 @@ from specdecode_engine.batch.request import Output, RequestRefused
 from specdecode_engine.grammar import STACK_BYTES, GrammarCompiler, GrammarRefused, TokenBytes
 from specdecode_engine.serve.engine.core import Core, EngineFailed, GrammarBusy, Load
 from specdecode_engine.serve.engine.engine_thread import EngineThread
+from specdecode_engine.serve.engine.followers import (
+    Compile,
+    FollowerCommand,
+    LeadingCore,
+    Prepare,
+)
 from specdecode_engine.serve.engine.messages import (
     Abort,
     Connect,
@@ -67,7 +73,7 @@ class EngineHost:
         self._compiler: GrammarCompiler | None = None
         self._compiling: set[str] = set()  # ids of requests whose grammar is being compiled
         self._lock = threading.Lock()
-        self._pool = _start_threads()
+        self._pool = start_compile_threads()
         self._thread = EngineThread(
             self._load_core,
             on_ready=self._report_start,
@@ -184,6 +190,7 @@ class EngineHost:
         The library holds the interpreter meanwhile, 0.3 s for 128 000 tokens: at the first grammar
         it would stop all requests.
         """
+        self._share(Prepare(tokens))
         self._compiler = GrammarCompiler(tokens)
         self._reply(number)
 
@@ -192,6 +199,7 @@ class EngineHost:
         if self._clock() - queued_s > COMPILE_WAIT_SECONDS:
             raise GrammarBusy("other grammars are being compiled; try again")
         assert self._compiler is not None, "the vocabulary was not prepared"
+        self._share(Compile(command.grammars))
         try:
             compiled = command.compile_grammars(self._compiler)
         except GrammarRefused as refusal:
@@ -201,6 +209,15 @@ class EngineHost:
             if left:
                 self._put(number, Submit(tuple(left)))
             self._compiling.difference_update(command.request_ids)
+
+    def _share(self, command: FollowerCommand) -> None:
+        """Have the followers of a divided engine execute a command, between two steps."""
+
+        def send(core: Core) -> None:
+            if isinstance(core, LeadingCore):
+                core.followers.send(command)
+
+        self._thread.put(send)
 
     def _exchange(self, number: int, folder: Path) -> None:
         """Read a draft and copy it in pieces, each between two steps."""
@@ -249,7 +266,7 @@ def in_thread(load: Load, clock: Callable[[], float]) -> Connect:
     return connect
 
 
-def _start_threads() -> ThreadPoolExecutor:
+def start_compile_threads() -> ThreadPoolExecutor:
     """Start the compile threads now: the stack size of new threads is a process-wide setting.
 
     They are apart from those that tokenize prompts, which a slow grammar must not occupy.

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import Output, Request, RequestRefused
-from specdecode_engine.grammar import GrammarCompiler, TokenBytes
+from specdecode_engine.grammar import GrammarCompiler, TokenBytes, TranslatedGrammar
 from specdecode_engine.serve.engine.core import Core, EngineFailed
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
@@ -27,16 +27,21 @@ class Submit:
 
     @property
     def has_grammars(self) -> bool:
-        return any(each.translated_grammar is not None for each in self.requests)
+        return bool(self.grammars)
+
+    @property
+    def grammars(self) -> frozenset[TranslatedGrammar]:
+        """The grammars of the requests, equal ones once."""
+        found = (each.translated_grammar for each in self.requests)
+        return frozenset(each for each in found if each is not None)
 
     def compile_grammars(self, compiler: GrammarCompiler) -> "Submit":
-        """Return it with compiled grammars, equal ones once; may raise `GrammarRefused`."""
-        found = {each.translated_grammar for each in self.requests}
-        grammars = {each: compiler.compile_translated(each) for each in found if each is not None}
+        """Return it with compiled grammars; may raise `GrammarRefused`."""
+        grammars = {each: compiler.compile_translated(each) for each in self.grammars}
         compiled = (
             each
             if each.translated_grammar is None
-            else replace(each, grammar=grammars[each.translated_grammar], translated_grammar=None)
+            else replace(each, grammar=grammars[each.translated_grammar])
             for each in self.requests
         )
         return Submit(tuple(compiled))

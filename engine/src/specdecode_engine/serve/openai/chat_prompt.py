@@ -9,6 +9,14 @@ from specdecode_engine.serve.text.tokenizer import TextProcessor
 
 # Mistral's templates refuse longer ids, and other clients' ids are longer.
 SHORT_IDS, SHORT_ID_CHARS = "alphanumeric strings with length 9", 9
+# Kimi K2 was trained with ids that have the name of the function and count the calls, from which
+# it continues, and its templates render the ids that they get.
+NUMBERED_IDS = "<|tool_call_argument_begin|>"
+# Where templates of Cohere expect the reasoning before a call.
+TOOL_PLAN = "tool_plan"
+# gpt-oss was trained with either of the two before a call, and its template refuses both.
+CONTENT_OR_REASONING = "Cannot pass both content and thinking"
+REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")  # to transformers the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,10 @@ def read_chat_prompt(body: ChatBody, text: TextProcessor, context_length: int) -
     field, messages = body.prompt_field, _messages(body.messages, text)
     if SHORT_IDS in text.chat_template:
         _shorten_ids(messages)
+    if NUMBERED_IDS in text.chat_template:
+        _number_ids(messages)
+    if CONTENT_OR_REASONING in text.chat_template:
+        _drop_reasoning_of_content(messages)
     variables = template_variables(body) | {
         "add_generation_prompt": body.add_generation_prompt is not False,
         "continue_final_message": bool(body.continue_final_message),
@@ -48,10 +60,15 @@ def template_variables(body: ChatBody) -> dict[str, Any]:
 
 
 def _messages(messages: Sequence[ChatMessage], text: TextProcessor) -> list[dict[str, Any]]:
-    return [_for_template(message, text.concatenates_arguments) for message in messages]
+    has_tool_plan = TOOL_PLAN in text.chat_template
+    return [
+        _for_template(message, text.concatenates_arguments, has_tool_plan) for message in messages
+    ]
 
 
-def _for_template(message: ChatMessage, has_argument_text: bool) -> dict[str, Any]:
+def _for_template(
+    message: ChatMessage, has_argument_text: bool, has_tool_plan: bool
+) -> dict[str, Any]:
     """Return a message with what the template expects, content in any case."""
     role = "system" if message.role == "developer" else message.role
     fields = message.model_dump(exclude={"tool_calls"}, exclude_none=True)
@@ -59,6 +76,8 @@ def _for_template(message: ChatMessage, has_argument_text: bool) -> dict[str, An
         fields["tool_calls"] = [
             call.for_template(as_text=has_argument_text) for call in message.tool_calls
         ]
+    if has_tool_plan and "reasoning_content" in fields:
+        fields.setdefault(TOOL_PLAN, fields["reasoning_content"])
     return {"content": ""} | fields | {"role": role}
 
 
@@ -74,3 +93,25 @@ def _shorten_ids(messages: Sequence[dict[str, Any]]) -> None:
 def _shortened(call_id: str) -> str:
     letters = "".join(filter(str.isalnum, call_id))
     return letters[-SHORT_ID_CHARS:].rjust(SHORT_ID_CHARS, "0")
+
+
+def _number_ids(messages: Sequence[dict[str, Any]]) -> None:
+    """Replace the ids of calls by `functions.NAME:INDEX`, in calls and results alike."""
+    numbered: dict[str, str] = {}
+    count = 0
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            name = f"functions.{call['function']['name']}:{count}"
+            numbered[call["id"]] = call["id"] = name
+            count += 1
+        if message["role"] == "tool" and "tool_call_id" in message:
+            call_id = message["tool_call_id"]
+            message["tool_call_id"] = numbered.get(call_id, call_id)
+
+
+def _drop_reasoning_of_content(messages: Sequence[dict[str, Any]]) -> None:
+    """Drop the reasoning before calls that have content."""
+    for message in messages:
+        if message["content"] and "tool_calls" in message:
+            for name in REASONING_FIELDS:
+                message.pop(name, None)

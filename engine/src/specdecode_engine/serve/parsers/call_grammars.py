@@ -2,115 +2,36 @@
 
 import json
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 
-from specdecode_engine.grammar import MAX_SOURCE_CHARS, NamedSchema
-from specdecode_engine.serve import errors
 from specdecode_engine.serve.parsers import (
+    cohere,
     deepseek,
     glm,
     hermes,
     llama,
+    minimax,
     mistral,
     pythonic,
     qwen_coder,
 )
-from specdecode_engine.serve.parsers.lark import LarkRules, either, literal
+from specdecode_engine.serve.parsers.call_grammar import (
+    COMMA,
+    WRAPPED,
+    CallGrammar,
+    ParameterCalls,
+    ToolSchema,
+    UnsupportedSchema,
+    check_key,
+    repeated,
+    shown,
+)
+from specdecode_engine.serve.parsers.gemma_grammar import Gemma4Calls
+from specdecode_engine.serve.parsers.lark import literal
 
-# Keywords of the schema of all parameters that rules per parameter enforce, and annotations.
-_OBJECT_KEYWORDS = frozenset(
-    {
-        "type", "properties", "required", "additionalProperties", "$defs", "definitions",
-        "description", "title", "$schema", "examples", "default",
-    }
-)  # fmt: skip
-_TEXT_KEYWORDS = frozenset({"type", "enum", "const", "description", "title", "examples", "default"})
-COMMA = literal(", ")
-WRAPPED = "\n"
-"""Between a wrapper and a trigger."""
 _IDENTIFIER = re.compile(r"\w+")
+_LINE, _INDENTED = "\n", "\n    "
 _DOTTED = re.compile(r"[\w.]+")
-
-
-class UnsupportedSchema(Exception):
-    """The format cannot be constrained to a schema; the message names the part and the remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolSchema:
-    """A tool: its name, the JSON schema of its parameters, and the field that contains that."""
-
-    name: str
-    parameters: Mapping[str, Any]
-    is_strict: bool
-    place: str
-
-
-class CallGrammar(ABC):
-    """Rules for the calls of one response.
-
-    `trigger` is the marker that begins each call or all calls; None for calls without one. `bare`
-    is the character that begins a text of calls without a trigger. `wrapper` is the marker that
-    usually precedes the trigger.
-    """
-
-    trigger: str | None = None
-    bare = ""
-    wrapper = ""
-
-    def __init__(self, rules: LarkRules, tools: Sequence[ToolSchema]) -> None:
-        self.rules = rules
-        self.tools = tools
-        self.schemas: list[NamedSchema] = []
-
-    @abstractmethod
-    def calls(self, is_parallel: bool) -> str:
-        """Return what matches a text of one call, or of one or more."""
-
-    def after_trigger(self) -> str:
-        """Return what matches the rest of a call after its trigger in free text."""
-        raise NotImplementedError
-
-    def arguments(self, tool: ToolSchema) -> str:
-        """Return the rule of a tool's arguments as a JSON object."""
-        check_object(tool)
-        return self.add_schema(tool, {"type": "object", **tool.parameters}, tool.place)
-
-    def add_schema(self, tool: ToolSchema, schema: Mapping[str, Any], place: str) -> str:
-        name = f"schema_{len(self.schemas)}"
-        self.schemas.append(NamedSchema(name, place, schema, tool.is_strict))
-        return name
-
-    def one_of(self, call: Callable[[ToolSchema], str]) -> str:
-        return self.rules.add(either(call(tool) for tool in self.tools))
-
-    def json_call(self, key: str) -> str:
-        """Return what matches a call as a JSON object."""
-        return self.one_of(
-            lambda tool: (
-                literal(f'{{"name": {json.dumps(tool.name)}, "{key}": ')
-                + f' {self.arguments(tool)} "}}"'
-            )
-        )
-
-
-def shown(value: object) -> str:
-    """Return the beginning of a client's value, for an error."""
-    return str(value)[: errors.SHOWN_VALUE_CHARS]
-
-
-def check_object(tool: ToolSchema) -> None:
-    """Raise `UnsupportedSchema` for parameters that are not an object."""
-    kind = tool.parameters.get("type", "object")
-    if kind not in ("object", ["object"]):
-        raise UnsupportedSchema(f"{tool.place}: type is {shown(kind)}; arguments are an object")
-
-
-def repeated(item: str, separator: str, is_parallel: bool) -> str:
-    return f"{item} ({separator} {item})*" if is_parallel else item
 
 
 class HermesCalls(CallGrammar):
@@ -160,25 +81,36 @@ class MistralCalls(CallGrammar):
 
 
 class DeepSeekV31Calls(CallGrammar):
-    trigger = deepseek.CALLS_BEGIN
+    trigger: str = deepseek.CALLS_BEGIN
+    tokens = deepseek.TOKENS
     separator = ""
 
     def after_trigger(self) -> str:
         return self._all_calls(True)
 
     def calls(self, is_parallel: bool) -> str:
-        return f"{self.rules.marker(deepseek.CALLS_BEGIN)} {self._all_calls(is_parallel)}"
+        return f"{self.rules.marker(self.trigger)} {self._all_calls(is_parallel)}"
 
     def _all_calls(self, is_parallel: bool) -> str:
-        rules = self.rules
-        begin, end = rules.marker(deepseek.CALL_BEGIN), rules.marker(deepseek.CALL_END)
+        rules, tokens = self.rules, self.tokens
+        begin, end = rules.marker(tokens.begin), rules.marker(tokens.end)
         call = rules.add(f"{begin} {self.one_of(self.body)} {end}")
         calls = repeated(call, self.separator, is_parallel)
-        return f"{calls} {rules.marker(deepseek.CALLS_END)}"
+        return f"{calls} {rules.marker(tokens.calls_end)}"
 
     def body(self, tool: ToolSchema) -> str:
         separator = self.rules.marker(deepseek.SEPARATOR)
         return f"{literal(tool.name)} {separator} {self.arguments(tool)}"
+
+
+class KimiK2Calls(DeepSeekV31Calls):
+    trigger = deepseek.KIMI_TOKENS.calls_begin
+    tokens = deepseek.KIMI_TOKENS
+
+    def body(self, tool: ToolSchema) -> str:
+        begin = literal(f"{deepseek.KIMI_FUNCTIONS}{tool.name}:")
+        separator = self.rules.marker(self.tokens.separator)
+        return f"{begin} /[0-9]{{1,3}}/ {separator} {self.arguments(tool)}"
 
 
 class DeepSeekV3Calls(DeepSeekV31Calls):
@@ -190,121 +122,94 @@ class DeepSeekV3Calls(DeepSeekV31Calls):
         return f'"function" {separator} {begin} {self.arguments(tool)} "\\n```"'
 
 
-class ParameterCalls(CallGrammar):
-    """Calls whose arguments are not one JSON object: each parameter has its own rule."""
-
-    def parameters(self, tool: ToolSchema) -> list[tuple[str, Mapping[str, Any], bool]]:
-        """Return name, schema and whether it is required, of each parameter.
-
-        Raises:
-            UnsupportedSchema: for keywords that rules per parameter cannot enforce.
-        """
-        schema = tool.parameters
-        unknown = sorted(set(schema) - _OBJECT_KEYWORDS) if tool.is_strict else []
-        check_object(tool)
-        if unknown:
-            raise UnsupportedSchema(
-                f"{tool.place}: {shown(unknown[0])} cannot be enforced in this model's format of "
-                "calls; describe the parameters by properties and required only"
-            )
-        properties, required = schema.get("properties") or {}, schema.get("required") or ()
-        if not isinstance(properties, Mapping) or not isinstance(required, Sequence):
-            raise UnsupportedSchema(f"{tool.place}: properties must be an object, required a list")
-        shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-        if len(json.dumps(shared)) * len(properties) > MAX_SOURCE_CHARS:
-            raise UnsupportedSchema(
-                f"{tool.place}: each of its {len(properties)} properties would need a copy of "
-                "$defs; write the schemas of the properties without $ref"
-            )
-        return [
-            (key, {**shared, **value} if isinstance(value, Mapping) else {}, key in required)
-            for key, value in properties.items()
-        ]
-
-    def value(self, tool: ToolSchema, key: str, schema: Mapping[str, Any]) -> str:
-        return self.add_schema(tool, schema, f"{tool.place}.properties.{shown(key)}")
-
-    def value_to(
-        self, end: str, before_end: str, tool: ToolSchema, key: str, schema: Mapping[str, Any]
-    ) -> str:
-        """Return what matches a value and the marker after it: a string as it is, else JSON.
-
-        `before_end` matches what precedes the marker; any text of the model's own may end in it.
-        """
-        close = f"{before_end} {self.rules.marker(end)}"
-        if schema.get("type") not in ("string", ["string"]):
-            return f"{self.value(tool, key, schema)} {close}"
-        unknown = sorted(set(schema) - _TEXT_KEYWORDS - {"$defs", "definitions"})
-        if unknown and tool.is_strict:
-            raise UnsupportedSchema(
-                f"{tool.place}.properties.{shown(key)}: {shown(unknown[0])} of a string cannot be "
-                "enforced in this model's format of calls; use enum, or remove it"
-            )
-        choices = [schema["const"]] if "const" in schema else schema.get("enum")
-        if choices is None:
-            return self.rules.until(end)
-        return f"{either(literal(str(choice)) for choice in choices)} {close}"
-
-
 class PythonicCalls(ParameterCalls):
-    trigger = pythonic.PYTHON_START
+    trigger: str = pythonic.PYTHON_START
+    end = pythonic.PYTHON_END
     bare = "["
 
     def calls(self, is_parallel: bool) -> str:
-        return f'"[" {repeated(self.one_of(self._call), COMMA, is_parallel)} "]"'
+        return f'"[" {repeated(self.one_of(self.call), COMMA, is_parallel)} "]"'
 
     def after_trigger(self) -> str:
-        return f"{self.calls(True)} {self.rules.marker(pythonic.PYTHON_END)}"
+        return f"{PythonicCalls.calls(self, True)} {self.rules.marker(self.end)}"
 
-    def _call(self, tool: ToolSchema) -> str:
+    def call(self, tool: ToolSchema) -> str:
+        """Return what matches a call with keyword arguments in the order of the properties."""
         if not _DOTTED.fullmatch(tool.name):
             raise UnsupportedSchema(f"{tool.place}: {tool.name} is not a name in Python; rename it")
-        return f'{literal(tool.name + "(")} {self._keywords(tool)} ")"'
-
-    def _keywords(self, tool: ToolSchema) -> str:
-        """Return the rule of the keyword arguments in order, with commas between them."""
-        first = later = self.rules.add('""')
-        for key, schema, is_required in reversed(self.parameters(tool)):
+        pairs: list[tuple[str, bool]] = []
+        for key, schema, is_required in self.parameters(tool):
             if not _IDENTIFIER.fullmatch(key):
                 raise UnsupportedSchema(
                     f"{tool.place}: {shown(key)} is not a name in Python; rename it"
                 )
             pair = self.rules.add(f"{literal(key + '=')} {self.value(tool, key, schema)}")
-            skipped_first = "" if is_required else f" | {first}"
-            skipped_later = "" if is_required else f" | {later}"
-            first = self.rules.add(f"{pair} {later}{skipped_first}")
-            later = self.rules.add(f'", " {pair} {later}{skipped_later}')
-        return first
+            pairs.append((pair, is_required))
+        return f'{literal(tool.name + "(")} {self.separated(pairs, COMMA)} ")"'
 
 
-class GlmCalls(ParameterCalls):
+class Lfm2Calls(PythonicCalls):
+    trigger = pythonic.LFM2_START
+    end = pythonic.LFM2_END
+    bare = ""
+
+    def calls(self, is_parallel: bool) -> str:
+        start, end = self.rules.marker(self.trigger), self.rules.marker(self.end)
+        return f"{start} {super().calls(is_parallel)} {end}"
+
+
+class Olmo3Calls(PythonicCalls):
+    trigger = pythonic.OLMO3_START
+    end = pythonic.OLMO3_END
+    bare = ""
+
+    def calls(self, is_parallel: bool) -> str:
+        return f"{self.rules.marker(self.trigger)} {self._lines(is_parallel)}"
+
+    def after_trigger(self) -> str:
+        return self._lines(True)
+
+    def _lines(self, is_parallel: bool) -> str:
+        calls = repeated(self.one_of(self.call), '"\\n"', is_parallel)
+        return f"{calls} {self.rules.marker(self.end)}"
+
+
+class Glm45Calls(ParameterCalls):
     trigger = glm.BEGIN
+    line_end = "\n"
 
     def after_trigger(self) -> str:
         return f"{self.one_of(self._call)} {self.rules.marker(glm.END)}"
 
     def calls(self, is_parallel: bool) -> str:
         call = self.rules.add(f"{self.rules.marker(glm.BEGIN)} {self.after_trigger()}")
-        return repeated(call, '"\\n"', is_parallel)
+        return repeated(call, literal(self.line_end), is_parallel)
 
     def _call(self, tool: ToolSchema) -> str:
-        arguments = [literal(tool.name + "\n")]
-        rules = self.rules
+        arguments = [literal(tool.name + self.line_end)]
+        rules, line_end = self.rules, literal(self.line_end)
         for key, schema, is_required in self.parameters(tool):
-            begin = f'{rules.marker(glm.KEY)} {literal(key)} {rules.marker(glm.KEY_END)} "\\n"'
+            begin = f"{rules.marker(glm.KEY)} {literal(key)} {rules.marker(glm.KEY_END)} {line_end}"
             value = self.value_to(glm.VALUE_END, "", tool, key, schema)
-            argument = rules.add(f'{begin} {rules.marker(glm.VALUE)} {value} "\\n"')
+            argument = rules.add(f"{begin} {rules.marker(glm.VALUE)} {value} {line_end}")
             arguments.append(argument if is_required else f"{argument}?")
         return " ".join(arguments)
+
+
+class Glm47Calls(Glm45Calls):
+    line_end = ""
 
 
 class QwenCoderCalls(ParameterCalls):
     trigger: str = qwen_coder.FUNCTION
     wrapper = qwen_coder.BEGIN
+    end = qwen_coder.END
+    line_end = "\n"
+    """After a key and before the end of its value."""
 
     def after_trigger(self) -> str:
         end = literal(f"{qwen_coder.FUNCTION_END}\n")
-        return f"{self.one_of(self._call)} {end} {self.rules.marker(qwen_coder.END)}"
+        return f"{self.one_of(self._call)} {end} {self.rules.marker(self.end)}"
 
     def calls(self, is_parallel: bool) -> str:
         begin = f"{self.rules.marker(self.wrapper)} {literal(WRAPPED + self.trigger)}"
@@ -314,25 +219,81 @@ class QwenCoderCalls(ParameterCalls):
     def _call(self, tool: ToolSchema) -> str:
         arguments = [literal(f"{tool.name}>\n")]
         for key, schema, is_required in self.parameters(tool):
-            if key.strip() != key or ">" in key:
-                raise UnsupportedSchema(
-                    f"{tool.place}: {shown(key)} is not a name in this model's format of calls; "
-                    "rename it"
-                )
-            begin = literal(f"{qwen_coder.PARAMETER}{key}>\n")
-            value = self.value_to(qwen_coder.PARAMETER_END, '"\\n"', tool, key, schema)
+            check_key(tool, key, ">")
+            begin = literal(f"{qwen_coder.PARAMETER}{key}>{self.line_end}")
+            value = self.value_to(
+                qwen_coder.PARAMETER_END, literal(self.line_end), tool, key, schema
+            )
             argument = self.rules.add(f'{begin} {value} "\\n"')
             arguments.append(argument if is_required else f"{argument}?")
         return " ".join(arguments)
 
 
+class SeedOssCalls(QwenCoderCalls):
+    wrapper = qwen_coder.SEED_BEGIN
+    end = qwen_coder.SEED_END
+    line_end = ""
+
+
+class MiniMaxM2Calls(ParameterCalls):
+    trigger = minimax.BEGIN
+
+    def calls(self, is_parallel: bool) -> str:
+        return f"{self.rules.marker(minimax.BEGIN)} {self._block(is_parallel)}"
+
+    def after_trigger(self) -> str:
+        return self._block(True)
+
+    def _block(self, is_parallel: bool) -> str:
+        calls = repeated(self.one_of(self._call), "", is_parallel)
+        return f'"\\n" {calls} {self.rules.marker(minimax.END)}'
+
+    def _call(self, tool: ToolSchema) -> str:
+        tags = minimax.PARAMETER_TAGS
+        parts = [literal(f"{minimax.INVOKE}{tool.name}{minimax.NAME_END}\n")]
+        for key, schema, is_required in self.parameters(tool):
+            check_key(tool, key, '"')
+            value = self.value_to(tags.end, "", tool, key, schema)
+            part = self.rules.add(f'{literal(tags.begin + key + tags.key_end)} {value} "\\n"')
+            parts.append(part if is_required else f"{part}?")
+        return " ".join([*parts, literal(f"{minimax.INVOKE_END}\n")])
+
+
+class CohereCommand3Calls(CallGrammar):
+    trigger = cohere.ACTION
+    content_markers = cohere.CohereCommand3Parser.content_markers
+
+    def calls(self, is_parallel: bool) -> str:
+        calls = repeated(self.one_of(self._call), literal("," + _INDENTED), is_parallel)
+        begin, end = self.rules.marker(cohere.ACTION), self.rules.marker(cohere.ACTION_END)
+        return f"{begin} {literal('[' + _INDENTED)} {calls} {literal(_LINE + ']')} {end}"
+
+    def _call(self, tool: ToolSchema) -> str:
+        name = literal(f'", "{cohere.NAME_KEY}": {json.dumps(tool.name)}, "parameters": ')
+        begin = literal('{"tool_call_id": "')
+        return f'{begin} /[0-9]{{1,3}}/ {name} {self.arguments(tool)} "}}"'
+
+
+class CohereCommand4Calls(CohereCommand3Calls):
+    content_markers = cohere.CohereCommand4Parser.content_markers
+
+
 CALL_GRAMMARS: Mapping[str, type[CallGrammar]] = {
+    "cohere_command3": CohereCommand3Calls,
+    "cohere_command4": CohereCommand4Calls,
     "deepseek_v3": DeepSeekV3Calls,
     "deepseek_v31": DeepSeekV31Calls,
-    "glm45": GlmCalls,
+    "gemma4": Gemma4Calls,
+    "glm45": Glm45Calls,
+    "glm47": Glm47Calls,
     "hermes": HermesCalls,
+    "kimi_k2": KimiK2Calls,
+    "lfm2": Lfm2Calls,
     "llama3_json": LlamaJsonCalls,
+    "minimax_m2": MiniMaxM2Calls,
     "mistral": MistralCalls,
+    "olmo3": Olmo3Calls,
     "pythonic": PythonicCalls,
     "qwen3_coder": QwenCoderCalls,
+    "seed_oss": SeedOssCalls,
 }

@@ -40,7 +40,7 @@ class MessageFormats:
         """The special tokens whose spelling the parsers read."""
         tags = self.reasoning
         reasoning = frozenset[str]() if tags is None else frozenset({tags.start, tags.end})
-        if self.tools is None or not (has_tools or self.is_harmony):
+        if self.tools is None or not (has_tools or self.tools.marks_content):
             return reasoning
         return reasoning | self.tools.special_tokens
 
@@ -51,7 +51,7 @@ class MessageFormats:
         reasoning: ReasoningParser = ContentParser()
         if self.reasoning is not None:
             reasoning = TaggedReasoningParser(self.reasoning, context.in_reasoning)
-        if self.tools is None or not context.parameters:
+        if self.tools is None or not (context.parameters or self.tools.marks_content):
             return reasoning
         return ChainedParser(reasoning, self.tools.make_parser(context))
 

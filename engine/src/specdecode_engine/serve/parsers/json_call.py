@@ -29,11 +29,19 @@ class JsonCallReader:
         before: text already taken, which is content too if this is not a call.
         is_bare: nothing marks the object as a call, so that it must have both keys, no unknown key
             and the name of a tool of the request.
+        name_key: the key of the name.
     """
 
-    def __init__(self, parser: StreamingParser, before: str = "", is_bare: bool = False) -> None:
+    def __init__(
+        self,
+        parser: StreamingParser,
+        before: str = "",
+        is_bare: bool = False,
+        name_key: str = "name",
+    ) -> None:
         self._parser = parser
         self._is_bare = is_bare
+        self._name_key = name_key
         self._taken = [before]
         self._name: str | None = None
         self._arguments: list[str] = []
@@ -78,7 +86,7 @@ class JsonCallReader:
             return False
         self._take(1)
         yield from self._take_space()
-        if key == "name" and self._name is None:
+        if key == self._name_key and self._name is None:
             return (yield from self._read_name())
         if key in _ARGUMENTS and not self._has_arguments:
             return (yield from self._read_arguments())
@@ -152,6 +160,27 @@ class JsonCallReader:
             return str(json.loads(text, strict=False))
         except ValueError:
             return None
+
+
+def read_call_objects(
+    parser: StreamingParser, before: str, name_key: str = "name"
+) -> Steps[CallEnd]:
+    """Read call objects with commas between them, and the bracket after them, which may be missing.
+
+    Args:
+        before: text already taken before the first object, which begins with the next character.
+    """
+    while True:
+        end = yield from JsonCallReader(parser, before, name_key=name_key).read()
+        if end is not CallEnd.COMPLETE:
+            return end
+        before = yield from parser.take_space()
+        if (yield from parser.skip(",")):
+            before += "," + (yield from parser.take_space())
+        if (yield from parser.next_char()) != "{":
+            if not (yield from parser.skip("]")):
+                parser.write_content(before)
+            return end
 
 
 def without_surrogates(text: str) -> str:

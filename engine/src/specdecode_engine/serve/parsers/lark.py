@@ -35,6 +35,13 @@ class LarkRules:
         self._rules[name] = f"{name}: {right_side}"
         return name
 
+    def reserve(self) -> str:
+        """Return the name of a rule to define, which may refer to itself."""
+        return self.add("")
+
+    def define(self, name: str, right_side: str) -> None:
+        self._rules[name] = f"{name}: {right_side}"
+
     def marker(self, text: str) -> str:
         """Return what matches a marker."""
         token_id = self._special_ids.get(text)
@@ -54,13 +61,16 @@ class LarkRules:
         self._rules[name] = f"{name}[lazy]: /{before}{slashed(re.escape(marker))}/"
         return name
 
-    def text(self, *excluded: str) -> str:
-        """Return what matches text, without the markers that are plain text."""
+    def text(self, *excluded: str, pattern: str = ANY_TEXT) -> str:
+        """Return what matches text, without the markers that are plain text.
+
+        `pattern` is a regular expression of the text.
+        """
         plain = [marker for marker in excluded if not self.is_special(marker)]
         if not plain:
-            return self._text(ANY_TEXT)
+            return self._text(pattern)
         unwanted = "|".join(slashed(re.escape(marker)) for marker in plain)
-        return self._terminal(f"/{ANY_TEXT}/ & ~/{ANY_TEXT}({unwanted}){ANY_TEXT}/")
+        return self._terminal(f"/{pattern}/ & ~/{ANY_TEXT}({unwanted}){ANY_TEXT}/")
 
     def _text(self, pattern: str) -> str:
         return self._terminal(f"/{pattern}/")

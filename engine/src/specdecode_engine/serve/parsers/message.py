@@ -81,12 +81,14 @@ class MessageFormat:
     """How a family of models writes reasoning or tool calls.
 
     `special_tokens` are the tokens whose spelling the parser reads; other special tokens have no
-    text.
+    text. `marks_content` is whether they also surround content, so that a response to a request
+    without tools has some.
     """
 
     name: str
     special_tokens: frozenset[str]
     make_parser: Callable[[ParserContext], MessageParser]
+    marks_content: bool = False
 
 
 class ContentParser:

@@ -1,7 +1,7 @@
 """Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, since v11 `[TOOL_CALLS]name[ARGS]{…}`."""
 
 from specdecode_engine.serve.parsers.buffer import Markers
-from specdecode_engine.serve.parsers.json_call import CallEnd, JsonCallReader, read_broken
+from specdecode_engine.serve.parsers.json_call import CallEnd, read_broken, read_call_objects
 from specdecode_engine.serve.parsers.reading import NAME, NAME_CHARS, Steps, StreamingParser
 
 TOOL_CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -37,20 +37,10 @@ class MistralParser(StreamingParser):
         return (yield from self._next_marker())
 
     def _read_objects(self, before: str) -> Steps[bool]:
-        """Read call objects with commas between them, and the bracket after them."""
-        while True:
-            end = yield from JsonCallReader(self, before).read()
-            if end is CallEnd.BROKEN:
-                return bool((yield from read_broken(self, _BEGIN)))
-            if end is CallEnd.NOT_A_CALL:
-                return (yield from self._next_marker())
-            before = yield from self.take_space()
-            if (yield from self.skip(",")):
-                before += "," + (yield from self.take_space())
-            if (yield from self.next_char()) != "{":
-                if not (yield from self.skip("]")):
-                    self.write_content(before)
-                return (yield from self._next_marker())
+        end = yield from read_call_objects(self, before)
+        if end is CallEnd.BROKEN:
+            return bool((yield from read_broken(self, _BEGIN)))
+        return (yield from self._next_marker())
 
     def _read_named(self, before: str) -> Steps[bool]:
         name = yield from self.take_run(NAME_CHARS)

@@ -35,10 +35,10 @@ def read_literal(parser: StreamingParser, emit: Emit, depth: int = 0) -> Steps[b
     yield from parser.take_space()
     char = yield from parser.next_char()
     if char in ("'", '"'):
-        return (yield from _read_string(parser, emit))
+        return (yield from read_string(parser, emit))
     if char in ("[", "{"):
         return depth < MAX_DEPTH and (yield from _read_items(parser, emit, depth))
-    word = _as_json((yield from parser.take_run(_WORD)))
+    word = word_as_json((yield from parser.take_run(_WORD)))
     emit(word or "")
     return word is not None
 
@@ -70,7 +70,7 @@ def _read_key(parser: StreamingParser, emit: Emit) -> Steps[bool]:
     """Read the key of a dict, a string, and the colon."""
     if (yield from parser.next_char()) not in ("'", '"'):
         return False
-    if not (yield from _read_string(parser, emit)):
+    if not (yield from read_string(parser, emit)):
         return False
     yield from parser.take_space()
     if not (yield from parser.skip(":")):
@@ -79,7 +79,7 @@ def _read_key(parser: StreamingParser, emit: Emit) -> Steps[bool]:
     return True
 
 
-def _read_string(parser: StreamingParser, emit: Emit) -> Steps[bool]:
+def read_string(parser: StreamingParser, emit: Emit) -> Steps[bool]:
     """Read a string in single or triple quotes; line breaks are allowed in both."""
     quote = parser.buffer.take(1)
     is_triple = yield from parser.skip(quote * 2)
@@ -118,7 +118,7 @@ def _read_escape(parser: StreamingParser, emit: Emit) -> Steps[None]:
         emit(json.dumps(chr(code), ensure_ascii=0xD800 <= code < 0xE000)[1:-1])
 
 
-def _as_json(word: str) -> str | None:
+def word_as_json(word: str) -> str | None:
     """Return a word or a number as JSON; None if it is neither."""
     if word in _WORDS or not word:
         return _WORDS.get(word)

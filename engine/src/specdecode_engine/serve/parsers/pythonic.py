@@ -1,13 +1,21 @@
-"""Llama 3.2 and 4: `[f(a=1, b="x"), g()]`, also between `<|python_start|>` and `<|python_end|>`."""
+"""Calls as in Python: `[f(a=1, b="x"), g()]`.
+
+Llama 3.2 and 4 write them bare or between `<|python_start|>` and `<|python_end|>`, LFM2 between
+`<|tool_call_start|>` and `<|tool_call_end|>`, Olmo 3 without brackets, a line each, between
+`<function_calls>` and `</function_calls>`.
+"""
 
 import re
+from typing import ClassVar
 
 from specdecode_engine.serve.parsers.buffer import Markers
+from specdecode_engine.serve.parsers.json_call import CallEnd, read_broken, read_call_objects
 from specdecode_engine.serve.parsers.python_literals import quoted, read_literal
 from specdecode_engine.serve.parsers.reading import NAME, Steps, StreamingParser
 
 PYTHON_START, PYTHON_END = "<|python_start|>", "<|python_end|>"
-_START = Markers(PYTHON_START)
+LFM2_START, LFM2_END = "<|tool_call_start|>", "<|tool_call_end|>"
+OLMO3_START, OLMO3_END = "<function_calls>", "</function_calls>"
 _NAME = re.compile(r"[\w.]+")
 _KEY = re.compile(r"\w+")
 
@@ -15,34 +23,45 @@ _KEY = re.compile(r"\w+")
 class PythonicParser(StreamingParser):
     """A list of calls begins the text, or follows the start token; arguments are built as JSON."""
 
+    start: ClassVar[str] = PYTHON_START
+    end: ClassVar[str] = PYTHON_END
+
     def read(self) -> Steps[None]:
         space = yield from self.take_space()
         if (yield from self.next_char()) == "[":
-            yield from self._read_list(space, is_bare=True)
+            yield from self._read_list(space + self.buffer.take(1), is_bare=True)
         else:
             self.write_content(space)
-        while (yield from self.read_until(_START, self.write_content)):
-            space = yield from self.take_space()
-            if (yield from self.next_char()) == "[":
-                yield from self._read_list(PYTHON_START + space, is_bare=False)
+        yield from self.read_marked()
+
+    def read_marked(self) -> Steps[None]:
+        """Read content and marked lists of calls up to the end."""
+        start = Markers(self.start)
+        while (yield from self.read_until(start, self.write_content)):
+            opening = self.start + (yield from self.take_space())
+            if (yield from self.skip("[")):
+                yield from self.read_marked_list(opening + "[")
             else:
-                self.write_content(PYTHON_START + space)
+                self.write_content(opening)
+
+    def read_marked_list(self, before: str) -> Steps[None]:
+        """Read a list after its bracket; `before` is the text taken so far."""
+        yield from self._read_list(before, is_bare=False)
 
     def _read_list(self, before: str, is_bare: bool) -> Steps[None]:
-        before += self.buffer.take(1)
-        while (yield from self._read_call(before, is_bare)):
+        while (yield from self.read_call(before, is_bare)):
             before = yield from self.take_space()
             if (yield from self.skip(",")):
                 before += ","
             elif (yield from self.skip("]")):
                 yield from self.take_space()
-                yield from self.skip(PYTHON_END)
+                yield from self.skip(self.end)
                 return
             else:
                 self.write_content(before)
                 return
 
-    def _read_call(self, before: str, is_bare: bool) -> Steps[bool]:
+    def read_call(self, before: str, is_bare: bool) -> Steps[bool]:
         """Read a call; return whether it is one and complete."""
         before += yield from self.take_space()
         name = yield from self.take_run(_NAME)
@@ -81,3 +100,41 @@ class PythonicParser(StreamingParser):
             if not key or not has_comma or not (yield from self.skip("=")):
                 return False
             self.add_arguments(", ")
+
+
+class Lfm2Parser(PythonicParser):
+    """Reads JSON objects in the list too, which the model writes on demand."""
+
+    start, end = LFM2_START, LFM2_END
+
+    def read(self) -> Steps[None]:
+        yield from self.read_marked()
+
+    def read_marked_list(self, before: str) -> Steps[None]:
+        space = yield from self.take_space()
+        if (yield from self.next_char()) != "{":
+            yield from super().read_marked_list(before + space)
+            return
+        end = yield from read_call_objects(self, before + space)
+        if end is CallEnd.BROKEN:
+            yield from read_broken(self, Markers(self.end))
+        elif end is CallEnd.COMPLETE:
+            yield from self.take_space()
+            yield from self.skip(self.end)
+
+
+class Olmo3Parser(PythonicParser):
+    """Calls follow one another with white space, or a comma, between them."""
+
+    start, end = OLMO3_START, OLMO3_END
+
+    def read(self) -> Steps[None]:
+        start = Markers(self.start)
+        while (yield from self.read_until(start, self.write_content)):
+            before = self.start + (yield from self.take_space())
+            while (yield from self.read_call(before, is_bare=False)):
+                before = yield from self.take_space()
+                if (yield from self.skip(",")):
+                    before += "," + (yield from self.take_space())
+                if (yield from self.skip(self.end)):
+                    break

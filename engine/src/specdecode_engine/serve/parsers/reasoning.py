@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from specdecode_engine.serve.parsers.buffer import Markers
+from specdecode_engine.serve.parsers.deepseek import KIMI_TOKENS
 from specdecode_engine.serve.parsers.message import (
     ContentDelta,
     MessageDelta,
@@ -21,10 +23,16 @@ MAX_LEADING_SPACE = 64
 
 @dataclass(frozen=True, slots=True)
 class ReasoningTags:
-    """The tags of a family; they are special tokens in some vocabularies and text in others."""
+    """The tags of a family; they are special tokens in some vocabularies and text in others.
+
+    `label` is what a model writes after the opening tag before the reasoning. `ended_by` is a
+    marker of the content before which models leave out the closing tag.
+    """
 
     start: str
     end: str
+    label: str = ""
+    ended_by: str = ""
 
     def are_open(self, prompt: str, continued: str = "") -> bool:
         """Whether a prompt ends inside reasoning, so that the text begins there.
@@ -33,28 +41,46 @@ class ReasoningTags:
         message that the text continues.
         """
         is_opened = continued.rfind(self.start) > continued.rfind(self.end)
-        return is_opened or prompt.rstrip().endswith(self.start)
+        openings = self.start, (self.start + self.label).rstrip()
+        return is_opened or prompt.rstrip().endswith(openings)
 
 
 THINK = ReasoningTags("<think>", "</think>")
+COHERE = ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>")
 REASONING_TAGS: Mapping[str, ReasoningTags] = {
+    "cohere_command3": COHERE,
+    "cohere_command4": COHERE,
     "deepseek_r1": THINK,
+    "gemma4": ReasoningTags("<|channel>", "<channel|>", "thought\n"),
     "glm45": THINK,
+    "kimi_k2": ReasoningTags(THINK.start, THINK.end, ended_by=KIMI_TOKENS.calls_begin),
+    "minimax_m2": THINK,
     "mistral": ReasoningTags("[THINK]", "[/THINK]"),
+    "olmo3": THINK,
     "qwen3": THINK,
+    "seed_oss": ReasoningTags("<seed:think>", "</seed:think>"),
 }
+# Texts that only templates of the family contain.
+_EVIDENCE = (
+    ("openai_gptoss", "<|channel|>"),
+    ("gemma4", "<|channel>"),
+    ("mistral", "[THINK]"),
+    ("seed_oss", "<seed:think>"),
+    ("cohere_command3", "<|START_THINKING|>"),
+)
 
 
 def detect_reasoning_format(template: str) -> str | None:
     """Return the name of the format of reasoning, as vLLM names it; None without reasoning."""
-    if "<|channel|>" in template:
-        return "openai_gptoss"
-    if "[THINK]" in template:
-        return "mistral"
+    found = next((name for name, text in _EVIDENCE if text in template), None)
+    if found is not None:
+        return found
     if "</think>" not in template and "<think>" not in template:
         return None
     if "[gMASK]" in template:
         return "glm45"
+    if KIMI_TOKENS.calls_begin in template:
+        return "kimi_k2"
     return "qwen3" if "<|im_start|>" in template else "deepseek_r1"
 
 
@@ -76,6 +102,7 @@ class TaggedReasoningParser:
 
     def __init__(self, tags: ReasoningTags, is_open: bool) -> None:
         self._tags = tags
+        self._ends = Markers(*filter(None, (tags.end, tags.ended_by)))
         self._unopened = _Part.REASONING if is_open else _Part.CONTENT
         self._part = _Part.BEGINNING
         self._held = ""
@@ -102,19 +129,22 @@ class TaggedReasoningParser:
     def flush(self) -> list[MessageDelta]:
         held, self._held = self._held, ""
         if self._part is _Part.BEGINNING:
-            self._begin(self._unopened)
+            is_opened = held.lstrip().startswith(self._tags.start)  # and its label is cut short
+            self._begin(_Part.REASONING if is_opened else self._unopened)
+            held = "" if is_opened else held
         return self._reasoning(held) if self._part is _Part.REASONING else self._content(held)
 
     def _open(self, text: str) -> str:
         """Decide how the text begins, if that is certain; return what is not read yet."""
         start, bare = self._tags.start, text.lstrip()
-        space = len(text) - len(bare)
-        if space <= MAX_LEADING_SPACE and bare.startswith(start):
-            self._begin(_Part.REASONING)
-            return bare[len(start) :]
-        if space <= MAX_LEADING_SPACE and start.startswith(bare):
+        opening = start + self._tags.label
+        is_near = len(text) - len(bare) <= MAX_LEADING_SPACE
+        if is_near and opening.startswith(bare) and bare != opening:
             self._held = text
             return ""
+        if is_near and bare.startswith(start):
+            self._begin(_Part.REASONING)
+            return bare.removeprefix(start).removeprefix(self._tags.label)
         self._begin(self._unopened)
         return text
 
@@ -124,12 +154,13 @@ class TaggedReasoningParser:
         self._held = ""
 
     def _read_reasoning(self, text: str) -> list[MessageDelta]:
-        reasoning, end, rest = text.partition(self._tags.end)
-        if end:
-            deltas = self._reasoning(reasoning)
+        found = self._ends.pattern.search(text)
+        if found is not None:
+            deltas = self._reasoning(text[: found.start()])
             self._part, self._held, self._is_at_start = _Part.CONTENT, "", True
-            return deltas + self._content(rest)
-        released = len(text) - partial_length(text, self._tags.end)
+            is_tag = found[0] == self._tags.end
+            return deltas + self._content(text[found.end() if is_tag else found.start() :])
+        released = len(text) - max(partial_length(text, end) for end in self._ends.texts)
         self._held = text[released:]
         return self._reasoning(text[:released])
 

@@ -4,26 +4,25 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from specdecode_engine.serve.parsers import (
+    cohere,
     deepseek,
+    gemma,
     glm,
     harmony,
     hermes,
     llama,
+    minimax,
     mistral,
     pythonic,
     qwen_coder,
 )
 from specdecode_engine.serve.parsers.message import MessageFormat
 
-_DEEPSEEK = frozenset(
-    {
-        deepseek.CALLS_BEGIN,
-        deepseek.CALLS_END,
-        deepseek.CALL_BEGIN,
-        deepseek.CALL_END,
-        deepseek.SEPARATOR,
-    }
-)
+_COHERE = frozenset({cohere.ACTION, cohere.ACTION_END})
+_COHERE_RESPONSE = _COHERE | {cohere.RESPONSE, cohere.RESPONSE_END}
+_COHERE_TEXT = _COHERE | {cohere.TEXT, cohere.TEXT_END}
+_DEEPSEEK, _KIMI = frozenset(deepseek.TOKENS), frozenset(deepseek.KIMI_TOKENS)
+_GEMMA = frozenset({gemma.BEGIN, gemma.END, gemma.STRING})
 _HARMONY = frozenset(
     {
         harmony.START,
@@ -37,22 +36,35 @@ _HARMONY = frozenset(
 )
 _GLM = frozenset({glm.BEGIN, glm.END, glm.KEY, glm.KEY_END, glm.VALUE, glm.VALUE_END})
 _MISTRAL = frozenset({mistral.TOOL_CALLS, mistral.ARGS, mistral.CALL_ID})
-_QWEN_CODER = frozenset({qwen_coder.BEGIN, qwen_coder.END})
+_LFM2 = frozenset({pythonic.LFM2_START, pythonic.LFM2_END})
+_MINIMAX = frozenset({minimax.BEGIN, minimax.END})
+_OLMO3 = frozenset({pythonic.OLMO3_START, pythonic.OLMO3_END})
 _PYTHONIC = frozenset({pythonic.PYTHON_START, pythonic.PYTHON_END})
+_QWEN_CODER = frozenset({qwen_coder.BEGIN, qwen_coder.END})
+_SEED = frozenset({qwen_coder.SEED_BEGIN, qwen_coder.SEED_END})
 
 TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
     {
         each.name: each
         for each in (
+            MessageFormat("cohere_command3", _COHERE_RESPONSE, cohere.CohereCommand3Parser, True),
+            MessageFormat("cohere_command4", _COHERE_TEXT, cohere.CohereCommand4Parser, True),
             MessageFormat("deepseek_v3", _DEEPSEEK, deepseek.DeepSeekV3Parser),
             MessageFormat("deepseek_v31", _DEEPSEEK, deepseek.DeepSeekV31Parser),
+            MessageFormat("gemma4", _GEMMA, gemma.Gemma4Parser),
             MessageFormat("glm45", _GLM, glm.GlmParser),
+            MessageFormat("glm47", _GLM, glm.GlmParser),
             MessageFormat("hermes", frozenset({hermes.BEGIN, hermes.END}), hermes.HermesParser),
+            MessageFormat("kimi_k2", _KIMI, deepseek.KimiK2Parser),
+            MessageFormat("lfm2", _LFM2, pythonic.Lfm2Parser),
             MessageFormat("llama3_json", frozenset({llama.PYTHON_TAG}), llama.LlamaJsonParser),
+            MessageFormat("minimax_m2", _MINIMAX, minimax.MiniMaxM2Parser),
             MessageFormat("mistral", _MISTRAL, mistral.MistralParser),
-            MessageFormat("openai", _HARMONY, harmony.HarmonyParser),
+            MessageFormat("olmo3", _OLMO3, pythonic.Olmo3Parser),
+            MessageFormat("openai", _HARMONY, harmony.HarmonyParser, True),
             MessageFormat("pythonic", _PYTHONIC, pythonic.PythonicParser),
             MessageFormat("qwen3_coder", _QWEN_CODER, qwen_coder.QwenCoderParser),
+            MessageFormat("seed_oss", _SEED, qwen_coder.SeedOssParser),
         )
     }
 )
@@ -61,6 +73,16 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
 # Texts that a template of the family contains, all of them, most specific family first.
 _EVIDENCE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("openai", ("<|channel|>", "<|message|>")),
+    ("gemma4", ("<|tool_call>call:",)),
+    ("cohere_command4", ("<|START_ACTION|>", "<|START_TEXT|>")),
+    ("cohere_command3", ("<|START_ACTION|>",)),
+    ("lfm2", ("<|tool_call_start|>",)),
+    ("lfm2", ("<|tool_list_start|>",)),
+    ("kimi_k2", ("<|tool_call_argument_begin|>",)),
+    ("minimax_m2", ("<minimax:tool_call>",)),
+    ("seed_oss", ("<seed:tool_call>", "<function=", "<parameter=")),
+    ("olmo3", ("<function_calls>",)),
+    ("glm47", ("<tool_call>", "</arg_key><arg_value>")),
     ("glm45", ("<tool_call>", "<arg_key>")),
     ("deepseek_v3", ("<｜tool▁call▁begin｜>", "```json")),
     ("deepseek_v31", ("<｜tool▁call▁begin｜>",)),
@@ -71,12 +93,12 @@ _EVIDENCE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("llama3_json", ("<|start_header_id|>", '"parameters"')),
     ("llama3_json", ("<|python_tag|>",)),
 )
-# Calls in XML, which only one format here reads.
-_XML, _XML_FORMAT = "<function=", "qwen3_coder"
+# Calls in XML, which only these formats read.
+_XML, _XML_FORMATS = "<function=", ("qwen3_coder", "seed_oss")
 
 
 def detect_tool_format(template: str) -> str | None:
     """Return the name of the format in which a model with this template writes tool calls."""
     found = (name for name, texts in _EVIDENCE if all(text in template for text in texts))
     name = next(found, None)
-    return None if _XML in template and name != _XML_FORMAT else name
+    return None if _XML in template and name not in _XML_FORMATS else name

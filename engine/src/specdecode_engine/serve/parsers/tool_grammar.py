@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from specdecode_engine.grammar import GrammarSource, MessageGrammar, NamedSchema
 from specdecode_engine.serve.parsers import harmony
-from specdecode_engine.serve.parsers.call_grammars import (
-    CALL_GRAMMARS,
+from specdecode_engine.serve.parsers.call_grammar import (
     WRAPPED,
     CallGrammar,
     ToolSchema,
     UnsupportedSchema,
 )
+from specdecode_engine.serve.parsers.call_grammars import CALL_GRAMMARS
 from specdecode_engine.serve.parsers.lark import ANY_TEXT, LarkRules, either, literal, slashed
 
 __all__ = ["MessageConstraint", "ReasoningSpan", "ToolSchema", "UnsupportedSchema", "constrain"]
@@ -68,7 +68,8 @@ def constrain(
     if not constraint.constrains_calls and constraint.content is None:
         return None
     has_reasoning = constraint.reasoning is not None or constraint.tool_format == HARMONY
-    if not constraint.tools and not has_reasoning:
+    has_markers = _content_markers(constraint) is not None
+    if not constraint.tools and not has_reasoning and not has_markers:
         return constraint.content
     rules = LarkRules(special_ids)
     if constraint.tool_format == HARMONY:
@@ -86,12 +87,13 @@ def _tagged(rules: LarkRules, constraint: MessageConstraint) -> tuple[str, list[
     if constraint.tools:
         assert constraint.tool_format is not None, "tools without a format of calls are refused"
         calls = CALL_GRAMMARS[constraint.tool_format](rules, constraint.tools)
+    content = _marked_content(rules, _content_markers(constraint), "@content")
     if calls is None:
-        message = "@content"
+        message = content
     elif constraint.is_required:
         message = calls.calls(constraint.is_parallel)
     elif constraint.content is not None:
-        message = either([calls.calls(constraint.is_parallel), "@content"])
+        message = either([calls.calls(constraint.is_parallel), content])
     else:
         message = _free_text(rules, calls, constraint.is_parallel)
     return f"{reasoning} {message}", [] if calls is None else calls.schemas
@@ -103,9 +105,26 @@ def _reasoning(rules: LarkRules, span: ReasoningSpan) -> str:
     return inside if span.is_open else f"({rules.marker(span.start)} {inside})?"
 
 
+def _content_markers(constraint: MessageConstraint) -> tuple[str, str] | None:
+    grammar = CALL_GRAMMARS.get(constraint.tool_format or "")
+    return None if grammar is None else grammar.content_markers
+
+
+def _marked_content(rules: LarkRules, markers: tuple[str, str] | None, content: str) -> str:
+    """Return what matches content and the markers around it; the prompt may end with the first."""
+    if markers is None:
+        return content
+    begin, end = map(rules.marker, markers)
+    return f"({begin})? {content} ({end})?"
+
+
 def _free_text(rules: LarkRules, calls: CallGrammar, is_parallel: bool) -> str:
     """Return what matches text in which every call that begins is completed."""
     assert calls.trigger is not None
+    if calls.content_markers is not None:
+        text = rules.text(*calls.content_markers, calls.trigger)
+        content = _marked_content(rules, calls.content_markers, text)
+        return either([calls.calls(is_parallel), content])
     call = rules.add(calls.after_trigger())
     if calls.bare:
         other = rf"(\s*[^\s{slashed(re.escape(calls.bare))}]{ANY_TEXT})?"

@@ -23,7 +23,7 @@ from specdecode_engine.model.dflash_config import BlockConfig
 from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler
-from specdecode_engine.schedule.scheduler import Limits
+from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.speculate.block_drafter import BlockDrafter, BlockForward
 from specdecode_engine.speculate.draft_state import DraftKvProgress
 from specdecode_engine.speculate.drafter import Drafter

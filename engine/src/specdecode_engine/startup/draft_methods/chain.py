@@ -17,7 +17,7 @@ from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.mtp import MtpChainHead
 from specdecode_engine.model.mtp_config import MtpChainConfig
 from specdecode_engine.sampling.sampler import Sampler
-from specdecode_engine.schedule.scheduler import Limits
+from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.speculate.chain_drafter import ChainDrafter, ChainForward
 from specdecode_engine.speculate.drafter import Drafter
 from specdecode_engine.startup.draft_methods.method import (

@@ -22,7 +22,7 @@ from specdecode_engine.model.frozen import PIECE_BYTES, FrozenHead
 from specdecode_engine.model.frozen_config import FrozenConfig
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler
-from specdecode_engine.schedule.scheduler import Limits
+from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.speculate.drafter import Drafter
 from specdecode_engine.speculate.frozen_drafter import FrozenDrafter, FrozenForward, FrozenLayout
 from specdecode_engine.startup.draft_methods.method import (

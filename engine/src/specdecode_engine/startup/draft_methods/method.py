@@ -22,7 +22,7 @@ from specdecode_engine.model.forward import DecodeFunction
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.sampling.sampler import Sampler
-from specdecode_engine.schedule.scheduler import Limits
+from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.speculate.draft_state import KEPT_ROWS, HiddenStateRing
 from specdecode_engine.speculate.drafter import Drafter
 from specdecode_engine.speculate.ngram.proposer import NgramProposer

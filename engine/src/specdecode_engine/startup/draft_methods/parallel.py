@@ -16,7 +16,7 @@ from specdecode_engine.model.draft_config import DraftConfig
 from specdecode_engine.model.kv_cache import KVCache
 from specdecode_engine.model.peagle import PEagleHead
 from specdecode_engine.sampling.sampler import Sampler
-from specdecode_engine.schedule.scheduler import Limits
+from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.speculate.draft_layout import DraftLayout
 from specdecode_engine.speculate.draft_state import DraftKvProgress
 from specdecode_engine.speculate.drafter import Drafter

@@ -70,6 +70,11 @@ def _read_draft(algorithm: Algorithm, folder: Path, target: LanguageModelConfig)
         config: DraftConfig = head.read_config(folder, target)
         return config
     draft = read_config(folder)
+    if draft.delta_layers is not None:
+        raise CheckpointError(
+            f"draft {folder} has recurrent layers (layer_types has linear_attention), which only a "
+            "target may have; use a draft without them, or the MTP module of the target"
+        )
     if draft.vocab_size != target.vocab_size:
         raise DraftMismatch(
             f"draft {folder} has a vocabulary of {draft.vocab_size} tokens, the target of "

@@ -21,7 +21,7 @@ from specdecode_engine.model.forward import DecodeForward, draft_forwards
 from specdecode_engine.model.kv_cache import KVCache, kv_bytes
 from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.sampling.sampler import Sampler
-from specdecode_engine.schedule.scheduler import Limits
+from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.speculate.draft_layout import DraftLayout
 from specdecode_engine.speculate.draft_state import DraftKvProgress
 from specdecode_engine.speculate.drafter import Drafter

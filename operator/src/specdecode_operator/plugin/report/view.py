@@ -1,6 +1,7 @@
 """From what was read to the parts of the page. Pure."""
 
 from specdecode_operator.kinds import Manifest
+from specdecode_operator.plugin.diagnosis import device_text
 from specdecode_operator.plugin.report.configuration_section import configuration_section
 from specdecode_operator.plugin.report.gathered import Gathered
 from specdecode_operator.plugin.report.page import PageFigure, PageSection, PageTable, ReportPage
@@ -41,7 +42,7 @@ def _summary(given: Gathered) -> tuple[tuple[str, str], ...]:
     facts = (
         ("Model", str((spec.get("model") or {}).get("uri") or "")),
         ("Ready", f"{ready['status']} ({ready['reason']})" if ready else "not reconciled yet"),
-        ("Replicas", f"{replicas}, on {(spec.get('engine') or {}).get('device', 'GPU')}"),
+        ("Replicas", f"{replicas}, on {device_text(spec)}"),
         ("Accept length", str(measured.get("acceptLength") or "")),
         ("Tokens per second", str(measured.get("tokensPerSecond") or "")),
         ("Endpoint", str((status.get("address") or {}).get("url") or "")),

@@ -1,4 +1,6 @@
-"""Maps of weights that are integers with scales: rounding, the C kernels and the reference."""
+"""Maps of quantized weights: rounding, the C kernels and the reference."""
+
+from itertools import product
 
 import pytest
 import torch
@@ -11,21 +13,22 @@ from specdecode_kernels import (
     TORCH,
     ExpertWeights,
     GatedActivation,
-    IntegerWeight,
     PackedWeight,
     Precision,
+    QuantizedTensor,
     quantize,
 )
 from specdecode_kernels.testing import backend_of, checked
 from tests.kernels import mixtures
-from tests.kernels.integers import FORMS, draw_integers
 from tests.kernels.launched import launches
+from tests.kernels.quantized import FORMS, draw_quantized
 
 CPU = torch.device("cpu")
 TYPES = (torch.float32, torch.bfloat16)
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.15}
 SHAPES = [(300, 96), (130, 1100), (65, 45), (7, 3)]  # outputs, inputs
 MOST_ROWS = 260
+FLOAT8_BY_OUTPUT = Precision("float8_e4m3fn")
 BACKENDS = {dtype: checked(backend_of("cpu", CPU, dtype)) for dtype in TYPES}
 
 
@@ -34,7 +37,7 @@ def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
-def pack(weight: IntegerWeight) -> PackedWeight:
+def pack(weight: QuantizedTensor) -> PackedWeight:
     """Pack by the backend of the type of the weight's rows."""
     pack_weight = BACKENDS[weight.dtype].pack_weight
     assert pack_weight is not None
@@ -45,7 +48,7 @@ def pack(weight: IntegerWeight) -> PackedWeight:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_maps_in_c_equal_the_formula(shape: tuple[int, int], form: str, dtype: torch.dtype) -> None:
-    weight, bias = draw_integers(form, draw(*shape, dtype=dtype)), draw(shape[0], dtype=dtype)
+    weight, bias = draw_quantized(form, draw(*shape, dtype=dtype)), draw(shape[0], dtype=dtype)
     packed, plain = pack(weight), weight.plain().double()
     for rows in (0, 1, 5, 40):
         x = draw(rows, shape[1]).to(dtype)
@@ -60,7 +63,7 @@ def test_maps_in_c_equal_the_formula(shape: tuple[int, int], form: str, dtype: t
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_in_c_are_the_same_bits_however_many_there_are(form: str, dtype: torch.dtype) -> None:
-    packed = pack(draw_integers(form, draw(130, 700, dtype=dtype)))
+    packed = pack(draw_quantized(form, draw(130, 700, dtype=dtype)))
     x = draw(MOST_ROWS, 700).to(dtype)
     whole = BACKENDS[dtype].linear(x, packed, None)
     for rows in (*range(1, 34), 65, 130, 250):
@@ -72,7 +75,7 @@ def test_rows_in_c_are_the_same_bits_however_many_there_are(form: str, dtype: to
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_reference_equals_the_formula_row_by_row(form: str, dtype: torch.dtype) -> None:
-    weight, bias = draw_integers(form, draw(70, 96, dtype=dtype)), draw(70, dtype=dtype)
+    weight, bias = draw_quantized(form, draw(70, 96, dtype=dtype)), draw(70, dtype=dtype)
     x = draw(9, 96).to(dtype)
     got = TORCH.linear(x, weight, bias)
     wanted = functional.linear(x.double(), weight.plain().double(), bias.double())
@@ -88,7 +91,7 @@ def test_experts_in_c_equal_the_reference(form: str, dtype: torch.dtype) -> None
     plain, ops = mixtures.draw_weights(dtype), BACKENDS[dtype]
     assert isinstance(plain.gate_up, Tensor)
     assert isinstance(plain.down, Tensor)
-    parts = draw_integers(form, plain.gate_up), draw_integers(form, plain.down)
+    parts = draw_quantized(form, plain.gate_up), draw_quantized(form, plain.down)
     biases = plain.gate_up_bias, plain.down_bias
     packed = ExpertWeights(pack(parts[0]), pack(parts[1]), *biases)
     x, activation = draw(9, mixtures.WIDTH).to(dtype), GatedActivation("silu")
@@ -101,7 +104,7 @@ def test_experts_in_c_equal_the_reference(form: str, dtype: torch.dtype) -> None
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", [*SHAPES, (3, 80, 70)], ids=str)
 def test_the_numbers_come_back_from_blocks(shape: tuple[int, ...], form: str) -> None:
-    weight = draw_integers(form, draw(*shape))
+    weight = draw_quantized(form, draw(*shape))
     packed = pack(weight)
     assert torch.equal(packed.plain(), weight.plain())
     assert packed.precision == weight.precision
@@ -111,9 +114,11 @@ def test_the_numbers_come_back_from_blocks(shape: tuple[int, ...], form: str) ->
             assert torch.equal(weight.rows(start, stop), weight.plain()[start:stop])
 
 
-@pytest.mark.parametrize("precision", [INT8, INT4, Precision(4, 128)], ids=str)
+@pytest.mark.parametrize("precision", [INT8, INT4, Precision("int4", 128)], ids=str)
 @pytest.mark.parametrize("shape", [(40, 96), (5, 45), (3, 6, 64)], ids=str)
-def test_weights_are_rounded_to_the_nearest(precision: Precision, shape: tuple[int, ...]) -> None:
+def test_weights_are_rounded_to_the_nearest_integers(
+    precision: Precision, shape: tuple[int, ...]
+) -> None:
     plain = draw(*shape)
     weight = quantize(plain, precision)
     assert weight.shape == plain.shape
@@ -126,14 +131,62 @@ def test_weights_are_rounded_to_the_nearest(precision: Precision, shape: tuple[i
     assert weight.plain().abs().max() <= plain.abs().max() * 1.01
 
 
+@pytest.mark.parametrize("group", [0, 32, 128])
+@pytest.mark.parametrize("shape", [(40, 96), (5, 45), (3, 6, 164)], ids=str)
+def test_weights_are_rounded_to_the_nearest_float8(group: int, shape: tuple[int, ...]) -> None:
+    plain = draw(*shape)
+    weight = quantize(plain, Precision("float8_e4m3fn", group))
+    assert weight.shape == plain.shape
+    scales = weight.scales.index_select(-1, torch.arange(shape[-1]) // weight.group)
+    error = (weight.plain() - plain).abs()
+    # Half a unit in the last of three places of the mantissa, or half of a subnormal step.
+    assert (error <= torch.maximum(plain.abs() * 2.0**-4, scales * 2.0**-10) * 1.001).all()
+    assert torch.equal(weight.values.float().abs().amax(-1), torch.full(shape[:-1], 448.0))
+
+
+def test_float8_in_c_is_exact_for_every_code() -> None:
+    """Each input picks one code, times numbers of float32; NaN alone, which no weight is, differs.
+
+    Outputs of a map whose scales are 1 are the numbers of float8, also in groups and in bfloat16.
+    """
+    codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    is_number = codes.float().isfinite()
+    values = codes.where(is_number, torch.zeros_like(codes)).expand(70, 256).contiguous()
+    for dtype, group in product(TYPES, (256, 32)):
+        scales = torch.ones(70, 256 // group)
+        packed = pack(QuantizedTensor(values, scales, torch.Size((70, 256)), dtype, group))
+        for rows in (256, 1, 7):
+            got = BACKENDS[dtype].linear(torch.eye(256, dtype=dtype)[:rows], packed, None)
+            assert torch.equal(got.float(), values.float().T[:rows])
+        broken = codes.expand(70, 256).contiguous()
+        packed = pack(QuantizedTensor(broken, scales, torch.Size((70, 256)), dtype, group))
+        BACKENDS[dtype].linear(torch.eye(256, dtype=dtype), packed, None)
+
+
+def test_float8_in_c_adds_in_the_order_that_is_documented() -> None:
+    """Products by fused multiply-adds of float32 in the order of inputs, group by group."""
+    x = draw(1, 300)
+    for group in (0, 128):
+        weight = quantize(draw(5, 300), Precision("float8_e4m3fn", group))
+        numbers, size = weight.numbers().double() / 256, weight.group
+        wanted = torch.zeros(5)
+        for number, first in enumerate(range(0, 300, size)):
+            total = torch.zeros(5)
+            for at in range(first, min(first + size, 300)):
+                total = (numbers[:, at] * x[0, at].double() + total.double()).float()
+            scales = (weight.scales[:, number] * 256).double()
+            wanted = (scales * total.double() + wanted.double()).float()
+        assert torch.equal(BACKENDS[torch.float32].linear(x, pack(weight), None)[0], wanted)
+
+
 def test_equal_rows_are_rounded_equally_wherever_they_are() -> None:
     plain = draw(5000, 96)
-    for precision in (INT8, INT4):
+    for precision in (INT8, INT4, FLOAT8_BY_OUTPUT):
         whole = quantize(plain, precision).plain()
         assert torch.equal(quantize(plain[4000:4003], precision).plain(), whole[4000:4003])
 
 
-@pytest.mark.parametrize("precision", [INT8, INT4], ids=str)
+@pytest.mark.parametrize("precision", [INT8, INT4, FLOAT8_BY_OUTPUT], ids=str)
 def test_zeros_stay_zeros(precision: Precision) -> None:
     assert not quantize(torch.zeros(3, 64), precision).plain().any()
 
@@ -149,4 +202,8 @@ def test_weights_that_are_not_finite_are_refused(number: float) -> None:
 def test_scales_of_another_shape_are_refused() -> None:
     weight = quantize(draw(4, 64), INT4)
     with pytest.raises(ValueError, match=r"values and scales of a weight \[4, 64\] in groups of"):
-        IntegerWeight(weight.values, weight.scales[:, :1], weight.shape, weight.dtype, 32)
+        QuantizedTensor(weight.values, weight.scales[:, :1], weight.shape, weight.dtype, 32)
+    float8 = quantize(draw(4, 64), FLOAT8_BY_OUTPUT)
+    zeros = torch.zeros(4, 1, dtype=torch.int8)
+    with pytest.raises(ValueError, match="float8_e4m3fn must have no zero points"):
+        QuantizedTensor(float8.values, float8.scales, float8.shape, float8.dtype, 64, zeros)

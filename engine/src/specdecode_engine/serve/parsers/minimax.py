@@ -1,0 +1,42 @@
+"""MiniMax M2: `<minimax:tool_call>`, then calls as `<invoke name="f">` with their parameters."""
+
+from specdecode_engine.serve.parsers.buffer import Markers
+from specdecode_engine.serve.parsers.reading import NAME, NAME_CHARS, Steps
+from specdecode_engine.serve.parsers.xml_parameters import ParameterTags, XmlParameterParser
+
+BEGIN, END = "<minimax:tool_call>", "</minimax:tool_call>"
+INVOKE, INVOKE_END = '<invoke name="', "</invoke>"
+NAME_END = '">'
+PARAMETER_TAGS = ParameterTags('<parameter name="', NAME_END, "</parameter>", has_lines=False)
+_BEGIN = Markers(BEGIN)
+
+
+class MiniMaxM2Parser(XmlParameterParser):
+    """A block contains one call or more."""
+
+    tags = PARAMETER_TAGS
+
+    def read(self) -> Steps[None]:
+        while (yield from self.read_until(_BEGIN, self.write_content)):
+            opening = BEGIN + (yield from self.take_space())
+            if not (yield from self.skip(INVOKE)):
+                self.write_content(opening)
+                continue
+            opening += INVOKE
+            while (yield from self._read_call(opening)) and (yield from self.skip(INVOKE)):
+                opening = INVOKE
+            yield from self.skip(END)
+
+    def _read_call(self, opening: str) -> Steps[bool]:
+        """Read a call after `<invoke name="`; return whether it is one and complete."""
+        name = yield from self.take_run(NAME_CHARS)
+        if not NAME.fullmatch(name) or not (yield from self.skip(NAME_END)):
+            self.write_content(opening + name)
+            return False
+        self.begin_call(name)
+        self.add_arguments("{")
+        yield from self.read_parameters(name)
+        is_whole = yield from self.skip(INVOKE_END)
+        self.add_arguments("}" if is_whole else "")
+        yield from self.take_space()
+        return is_whole

@@ -1,0 +1,86 @@
+"""Arguments between tags, one parameter after the other: `<parameter=k>v</parameter>`."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from specdecode_engine.serve.parsers.buffer import Markers
+from specdecode_engine.serve.parsers.parameter_values import (
+    ONLY_TEXT,
+    as_json,
+    quoted,
+    quoted_part,
+    types_of,
+)
+from specdecode_engine.serve.parsers.reading import Steps, StreamingParser
+
+# As chat templates write them in earlier calls, and models after it.
+_PYTHON_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterTags:
+    """What precedes a key, follows it, and follows the value.
+
+    With `has_lines` a line break after the key and one before the end are not part of the value.
+    """
+
+    begin: str
+    key_end: str
+    end: str
+    has_lines: bool
+
+    @property
+    def value_ends(self) -> tuple[str, ...]:
+        return (f"\n{self.end}", self.end) if self.has_lines else (self.end,)
+
+
+class XmlParameterParser(StreamingParser):
+    """Builds the JSON of the arguments: values are strings unless the tool's schema allows others.
+
+    Only strings are passed on before their end.
+    """
+
+    tags: ClassVar[ParameterTags]
+
+    def read_parameters(self, name: str) -> Steps[None]:
+        """Read the parameters of the tool `name`, and the white space around them."""
+        key_end = Markers(self.tags.key_end)
+        separator = ""
+        yield from self.take_space()
+        while (yield from self.skip(self.tags.begin)):
+            key, end = yield from self.collect_until(key_end)
+            if not end:
+                return
+            self.add_arguments(f"{separator}{quoted(key.strip())}: ")
+            separator = ", "
+            if self.tags.has_lines:
+                yield from self.skip("\n")
+            yield from self._read_value(types_of(self.schema_of(name), key.strip()))
+            yield from self.take_space()
+
+    def _read_value(self, types: frozenset[str] | None) -> Steps[None]:
+        if types == ONLY_TEXT:
+            self.add_arguments('"')
+            end = yield from self.read_until(Markers(*self.tags.value_ends), self._add_quoted)
+            self.add_arguments('"' if end else "")
+            return
+        text, end = yield from self._collect_value()
+        if end:
+            constant = _PYTHON_CONSTANTS.get(text.strip(), text)
+            self.add_arguments(as_json(constant, types))
+
+    def _collect_value(self) -> Steps[tuple[str, str]]:
+        """Return a value and its end, which strings in JSON may contain."""
+        parts = [(yield from self.take_space())]
+        is_json = (yield from self.next_char()) in ("{", "[", '"')
+        markers = Markers(*(('"',) if is_json else ()), *self.tags.value_ends)
+        while True:
+            text, end = yield from self.collect_until(markers)
+            parts.append(text)
+            if end != '"':
+                return "".join(parts), end
+            parts.append(end)
+            yield from self.read_string_rest(parts.append)
+
+    def _add_quoted(self, text: str) -> None:
+        self.add_arguments(quoted_part(text))
