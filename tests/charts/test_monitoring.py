@@ -45,6 +45,7 @@ COVERED_BY_OTHERS = {
     "specdecode_decode_steps_total",  # the sum of those by range
     "specdecode_kv_cache_usage",  # the panel divides pages
     "specdecode_cache_config_info",  # constants, for endpoint pickers
+    "specdecode_ignored_fields_total",  # about clients; the log has each name
     # What an interval is worked out from: the operator does so, stratum by stratum.
 }
 """Metrics without a panel, because an alert or the panels of other metrics cover them."""

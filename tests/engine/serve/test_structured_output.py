@@ -147,7 +147,7 @@ def test_json_mode_gives_an_object(built_server, words: dict[str, object]) -> No
 
 @pytest.mark.parametrize(
     "words",
-    [{"response_format": {"type": "text"}}, {"structured_outputs": {}}, {"guided_json": None}],
+    [{"response_format": {"type": "text"}}, {"structured_outputs": None}, {"guided_json": None}],
 )
 def test_nothing_asked_is_nothing_done(built_server, words: dict[str, object]) -> None:
     body = {"prompt": "The", "max_tokens": 5, "temperature": 0}

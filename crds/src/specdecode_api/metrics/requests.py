@@ -92,6 +92,11 @@ RESUMED_REQUESTS = counter(
     "HTTP requests that continued in the next engine process after one had died; one twice if two "
     "died.",
 )
+IGNORED_FIELDS = counter(
+    "ignored_fields",
+    "Fields of requests that were ignored, by name; `other` for names that no engine knows.",
+    "field",
+)
 REQUEST_PROMPT_TOKENS = counter("request_prompt_tokens", "Prompt tokens of successful requests.")
 REQUEST_COMPLETION_TOKENS = counter(
     "request_completion_tokens", "Output tokens of successful requests."
@@ -100,5 +105,5 @@ REQUEST_COMPLETION_TOKENS = counter(
 LATENCIES = (FIRST_TOKEN_SECONDS, INTER_TOKEN_SECONDS, REQUEST_SECONDS)
 CALLS = (
     REQUESTS, HTTP_ERRORS, TABLE_RELOADS, DRAFT_EXCHANGES, ENGINE_FAILURES, RESUMED_REQUESTS,
-    REQUEST_PROMPT_TOKENS, REQUEST_COMPLETION_TOKENS,
+    IGNORED_FIELDS, REQUEST_PROMPT_TOKENS, REQUEST_COMPLETION_TOKENS,
 )  # fmt: skip

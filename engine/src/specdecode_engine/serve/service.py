@@ -21,6 +21,7 @@ from specdecode_engine.serve.engine.core import Load
 from specdecode_engine.serve.engine.engine_host import in_thread
 from specdecode_engine.serve.engine.messages import Connect, Started
 from specdecode_engine.serve.limits import max_body_bytes
+from specdecode_engine.serve.openai.ignored_fields import IgnoredFields
 from specdecode_engine.serve.parsers.formats import MessageFormats, resolve_formats
 from specdecode_engine.serve.text.grammars import Grammars
 from specdecode_engine.serve.text.loading import load_text_model
@@ -88,6 +89,7 @@ class Service:
         )
         self.tracing = start_tracing(boot.server.tracing_endpoint, clock)
         self.metrics = EngineMetrics(lambda: self.engine.snapshot, self.describe)
+        self.ignored_fields = IgnoredFields(self.metrics.count_ignored_fields)
         self.tables = Tables(boot.speculation, self.engine.reload, self.metrics.count_table)
         self.drafts = Drafts(boot, self.engine.exchange_draft, self.metrics.count_draft)
         self.watch = TableWatch(boot, reread, self.tables, self.drafts) if reread else None

@@ -3,16 +3,17 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
 
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.json_body import MEDIA_TYPE, read_json
 from specdecode_engine.serve.openai.chat_prompt import read_chat_prompt
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.protocol import TokenId
+from specdecode_engine.serve.openai.refused_fields import DETOKENIZE, TOKENIZE, check_refused
 from specdecode_engine.serve.service import Service, service_of
 from specdecode_engine.serve.text.tokenizer import TextProcessor
 
@@ -28,12 +29,17 @@ PIECE_TOKENS = 2048
 class TokenizeTextBody(BaseModel):
     """A text for POST /tokenize."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
     model: str | None = None
     prompt: str
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_refused(self) -> Self:
+        check_refused(self.model_extra, TOKENIZE)
+        return self
 
 
 class TokenizeChatBody(ChatBody):
@@ -60,10 +66,15 @@ class TokenizeBody(
 class DetokenizeBody(BaseModel):
     """Body of POST /detokenize."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
     model: str | None = None
     tokens: Annotated[list[TokenId], Field(fail_fast=True)]
+
+    @model_validator(mode="after")
+    def _check_refused(self) -> Self:
+        check_refused(self.model_extra, DETOKENIZE)
+        return self
 
 
 class TokenizeResponse(BaseModel):
@@ -95,6 +106,7 @@ async def tokenize(request: Request) -> Response:
     service = service_of(request)
     service.lifecycle.check_admission()
     body = (await read_json(request, TokenizeBody, service.max_body_bytes)).root
+    service.ignored_fields.note(body)
     _check_model(body.model, service)
     context_length = service.engine.context_length
     content = await asyncio.to_thread(_tokenized, body, service.text, context_length)
@@ -106,6 +118,7 @@ async def detokenize(request: Request) -> Response:
     service = service_of(request)
     service.lifecycle.check_admission()
     body = await read_json(request, DetokenizeBody, service.max_body_bytes)
+    service.ignored_fields.note(body)
     _check_model(body.model, service)
     most = max(service.engine.context_length, MIN_TOKENS_LIMIT)
     if len(body.tokens) > most:

@@ -52,6 +52,7 @@ class EngineMetrics:
         self._drafts = self._counter(requests.DRAFT_EXCHANGES)
         self._failures = self._counter(requests.ENGINE_FAILURES)
         self._resumed = self._counter(requests.RESUMED_REQUESTS)
+        self._ignored_fields = self._counter(requests.IGNORED_FIELDS)
         self._prompt_tokens = self._counter(requests.REQUEST_PROMPT_TOKENS)
         self._completion_tokens = self._counter(requests.REQUEST_COMPLETION_TOKENS)
         latencies = (self.first_token_s, self.inter_token_s, self.request_s)
@@ -94,6 +95,10 @@ class EngineMetrics:
     def count_resumed(self, number: int) -> None:
         """Count HTTP requests that continue in another engine process."""
         self._resumed.inc(number)
+
+    def count_ignored_fields(self, field: str, number: int) -> None:
+        """Count unknown fields of requests that were accepted."""
+        self._ignored_fields.labels(field=field).inc(number)
 
     def count_call(self, prompt_tokens: int, completion_tokens: int, unfinished: int = 0) -> None:
         """Count the tokens of one HTTP request, and its choices that were cut short."""

@@ -5,7 +5,6 @@ Chat and text completions share this; they differ in their body, prompts and for
 
 import asyncio
 import hashlib
-import logging
 import re
 import secrets
 import time
@@ -31,8 +30,6 @@ from specdecode_engine.serve.openai.token_rules import BodyRules, read_rules, ru
 from specdecode_engine.serve.parsers.message import ContentParser, ReasoningParser
 from specdecode_engine.serve.service import Service, service_of
 from specdecode_engine.serve.text.tokenizer import SamplingDefaults, TextProcessor, Vocabulary
-
-log = logging.getLogger(__name__)
 
 # Below this, dividing logits by the temperature overflows; the result is greedy in any case.
 GREEDY_BELOW = 1e-5
@@ -124,8 +121,7 @@ async def admit(
 ) -> AdmittedCall:
     """Return what the engine and the reply need of a request, or raise `HttpError`."""
     service = service_of(http_request)
-    if body.model_extra:
-        log.debug("ignored unknown fields: %s", sorted(body.model_extra))
+    service.ignored_fields.note(body)
     if body.model not in (None, service.served_name):
         raise errors.model_not_found(str(body.model), service.served_name)
     if body.return_routed_experts and not service.boot.model.return_routed_experts:

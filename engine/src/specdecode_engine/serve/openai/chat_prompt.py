@@ -29,7 +29,7 @@ class ChatPrompt:
 
 def read_chat_prompt(body: ChatBody, text: TextProcessor, context_length: int) -> ChatPrompt:
     """Render and encode a conversation, or raise `HttpError`; safe in any thread."""
-    tools = [tool.model_dump(exclude_none=True) for tool in body.offered_tools]
+    tools = [tool.for_template() for tool in body.offered_tools]
     field, messages = body.prompt_field, _messages(body.messages, text)
     if SHORT_IDS in text.chat_template:
         _shorten_ids(messages)

@@ -13,6 +13,7 @@ from pydantic import (
 
 from specdecode_engine.serve.errors import field_error
 from specdecode_engine.serve.openai.protocol import GenerationBody
+from specdecode_engine.serve.openai.refused_fields import CHAT
 from specdecode_engine.serve.openai.tools import (
     FunctionTool,
     NamedToolChoice,
@@ -92,6 +93,7 @@ class ChatBody(ToolFields, GenerationBody):
     """Body of POST /v1/chat/completions."""
 
     prompt_field = "messages"
+    refusals = CHAT
 
     # A list with very many errors would hold the interpreter lock while they are collected.
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]

@@ -27,7 +27,8 @@ def _prepare(body: CompletionBody, service: Service) -> PreparedCall:
     prompts: list[EncodedPrompt] = []
     for prompt in body.prompt:
         if isinstance(prompt, str):
-            ids = text.encode_prompt(prompt, body.prompt_field, context_length)
+            adds_special = body.add_special_tokens is not False
+            ids = text.encode_prompt(prompt, body.prompt_field, context_length, adds_special)
             prompts.append((ids, prompt if body.echo else ""))
         else:
             prompts.append((prompt, text.decode(prompt) if body.echo else ""))

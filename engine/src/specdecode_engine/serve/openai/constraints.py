@@ -1,12 +1,13 @@
 """Structured output: the fields of OpenAI, vLLM and SGLang that constrain a response's text."""
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 from specdecode_engine.grammar import GrammarKind, GrammarSource
 from specdecode_engine.serve import errors
+from specdecode_engine.serve.openai.refused_fields import STRUCTURED_OUTPUTS, check_constraint
 
 Schema = dict[str, Any] | str
 Choices = Annotated[list[str], Field(min_length=1, max_length=4096)]
@@ -14,30 +15,73 @@ Choices = Annotated[list[str], Field(min_length=1, max_length=4096)]
 _ANY_OBJECT = GrammarSource(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
 
 
-class JsonSchemaFormat(BaseModel):
+class _Constraint(BaseModel):
+    """An object that does nothing but constrain: its unknown keys are refused."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        check_constraint(self.model_extra, STRUCTURED_OUTPUTS)
+        return self
+
+
+class JsonSchemaFormat(_Constraint):
     """OpenAI's `json_schema`; keywords that cannot be enforced are refused if it is strict."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
-
+    name: str | None = None
+    description: str | None = None
     content: dict[str, Any] = Field(alias="schema")
     strict: bool | None = None
 
 
-class ResponseFormat(BaseModel):
-    """OpenAI's `response_format`, and the types `regex` and `ebnf`."""
+FormatType = Literal["text", "json_object", "json_schema", "regex", "ebnf"]
 
-    model_config = ConfigDict(strict=True, frozen=True)
 
-    type: Literal["text", "json_object", "json_schema", "regex", "ebnf"]
+class ResponseFormat(_Constraint):
+    """OpenAI's `response_format`, and the types `regex` and `ebnf`.
+
+    `schema` is that of llama.cpp (type `json_object`) and of SGLang (type `json_schema`).
+    """
+
+    type: FormatType
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
     json_schema: JsonSchemaFormat | None = None
+    content: dict[str, Any] | None = Field(None, alias="schema")
     regex: str | None = Field(None, validation_alias=AliasChoices("regex", "pattern"))
     ebnf: str | None = Field(None, validation_alias=AliasChoices("ebnf", "grammar"))
 
+    @model_validator(mode="after")
+    def _check_type(self) -> Self:
+        values = {
+            "json_schema": self.json_schema,
+            "schema": self.content,
+            "regex": self.regex,
+            "ebnf": self.ebnf,
+        }
+        for field, value in values.items():
+            if value is not None and field not in _USED_BY_TYPE[self.type]:
+                raise errors.field_error(
+                    field, f"type {self.type} does not use it; change the type or remove it"
+                )
+        if self.json_schema is not None and self.content is not None:
+            raise errors.field_error("schema", "json_schema has a schema too; send only one")
+        return self
 
-class StructuredOutputs(BaseModel):
-    """vLLM's `structured_outputs`."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
+_USED_BY_TYPE: dict[FormatType, tuple[str, ...]] = {
+    "text": (),
+    "json_object": ("schema",),
+    "json_schema": ("json_schema", "schema"),
+    "regex": ("regex",),
+    "ebnf": ("ebnf",),
+}
+
+
+class StructuredOutputs(_Constraint):
+    """vLLM's `structured_outputs`; `disable_fallback` changes nothing, as there is one backend."""
 
     json_: Schema | None = Field(None, alias="json")
     regex: str | None = None
@@ -45,6 +89,17 @@ class StructuredOutputs(BaseModel):
     grammar: str | None = None
     json_object: bool | None = None
     structural_tag: Any | None = None
+    disable_fallback: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_constrains(self) -> Self:
+        constraints = (self.json_, self.regex, self.choice, self.grammar, self.structural_tag)
+        if all(each is None for each in constraints) and not self.json_object:
+            raise ValueError(
+                "it constrains nothing; set json, regex, choice, grammar or json_object, or "
+                "remove it"
+            )
+        return self
 
 
 class ConstraintFields(BaseModel):
@@ -56,9 +111,10 @@ class ConstraintFields(BaseModel):
     guided_regex: str | None = None
     guided_choice: Choices | None = None
     guided_grammar: str | None = None
-    json_schema: str | None = None
+    json_schema: Schema | None = None
     regex: str | None = None
     ebnf: str | None = None
+    grammar: str | None = None
 
 
 def read_constraint(body: ConstraintFields) -> tuple[str, GrammarSource] | None:
@@ -76,6 +132,7 @@ def read_constraint(body: ConstraintFields) -> tuple[str, GrammarSource] | None:
         "json_schema": _schema(body.json_schema),
         "regex": _source(GrammarKind.REGEX, body.regex),
         "ebnf": _source(GrammarKind.EBNF, body.ebnf),
+        "grammar": _source(GrammarKind.EBNF, body.grammar or None),
     }
     sources = {field: source for field, source in candidates.items() if source is not None}
     if len(sources) > 1:
@@ -88,6 +145,9 @@ def read_constraint(body: ConstraintFields) -> tuple[str, GrammarSource] | None:
 def _read_response_format(wanted: ResponseFormat | None) -> dict[str, GrammarSource | None]:
     if wanted is None or wanted.type == "text":
         return {}
+    if wanted.content is not None:
+        is_strict = wanted.type == "json_object" or bool(wanted.strict)
+        return {"response_format.schema": _schema(wanted.content, is_strict)}
     if wanted.type == "json_object":
         return {"response_format": _ANY_OBJECT}
     field, value = f"response_format.{wanted.type}", getattr(wanted, wanted.type)

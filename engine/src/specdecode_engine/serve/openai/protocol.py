@@ -1,7 +1,7 @@
 """Request bodies: the fields that both APIs share, and the body of text completions.
 
 They are OpenAI's fields with the extensions of vLLM and SGLang. A field that is absent or null has
-its default. Unknown fields are accepted and ignored.
+its default. Unknown fields are refused where an engine changes answers by them, else ignored.
 """
 
 import re
@@ -22,7 +22,12 @@ from pydantic import (
 
 from specdecode_engine.serve.errors import SHOWN_VALUE_CHARS, field_error
 from specdecode_engine.serve.openai.constraints import ConstraintFields
-from specdecode_engine.serve.openai.refused_fields import check_refused
+from specdecode_engine.serve.openai.refused_fields import (
+    COMMON,
+    COMPLETIONS,
+    Refusals,
+    check_refused,
+)
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
@@ -99,7 +104,7 @@ TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 class StreamOptions(BaseModel):
     """OpenAI's `stream_options`."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="allow")
 
     include_usage: bool | None = None
 
@@ -120,6 +125,7 @@ class GenerationBody(ConstraintFields):
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
     prompt_field: ClassVar[str]
+    refusals: ClassVar[Refusals]
     default_max_tokens: ClassVar[int | None] = None
 
     model: str | None = None
@@ -168,7 +174,8 @@ class GenerationBody(ConstraintFields):
 
     @model_validator(mode="after")
     def _check_refused(self) -> Self:
-        check_refused(self.model_extra or {})
+        check_refused(self.model_extra, COMMON)
+        check_refused(self.model_extra, self.refusals)
         return self
 
     @property
@@ -200,6 +207,7 @@ class CompletionBody(GenerationBody):
     """Body of POST /v1/completions."""
 
     prompt_field = "prompt"
+    refusals = COMPLETIONS
     default_max_tokens = DEFAULT_COMPLETION_TOKENS
 
     prompt: Annotated[
@@ -213,6 +221,7 @@ class CompletionBody(GenerationBody):
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     best_of: int | None = None
     suffix: str | None = None
+    add_special_tokens: bool | None = None
 
     @model_validator(mode="after")
     def _check_available(self) -> Self:

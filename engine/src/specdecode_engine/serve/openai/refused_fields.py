@@ -1,64 +1,257 @@
-"""Fields of OpenAI, vLLM and SGLang that would change an answer and are not available here.
+"""Fields of OpenAI, vLLM, SGLang, llama.cpp and Ollama that are not available here.
 
-They are refused by name unless their value changes nothing. Other unknown fields are ignored: they
-name, bill or route a call, or matter only with a field of this list.
+A field by which one of them constrains or changes an answer is honoured, or refused by name unless
+its value changes nothing. Any other unknown field is ignored: it names, bills or routes a call,
+matters only with a field of these tables, or clients send it without being asked to.
+
+Sources: the request types of vLLM 0.33, SGLang 0.5.23, llama.cpp's server and Ollama, and OpenAI's
+reference, as of November 2026.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from specdecode_engine.serve.errors import field_error
 
-_OFF: tuple[object, ...] = (None, False, 0, "", [], {})
+OFF: tuple[object, ...] = (None, False, 0, "", [], {})
 
-REFUSED: Mapping[str, str] = MappingProxyType(
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a field is refused and what to do instead, unless it has one of the values `unless`."""
+
+    remedy: str
+    unless: tuple[object, ...] = OFF
+
+
+Refusals = Mapping[str, Refusal]
+
+_PROMPT_IDS = "use prompt of /v1/completions, which may be token ids"
+_NO_TOKEN_IDS = "token ids are not returned; use POST /tokenize"
+_NO_CODE = "code of clients is not run; use logit_bias or a grammar"
+_ONE_TEMPLATE = "only the template of the checkpoint is used; remove it"
+_TEXT_ONLY = "only text is read; remove it"
+_ONE_CACHE = (
+    "the prefix cache is not divided by clients; remove it, or disable the cache "
+    "(memory.prefix_cache)"
+)
+_NOT_SEPARATED = "prefill and decode are not separated; remove it"
+_BUDGET = "use max_tokens or reasoning_effort"
+_SAMPLER = "use temperature, top_p, top_k or min_p"
+_WHOLE_CONVERSATION = "nothing is stored; send the whole conversation"
+_EXPERTS_WHOLE = "the array begins with the first token of the prompt; remove it"
+
+_CHANGING: Mapping[str, str] = {
+    "audio": "only text is generated; remove it",
+    "cache_salt": _ONE_CACHE,
+    "chat_template": _ONE_TEMPLATE,
+    "context": _WHOLE_CONVERSATION,
+    "custom_logit_processor": _NO_CODE,
+    "documents": "documents are not supported; write them into messages",
+    "dry_multiplier": "use frequency_penalty, presence_penalty or repetition_penalty",
+    "dynatemp_range": "use temperature",
+    "ec_transfer_params": _NOT_SEPARATED,
+    "extra_key": _ONE_CACHE,
+    "format": "use response_format, or text.format of /v1/responses",
+    "grammar_lazy": "a grammar holds from the first token of the answer; remove it",
+    "grammar_triggers": "a grammar holds from the first token of the answer; remove it",
+    "guided_whitespace_pattern": "white space is that of the grammar; write it into a grammar",
+    "image_data": _TEXT_ONLY,
+    "images": _TEXT_ONLY,
+    "input_embeds": "embeddings are not supported; use prompt",
+    "input_ids": _PROMPT_IDS,
+    "kv_transfer_params": _NOT_SEPARATED,
+    "logit_processors": _NO_CODE,
+    "logits_processors": _NO_CODE,
+    "logprob_token_ids": "use logprobs",
+    "lora": "adapters are not supported; remove it",
+    "lora_path": "adapters are not supported; remove it",
+    "max_new_tokens": "use max_tokens",
+    "media_io_kwargs": _TEXT_ONLY,
+    "min_keep": _SAMPLER,
+    "min_new_tokens": "use min_tokens",
+    "mirostat": _SAMPLER,
+    "mm_processor_kwargs": _TEXT_ONLY,
+    "n_indent": "use a grammar",
+    "n_probs": "use logprobs",
+    "post_sampling_probs": "logprobs are those of the model's logits; remove it",
+    "priority": "requests run in the order in which they arrive; remove it",
+    "prompt_embeds": "embeddings are not supported; use prompt",
+    "repetition_detection": "use repetition_penalty or frequency_penalty",
+    "response_fields": "the whole response is returned; remove it",
+    "return_cached_tokens_details": "start the engine with --enable-prompt-tokens-details",
+    "return_hidden_states": "hidden states are not returned; remove it",
+    "return_meta_info": "usage has what is known of a call; remove it",
+    "return_prompt_text": "use echo of /v1/completions",
+    "return_prompt_token_ids": _NO_TOKEN_IDS,
+    "return_token_ids": _NO_TOKEN_IDS,
+    "return_tokens": _NO_TOKEN_IDS,
+    "return_tokens_as_token_ids": _NO_TOKEN_IDS,
+    "routed_experts_prompt_start": _EXPERTS_WHOLE,
+    "routed_experts_start_len": _EXPERTS_WHOLE,
+    "samplers": "the order of samplers is fixed; remove it",
+    "sampling_params": "send its fields in the body itself",
+    "session_params": "sessions are not supported; send the whole conversation",
+    "stop_regex": "use stop, or a grammar",
+    "stop_sequences": "use stop",
+    "structural_tag": "use structured_outputs, or tools with strict",
+    "task": "write it into messages",
+    "template": _ONE_TEMPLATE,
+    "thinking_budget_tokens": _BUDGET,
+    "thinking_token_budget": _BUDGET,
+    "thread": f"threads are not supported: {_WHOLE_CONVERSATION}",
+    "truncate_prompt_tokens": "prompts are not cut; shorten it, with POST /tokenize if needed",
+    "use_beam_search": "beam search is not supported; use n",
+    "vllm_xargs": "extensions of vLLM are not supported; remove it",
+    "watermarking": "answers have no watermark; remove it",
+    "web_search_options": "the engine does not search; offer a tool",
+    "xtc_probability": _SAMPLER,
+}
+_CHANGING_UNLESS: Refusals = {
+    "best_of": Refusal("every generated answer is returned; use n", (None, 1)),
+    "modalities": Refusal('only ["text"] is generated', (None, ["text"])),
+    "n_cmpl": Refusal("use n", (None, 1)),
+    "n_predict": Refusal("use max_tokens", (None, -1)),
+    "num_predict": Refusal("use max_tokens", (None, -1)),
+    "parse_tool_calls": Refusal("calls are parsed if tools are sent; remove it", (None, True)),
+    "reasoning_budget": Refusal(_BUDGET, (None, -1)),
+    "reasoning_format": Refusal(
+        "reasoning is in a field of its own; remove it", (None, "auto", "deepseek")
+    ),
+    "repeat_penalty": Refusal("use repetition_penalty", (None, 1)),
+    "separate_reasoning": Refusal("reasoning is in a field of its own; remove it", (None, True)),
+    "skip_special_tokens": Refusal("special tokens are never part of the text", (None, True)),
+    "t_max_predict_ms": Refusal("use max_tokens", (None, 0, -1)),
+    "tfs_z": Refusal(_SAMPLER, (None, 1)),
+    "top_n_sigma": Refusal(_SAMPLER, (None, 0, -1)),
+    "typical_p": Refusal(_SAMPLER, (None, 0, 1)),
+}
+COMMON: Refusals = MappingProxyType(
+    {name: Refusal(remedy) for name, remedy in _CHANGING.items()} | dict(_CHANGING_UNLESS)
+)
+"""Refused in every body that generates text."""
+
+_SYSTEM = "write it as a message of role system"
+_NO_TOOLS = "use /v1/chat/completions or /v1/responses"
+_TEMPLATE_ADDS = "the chat template writes the special tokens; remove it"
+COMPLETIONS: Refusals = MappingProxyType(
     {
-        "audio": "only text is generated; remove it",
-        "cache_salt": "the prefix cache is not divided by clients; remove it, or disable the cache "
-        "(memory.prefix_cache)",
-        "chat_template": "only the template of the checkpoint is used; remove it",
-        "custom_logit_processor": "code of clients is not run; use logit_bias or a grammar",
-        "documents": "documents are not supported; write them into messages",
-        "input_ids": "use prompt of /v1/completions, which may be token ids",
-        "kv_transfer_params": "prefill and decode are not separated; remove it",
-        "logits_processors": "code of clients is not run; use logit_bias or a grammar",
-        "lora_path": "adapters are not supported; remove it",
-        "media_io_kwargs": "only text is read; remove it",
-        "mm_processor_kwargs": "only text is read; remove it",
-        "priority": "requests run in the order in which they arrive; remove it",
-        "prompt_embeds": "embeddings are not supported; use prompt",
-        "repetition_detection": "use repetition_penalty or frequency_penalty",
-        "return_hidden_states": "hidden states are not returned; remove it",
-        "return_token_ids": "token ids are not returned; use POST /tokenize",
-        "return_tokens_as_token_ids": "token ids are not returned; use POST /tokenize",
-        "session_params": "sessions are not supported; send the whole conversation",
-        "thinking_token_budget": "use max_tokens or reasoning_effort",
-        "truncate_prompt_tokens": "prompts are not cut; shorten it, with POST /tokenize if needed",
-        "use_beam_search": "beam search is not supported; use n",
-        "verbosity": "ask for it in messages",
-        "vllm_xargs": "extensions of vLLM are not supported; remove it",
-        "web_search_options": "the engine does not search; offer a tool",
+        "chat_template_kwargs": Refusal(_NO_TOOLS),
+        "input": Refusal("use prompt"),
+        "max_completion_tokens": Refusal("use max_tokens"),
+        "max_output_tokens": Refusal("use max_tokens"),
+        "messages": Refusal(_NO_TOOLS),
+        "reasoning": Refusal(_NO_TOOLS),
+        "reasoning_effort": Refusal(_NO_TOOLS),
+        "system": Refusal("write it into prompt"),
+        "text": Refusal("use response_format"),
+        "tool_choice": Refusal(_NO_TOOLS, (None, "none", "auto")),
+        "tools": Refusal(_NO_TOOLS),
+        "top_logprobs": Refusal("use logprobs, which is a number here"),
     }
 )
-"""Refused unless null, false, 0 or empty, with the remedy."""
-
-REFUSED_UNLESS: Mapping[str, tuple[tuple[object, ...], str]] = MappingProxyType(
+CHAT: Refusals = MappingProxyType(
     {
-        "best_of": ((None, 1), "every generated answer is returned; use n"),
-        "modalities": ((None, ["text"]), 'only ["text"] is generated'),
-        "skip_special_tokens": ((None, True), "special tokens are never part of the text"),
-        "separate_reasoning": ((None, True), "reasoning is in a field of its own; remove it"),
+        "add_special_tokens": Refusal(_TEMPLATE_ADDS),
+        "input": Refusal("use messages"),
+        "instructions": Refusal(_SYSTEM),
+        "max_output_tokens": Refusal("use max_completion_tokens"),
+        "previous_response_id": Refusal(_WHOLE_CONVERSATION),
+        "prompt": Refusal("use messages, or /v1/completions"),
+        "reasoning": Refusal("use reasoning_effort"),
+        "suffix": Refusal("it is not supported; remove it"),
+        "system": Refusal(_SYSTEM),
+        "text": Refusal("use response_format"),
     }
 )
-"""Refused unless one of the values."""
+RESPONSES: Refusals = MappingProxyType(
+    {
+        "add_special_tokens": Refusal(_TEMPLATE_ADDS),
+        "context_management": Refusal("the context is not compacted; send fewer items"),
+        "continue_final_message": Refusal("use /v1/chat/completions"),
+        "echo": Refusal("use /v1/completions"),
+        "function_call": Refusal("use tools and tool_choice"),
+        "functions": Refusal("use tools and tool_choice"),
+        "logprobs": Refusal("log-probabilities are available from /v1/chat/completions"),
+        "max_completion_tokens": Refusal("use max_output_tokens"),
+        "messages": Refusal("use input"),
+        "previous_input_messages": Refusal("use input"),
+        "reasoning_effort": Refusal("use reasoning.effort"),
+        "suffix": Refusal("it is not supported; remove it"),
+        "system": Refusal("use instructions"),
+    }
+)
+TOOL: Refusals = MappingProxyType(
+    {
+        "grammar": Refusal("arguments are JSON; use parameters"),
+        "input_schema": Refusal("use parameters"),
+        "inputSchema": Refusal("use parameters"),
+        "json_schema": Refusal("use parameters"),
+        "schema": Refusal("use parameters"),
+    }
+)
+"""Refused in a function that is offered."""
+WRAPPED_TOOL: Refusals = MappingProxyType(
+    dict(TOOL)
+    | {
+        name: Refusal(f"write it into function.{name}")
+        for name in ("name", "description", "parameters", "strict")
+    }
+)
+"""Refused next to the function in a tool of chat."""
+
+_UNKNOWN_CONSTRAINT = "no such constraint is known; correct the name or remove it"
+STRUCTURED_OUTPUTS: Refusals = MappingProxyType(
+    {
+        "disable_additional_properties": Refusal("write additionalProperties into the schema"),
+        "disable_any_whitespace": Refusal("white space is that of the grammar; use grammar"),
+        "whitespace_pattern": Refusal("white space is that of the grammar; use grammar"),
+    }
+)
+TOKENIZE: Refusals = MappingProxyType(
+    {"truncate_prompt_tokens": Refusal("texts are not cut; cut the ids that are returned")}
+)
+DETOKENIZE: Refusals = MappingProxyType(
+    {"skip_special_tokens": Refusal("the text contains special tokens; leave out their ids")}
+)
+
+IGNORED = frozenset(
+    {
+        "bootstrap_host", "bootstrap_port", "bootstrap_room", "cache_control", "cache_prompt",
+        "client_metadata", "custom_labels", "custom_params", "data_parallel_rank",
+        "defer_loading", "disagg_prefill_dp_rank", "dry_allowed_length", "dry_base",
+        "dry_penalty_last_n", "dry_sequence_breakers", "dynatemp_exponent",
+        "eager_input_streaming", "guided_decoding_backend", "id_slot", "images_config",
+        "include_obfuscation", "continuous_usage_stats", "input_examples", "keep_alive",
+        "length_penalty", "max_dynamic_patch", "max_tool_calls", "metadata", "min_dynamic_patch",
+        "mirostat_eta", "mirostat_tau", "n_cache_reuse", "n_discard", "n_keep",
+        "ngram_corpus_id", "num_ctx", "options", "parallel_tool_calls", "prediction",
+        "prompt_cache_key", "prompt_cache_retention", "repeat_last_n", "request_id",
+        "return_mm_kwargs", "return_progress", "return_token_offsets", "rid", "routed_dp_rank",
+        "safety_identifier", "service_tier", "session_id", "spaces_between_special_tokens",
+        "store", "stream_reasoning", "summary", "think", "timings_per_token", "truncation_side",
+        "use_audio_in_video", "user", "verbosity", "xtc_threshold",
+    }
+)  # fmt: skip
+"""Known fields that are ignored: no answer depends on them, or clients send them unasked."""
 
 
-def check_refused(fields: Mapping[str, Any]) -> None:
+def check_refused(fields: Mapping[str, object] | None, refusals: Refusals) -> None:
     """Raise for the first field that would change the answer."""
-    for name, remedy in REFUSED.items():
-        if name in fields and not any(fields[name] == off for off in _OFF):
-            raise field_error(name, f"it is not supported: {remedy}")
-    for name, (values, remedy) in REFUSED_UNLESS.items():
-        if name in fields and not any(fields[name] == value for value in values):
-            raise field_error(name, f"the value is not supported: {remedy}")
+    for name, refusal in refusals.items() if fields else ():
+        if name in fields and not any(_is_same(fields[name], each) for each in refusal.unless):
+            raise field_error(name, f"it is not supported: {refusal.remedy}")
+
+
+def check_constraint(fields: Mapping[str, object] | None, refusals: Refusals) -> None:
+    """Raise for every unknown key of an object that does nothing but constrain; null is none."""
+    check_refused(fields, refusals)
+    for name, value in (fields or {}).items():
+        if value is not None and name not in refusals:
+            raise field_error(name, _UNKNOWN_CONSTRAINT)
+
+
+def _is_same(value: object, other: object) -> bool:
+    """Whether two JSON values are equal; false is not 0 here, and 1 not true."""
+    return value == other and isinstance(value, bool) == isinstance(other, bool)

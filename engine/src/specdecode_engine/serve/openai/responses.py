@@ -31,6 +31,7 @@ router = APIRouter()
 # Fields with a grammar in the body of chat, and what this API calls them.
 _FIELDS = {
     "response_format.json_schema.schema": "text.format.schema",
+    "response_format.schema": "text.format.schema",
     "response_format": "text.format",
 }
 

@@ -17,6 +17,13 @@ from specdecode_engine.serve.errors import field_error
 from specdecode_engine.serve.openai.chat_protocol import ReasoningEffort
 from specdecode_engine.serve.openai.constraints import ResponseFormat
 from specdecode_engine.serve.openai.protocol import GenerationBody, at_most_keys
+from specdecode_engine.serve.openai.refused_fields import (
+    RESPONSES,
+    STRUCTURED_OUTPUTS,
+    TOOL,
+    check_constraint,
+    check_refused,
+)
 from specdecode_engine.serve.openai.tools import (
     FunctionDefinition,
     FunctionName,
@@ -117,11 +124,18 @@ def _items(value: object) -> object:
 class ResponsesTool(_Item):
     """One entry of `tools`: a function, without an object of its own."""
 
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
     type: Literal["function"]
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_refused(self) -> Self:
+        check_refused(self.model_extra, TOOL)
+        return self
 
 
 class ResponsesToolChoice(_Item):
@@ -132,10 +146,13 @@ class ResponsesToolChoice(_Item):
 
 
 class TextFormat(_Item):
-    """`text.format`: the grammar of the text."""
+    """`text.format`: the grammar of the text; `json_object` may have a schema, as in chat."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
+    description: str | None = None
     content: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
 
@@ -143,23 +160,28 @@ class TextFormat(_Item):
     def _check_schema(self) -> Self:
         if self.type == "json_schema" and self.content is None:
             raise field_error("schema", "type json_schema requires it")
+        if self.type == "text" and self.content is not None:
+            raise field_error("schema", "type text does not use it; change the type or remove it")
+        check_constraint(self.model_extra, STRUCTURED_OUTPUTS)
         return self
 
     def as_response_format(self) -> ResponseFormat:
-        schema = {"json_schema": {"schema": self.content, "strict": self.strict}}
-        return ResponseFormat.model_validate(
-            {"type": self.type} | (schema if self.type == "json_schema" else {})
-        )
+        fields = {"type": self.type, "schema": self.content, "strict": self.strict}
+        return ResponseFormat.model_validate(fields)
 
 
 class TextConfig(_Item):
     """Field `text`."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
     format: TextFormat | None = None
 
 
 class ReasoningConfig(_Item):
     """Field `reasoning`; summaries are not made."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
     effort: ReasoningEffort | None = None
 
@@ -177,6 +199,7 @@ class ResponsesBody(GenerationBody):
     """Body of POST /v1/responses."""
 
     prompt_field = "input"
+    refusals = RESPONSES
 
     input: Annotated[
         list[InputItem],
@@ -210,6 +233,8 @@ class ResponsesBody(GenerationBody):
     def _check_supported(self) -> Self:
         if self.n not in (None, 1):
             raise field_error("n", "a response has one output; remove it")
+        if self.max_tokens is not None:
+            raise field_error("max_tokens", "it is not supported: use max_output_tokens")
         if self.top_logprobs or LOGPROBS in (self.include or ()):
             field = "top_logprobs" if self.top_logprobs else "include"
             raise field_error(field, "logprobs are available from /v1/chat/completions only")
@@ -231,7 +256,8 @@ class ResponsesBody(GenerationBody):
         if self.tools is None:
             return None
         definitions = [
-            FunctionDefinition(**tool.model_dump(exclude={"type"})) for tool in self.tools
+            FunctionDefinition(**tool.model_dump(include={*FunctionDefinition.model_fields}))
+            for tool in self.tools
         ]
         return [FunctionTool(type="function", function=each) for each in definitions]
 

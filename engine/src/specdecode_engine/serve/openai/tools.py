@@ -1,9 +1,11 @@
 """Tools of a request and calls in its messages: OpenAI's objects of type `function`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import from_json
+
+from specdecode_engine.serve.openai.refused_fields import TOOL, WRAPPED_TOOL, check_refused
 
 FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 
@@ -11,21 +13,37 @@ FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,12
 class FunctionDefinition(BaseModel):
     """A function that the model may call; `parameters` is a JSON schema of an object."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
+    @model_validator(mode="after")
+    def _check_refused(self) -> Self:
+        check_refused(self.model_extra, TOOL)
+        return self
+
 
 class FunctionTool(BaseModel):
     """One entry of `tools`."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
     type: Literal["function"]
     function: FunctionDefinition
+
+    @model_validator(mode="after")
+    def _check_refused(self) -> Self:
+        check_refused(self.model_extra, WRAPPED_TOOL)
+        return self
+
+    def for_template(self) -> dict[str, object]:
+        """Return the tool without unknown fields."""
+        known = {*FunctionDefinition.model_fields}
+        function = self.function.model_dump(include=known, exclude_none=True)
+        return {"type": self.type, "function": function}
 
 
 class FunctionReference(BaseModel):
