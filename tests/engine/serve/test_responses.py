@@ -116,6 +116,19 @@ def test_the_clients_own_stream_helper_reads_it(server: RunningServer) -> None:
         assert text == stream.get_final_response().output_text == "the quick fox"
 
 
+def test_the_stream_helper_of_a_limited_response_has_only_its_events(server: RunningServer) -> None:
+    client = server.client
+    with client.responses.stream(
+        model="echo", input="the quick brown fox", max_output_tokens=2
+    ) as stream:
+        *_, last = stream
+        assert last.type == "response.incomplete"
+        assert last.response.output_text
+        assert last.response.usage is not None
+        with pytest.raises(RuntimeError, match=r"response\.completed"):
+            stream.get_final_response()
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_limit_leaves_it_incomplete(server: RunningServer, stream: bool) -> None:
     answer = ask(server, "the quick brown fox", max_output_tokens=2, stream=stream)

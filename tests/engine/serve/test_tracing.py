@@ -10,6 +10,7 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 from specdecode_engine.serve import tracing
 
@@ -72,6 +73,13 @@ def traced(start_server: Callable[..., object], receiver: Receiver):
     return start_server(options={"tracing_endpoint": receiver.url})
 
 
+def lists(span: Span) -> dict[str, list[str]]:
+    arrays = {each.key: each.value.array_value.values for each in span.attributes}
+    return {
+        name: [value.string_value for value in found] for name, found in arrays.items() if found
+    }
+
+
 def attributes(span: Span) -> dict[str, object]:
     found = {
         each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes
@@ -91,7 +99,7 @@ def test_a_request_has_spans_that_continue_the_trace_of_its_client(
     (root,) = receiver.named("POST /v1/completions")
     assert (root.trace_id.hex(), root.parent_span_id.hex()) == (TRACE, PARENT)
     assert root.kind == Span.SPAN_KIND_SERVER
-    assert attributes(root)["gen_ai.usage.output_tokens"] == 14
+    assert lists(root) == {"gen_ai.response.finish_reasons": ["length", "length"]}
     for name in ("queue", "prefill", "decode"):
         spans = receiver.named(name)
         assert {attributes(span)["specdecode.choice"] for span in spans} == {0, 1}
@@ -106,6 +114,49 @@ def test_a_request_has_spans_that_continue_the_trace_of_its_client(
     assert decode["specdecode.num_draft_tokens"] == 6
     assert decode["specdecode.num_accepted_tokens"] == 4
     assert receiver.services == {"specdecode-engine"}
+
+
+OPERATIONS = {
+    "/v1/completions": ("text_completion", BODY),
+    "/v1/chat/completions": ("chat", {"messages": [{"role": "user", "content": "the fox"}]}),
+    "/v1/responses": ("chat", {"input": "the fox"}),
+}
+
+
+@pytest.mark.parametrize("path", OPERATIONS)
+def test_tokens_are_on_one_span_that_names_operation_and_provider(
+    built_server, receiver, eventually, path
+):
+    sending = tracing.start_tracing(receiver.url, built_server.service.clock)
+    assert sending is not None
+    built_server.service.tracing = sending
+    operation, body = OPERATIONS[path]
+    try:
+        # The second call of the same prompt reads what the first one left in the prefix cache.
+        usages = [built_server.post(path, json=body).json()["usage"] for _ in range(2)]
+        eventually(lambda: len(receiver.spans) == 8)
+    finally:
+        built_server.service.tracing = None
+        sending.close()
+    found = [attributes(root) for root in receiver.named(f"POST {path}")]
+    for root, usage in zip(found, usages, strict=True):
+        assert root["gen_ai.operation.name"] == operation
+        assert root["gen_ai.provider.name"] == "specdecode"
+        output_tokens = usage.get("completion_tokens", usage.get("output_tokens"))
+        assert root["gen_ai.usage.output_tokens"] == output_tokens
+        assert root["gen_ai.usage.input_tokens"] >= root["gen_ai.usage.cache_read.input_tokens"]
+        assert root["gen_ai.usage.reasoning.output_tokens"] == 0
+    children = [span for name in ("queue", "prefill", "decode") for span in receiver.named(name)]
+    assert not [key for span in children for key in attributes(span) if key.startswith("gen_ai.")]
+    assert all(attributes(span)["specdecode.output_tokens"] for span in receiver.named("decode"))
+
+
+def test_the_names_of_attributes_are_those_of_the_conventions():
+    known = {value for value in vars(gen_ai_attributes).values() if isinstance(value, str)}
+    call = tracing.TracedCall("POST", "/v1/completions", {}, "id", "model", 9, 4, 0.0, 1.0, ())
+    found = tracing.call_attributes(call)
+    assert {name for name in found if name not in known} == set()
+    assert found["gen_ai.usage.cache_read.input_tokens"] == 4
 
 
 def test_the_spans_of_a_real_engine_follow_each_other(built_server, receiver, eventually):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 EXPORT_SECONDS = 5.0
 SERVICE = "specdecode-engine"
+PROVIDER = "specdecode"
+TEXT_PATH = "/v1/completions"
 
 
 class TracingUnavailable(Exception):
@@ -50,13 +52,18 @@ class ChoiceTimes:
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """A call that has ended, with its choices; times are in clock seconds."""
+    """A call that has ended, with its choices; times are in clock seconds.
 
-    name: str
+    `cached_tokens` of the `prompt_tokens` were in the prefix cache.
+    """
+
+    method: str
+    path: str
     headers: Mapping[str, str]
     request_id: str
     model: str
     prompt_tokens: int
+    cached_tokens: int
     started_s: float
     ended_s: float
     choices: tuple[tuple[OutputProcessor, ChoiceTimes], ...]
@@ -81,14 +88,12 @@ class Tracing:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         parent = TraceContextTextMapPropagator().extract(call.headers)
-        attributes: dict[str, str | int] = {
-            "gen_ai.response.id": call.request_id,
-            "gen_ai.request.model": call.model,
-            "gen_ai.usage.input_tokens": call.prompt_tokens,
-            "gen_ai.usage.output_tokens": sum(each.completion_tokens for each, _ in call.choices),
-        }
         root = self._tracer.start_span(
-            call.name, parent, SpanKind.SERVER, attributes, start_time=self._ns(call.started_s)
+            f"{call.method} {call.path}",
+            parent,
+            SpanKind.SERVER,
+            call_attributes(call),
+            start_time=self._ns(call.started_s),
         )
         for choice, times in call.choices:
             self._record_choice(call, choice, times, set_span_in_context(root))
@@ -108,12 +113,12 @@ class Tracing:
         self._record("queue", parent, index, call.started_s, admitted_s)
         self._record("prefill", parent, index, admitted_s, first_s)
         decode = {
-            "gen_ai.usage.output_tokens": choice.completion_tokens,
+            "specdecode.output_tokens": choice.completion_tokens,
             "specdecode.decode_steps": choice.decode_steps,
             "specdecode.num_drafts": choice.drafts,
             "specdecode.num_draft_tokens": choice.drafted,
             "specdecode.num_accepted_tokens": sum(choice.accepted_at),
-            "gen_ai.response.finish_reasons": [str(choice.finish_reason or "abort")],
+            "specdecode.finish_reason": _finish_reason(choice),
         }
         self._record("decode", parent, index | decode, first_s, latest_s)
 
@@ -138,6 +143,30 @@ class Tracing:
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(EXPORT_SECONDS)
+
+
+def call_attributes(call: TracedCall) -> dict[str, str | int | list[str]]:
+    """Return the attributes of a call's span, by the semantic conventions for generative AI.
+
+    Tokens are on this span alone, so that sums over spans count each token once.
+    """
+    choices = [choice for choice, _ in call.choices]
+    return {
+        "gen_ai.operation.name": "text_completion" if call.path == TEXT_PATH else "chat",
+        "gen_ai.provider.name": PROVIDER,
+        "gen_ai.request.model": call.model,
+        "gen_ai.response.model": call.model,
+        "gen_ai.response.id": call.request_id,
+        "gen_ai.response.finish_reasons": [_finish_reason(choice) for choice in choices],
+        "gen_ai.usage.input_tokens": call.prompt_tokens,
+        "gen_ai.usage.cache_read.input_tokens": call.cached_tokens,
+        "gen_ai.usage.output_tokens": sum(each.completion_tokens for each in choices),
+        "gen_ai.usage.reasoning.output_tokens": sum(each.reasoning_tokens for each in choices),
+    }
+
+
+def _finish_reason(choice: OutputProcessor) -> str:
+    return str(choice.finish_reason or "abort")
 
 
 def start_tracing(endpoint: str | None, clock: Callable[[], float]) -> Tracing | None:

@@ -25,7 +25,7 @@ from specdecode_engine.serve.openai.constraints import ConstraintFields
 from specdecode_engine.serve.openai.refused_fields import (
     COMMON,
     COMPLETIONS,
-    Refusals,
+    RefusedFields,
     check_refused,
 )
 
@@ -125,7 +125,7 @@ class GenerationBody(ConstraintFields):
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
     prompt_field: ClassVar[str]
-    refusals: ClassVar[Refusals]
+    refusals: ClassVar[RefusedFields]
     default_max_tokens: ClassVar[int | None] = None
 
     model: str | None = None

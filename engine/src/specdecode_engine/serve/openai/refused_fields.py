@@ -18,14 +18,14 @@ OFF: tuple[object, ...] = (None, False, 0, "", [], {})
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedField:
     """Why a field is refused and what to do instead, unless it has one of the values `unless`."""
 
     remedy: str
     unless: tuple[object, ...] = OFF
 
 
-Refusals = Mapping[str, Refusal]
+RefusedFields = Mapping[str, RefusedField]
 
 _PROMPT_IDS = "use prompt of /v1/completions, which may be token ids"
 _NO_TOKEN_IDS = "token ids are not returned; use POST /tokenize"
@@ -108,112 +108,114 @@ _CHANGING: Mapping[str, str] = {
     "web_search_options": "the engine does not search; offer a tool",
     "xtc_probability": _SAMPLER,
 }
-_CHANGING_UNLESS: Refusals = {
-    "best_of": Refusal("every generated answer is returned; use n", (None, 1)),
-    "modalities": Refusal('only ["text"] is generated', (None, ["text"])),
-    "n_cmpl": Refusal("use n", (None, 1)),
-    "n_predict": Refusal("use max_tokens", (None, -1)),
-    "num_predict": Refusal("use max_tokens", (None, -1)),
-    "parse_tool_calls": Refusal("calls are parsed if tools are sent; remove it", (None, True)),
-    "reasoning_budget": Refusal(_BUDGET, (None, -1)),
-    "reasoning_format": Refusal(
+_CHANGING_UNLESS: RefusedFields = {
+    "best_of": RefusedField("every generated answer is returned; use n", (None, 1)),
+    "modalities": RefusedField('only ["text"] is generated', (None, ["text"])),
+    "n_cmpl": RefusedField("use n", (None, 1)),
+    "n_predict": RefusedField("use max_tokens", (None, -1)),
+    "num_predict": RefusedField("use max_tokens", (None, -1)),
+    "parse_tool_calls": RefusedField("calls are parsed if tools are sent; remove it", (None, True)),
+    "reasoning_budget": RefusedField(_BUDGET, (None, -1)),
+    "reasoning_format": RefusedField(
         "reasoning is in a field of its own; remove it", (None, "auto", "deepseek")
     ),
-    "repeat_penalty": Refusal("use repetition_penalty", (None, 1)),
-    "separate_reasoning": Refusal("reasoning is in a field of its own; remove it", (None, True)),
-    "skip_special_tokens": Refusal("special tokens are never part of the text", (None, True)),
-    "t_max_predict_ms": Refusal("use max_tokens", (None, 0, -1)),
-    "tfs_z": Refusal(_SAMPLER, (None, 1)),
-    "top_n_sigma": Refusal(_SAMPLER, (None, 0, -1)),
-    "typical_p": Refusal(_SAMPLER, (None, 0, 1)),
+    "repeat_penalty": RefusedField("use repetition_penalty", (None, 1)),
+    "separate_reasoning": RefusedField(
+        "reasoning is in a field of its own; remove it", (None, True)
+    ),
+    "skip_special_tokens": RefusedField("special tokens are never part of the text", (None, True)),
+    "t_max_predict_ms": RefusedField("use max_tokens", (None, 0, -1)),
+    "tfs_z": RefusedField(_SAMPLER, (None, 1)),
+    "top_n_sigma": RefusedField(_SAMPLER, (None, 0, -1)),
+    "typical_p": RefusedField(_SAMPLER, (None, 0, 1)),
 }
-COMMON: Refusals = MappingProxyType(
-    {name: Refusal(remedy) for name, remedy in _CHANGING.items()} | dict(_CHANGING_UNLESS)
+COMMON: RefusedFields = MappingProxyType(
+    {name: RefusedField(remedy) for name, remedy in _CHANGING.items()} | dict(_CHANGING_UNLESS)
 )
 """Refused in every body that generates text."""
 
 _SYSTEM = "write it as a message of role system"
 _NO_TOOLS = "use /v1/chat/completions or /v1/responses"
 _TEMPLATE_ADDS = "the chat template writes the special tokens; remove it"
-COMPLETIONS: Refusals = MappingProxyType(
+COMPLETIONS: RefusedFields = MappingProxyType(
     {
-        "chat_template_kwargs": Refusal(_NO_TOOLS),
-        "input": Refusal("use prompt"),
-        "max_completion_tokens": Refusal("use max_tokens"),
-        "max_output_tokens": Refusal("use max_tokens"),
-        "messages": Refusal(_NO_TOOLS),
-        "reasoning": Refusal(_NO_TOOLS),
-        "reasoning_effort": Refusal(_NO_TOOLS),
-        "system": Refusal("write it into prompt"),
-        "text": Refusal("use response_format"),
-        "tool_choice": Refusal(_NO_TOOLS, (None, "none", "auto")),
-        "tools": Refusal(_NO_TOOLS),
-        "top_logprobs": Refusal("use logprobs, which is a number here"),
+        "chat_template_kwargs": RefusedField(_NO_TOOLS),
+        "input": RefusedField("use prompt"),
+        "max_completion_tokens": RefusedField("use max_tokens"),
+        "max_output_tokens": RefusedField("use max_tokens"),
+        "messages": RefusedField(_NO_TOOLS),
+        "reasoning": RefusedField(_NO_TOOLS),
+        "reasoning_effort": RefusedField(_NO_TOOLS),
+        "system": RefusedField("write it into prompt"),
+        "text": RefusedField("use response_format"),
+        "tool_choice": RefusedField(_NO_TOOLS, (None, "none", "auto")),
+        "tools": RefusedField(_NO_TOOLS),
+        "top_logprobs": RefusedField("use logprobs, which is a number here"),
     }
 )
-CHAT: Refusals = MappingProxyType(
+CHAT: RefusedFields = MappingProxyType(
     {
-        "add_special_tokens": Refusal(_TEMPLATE_ADDS),
-        "input": Refusal("use messages"),
-        "instructions": Refusal(_SYSTEM),
-        "max_output_tokens": Refusal("use max_completion_tokens"),
-        "previous_response_id": Refusal(_WHOLE_CONVERSATION),
-        "prompt": Refusal("use messages, or /v1/completions"),
-        "reasoning": Refusal("use reasoning_effort"),
-        "suffix": Refusal("it is not supported; remove it"),
-        "system": Refusal(_SYSTEM),
-        "text": Refusal("use response_format"),
+        "add_special_tokens": RefusedField(_TEMPLATE_ADDS),
+        "input": RefusedField("use messages"),
+        "instructions": RefusedField(_SYSTEM),
+        "max_output_tokens": RefusedField("use max_completion_tokens"),
+        "previous_response_id": RefusedField(_WHOLE_CONVERSATION),
+        "prompt": RefusedField("use messages, or /v1/completions"),
+        "reasoning": RefusedField("use reasoning_effort"),
+        "suffix": RefusedField("it is not supported; remove it"),
+        "system": RefusedField(_SYSTEM),
+        "text": RefusedField("use response_format"),
     }
 )
-RESPONSES: Refusals = MappingProxyType(
+RESPONSES: RefusedFields = MappingProxyType(
     {
-        "add_special_tokens": Refusal(_TEMPLATE_ADDS),
-        "context_management": Refusal("the context is not compacted; send fewer items"),
-        "continue_final_message": Refusal("use /v1/chat/completions"),
-        "echo": Refusal("use /v1/completions"),
-        "function_call": Refusal("use tools and tool_choice"),
-        "functions": Refusal("use tools and tool_choice"),
-        "logprobs": Refusal("log-probabilities are available from /v1/chat/completions"),
-        "max_completion_tokens": Refusal("use max_output_tokens"),
-        "messages": Refusal("use input"),
-        "previous_input_messages": Refusal("use input"),
-        "reasoning_effort": Refusal("use reasoning.effort"),
-        "suffix": Refusal("it is not supported; remove it"),
-        "system": Refusal("use instructions"),
+        "add_special_tokens": RefusedField(_TEMPLATE_ADDS),
+        "context_management": RefusedField("the context is not compacted; send fewer items"),
+        "continue_final_message": RefusedField("use /v1/chat/completions"),
+        "echo": RefusedField("use /v1/completions"),
+        "function_call": RefusedField("use tools and tool_choice"),
+        "functions": RefusedField("use tools and tool_choice"),
+        "logprobs": RefusedField("log-probabilities are available from /v1/chat/completions"),
+        "max_completion_tokens": RefusedField("use max_output_tokens"),
+        "messages": RefusedField("use input"),
+        "previous_input_messages": RefusedField("use input"),
+        "reasoning_effort": RefusedField("use reasoning.effort"),
+        "suffix": RefusedField("it is not supported; remove it"),
+        "system": RefusedField("use instructions"),
     }
 )
-TOOL: Refusals = MappingProxyType(
+TOOL: RefusedFields = MappingProxyType(
     {
-        "grammar": Refusal("arguments are JSON; use parameters"),
-        "input_schema": Refusal("use parameters"),
-        "inputSchema": Refusal("use parameters"),
-        "json_schema": Refusal("use parameters"),
-        "schema": Refusal("use parameters"),
+        "grammar": RefusedField("arguments are JSON; use parameters"),
+        "input_schema": RefusedField("use parameters"),
+        "inputSchema": RefusedField("use parameters"),
+        "json_schema": RefusedField("use parameters"),
+        "schema": RefusedField("use parameters"),
     }
 )
 """Refused in a function that is offered."""
-WRAPPED_TOOL: Refusals = MappingProxyType(
+WRAPPED_TOOL: RefusedFields = MappingProxyType(
     dict(TOOL)
     | {
-        name: Refusal(f"write it into function.{name}")
+        name: RefusedField(f"write it into function.{name}")
         for name in ("name", "description", "parameters", "strict")
     }
 )
 """Refused next to the function in a tool of chat."""
 
 _UNKNOWN_CONSTRAINT = "no such constraint is known; correct the name or remove it"
-STRUCTURED_OUTPUTS: Refusals = MappingProxyType(
+STRUCTURED_OUTPUTS: RefusedFields = MappingProxyType(
     {
-        "disable_additional_properties": Refusal("write additionalProperties into the schema"),
-        "disable_any_whitespace": Refusal("white space is that of the grammar; use grammar"),
-        "whitespace_pattern": Refusal("white space is that of the grammar; use grammar"),
+        "disable_additional_properties": RefusedField("write additionalProperties into the schema"),
+        "disable_any_whitespace": RefusedField("white space is that of the grammar; use grammar"),
+        "whitespace_pattern": RefusedField("white space is that of the grammar; use grammar"),
     }
 )
-TOKENIZE: Refusals = MappingProxyType(
-    {"truncate_prompt_tokens": Refusal("texts are not cut; cut the ids that are returned")}
+TOKENIZE: RefusedFields = MappingProxyType(
+    {"truncate_prompt_tokens": RefusedField("texts are not cut; cut the ids that are returned")}
 )
-DETOKENIZE: Refusals = MappingProxyType(
-    {"skip_special_tokens": Refusal("the text contains special tokens; leave out their ids")}
+DETOKENIZE: RefusedFields = MappingProxyType(
+    {"skip_special_tokens": RefusedField("the text contains special tokens; leave out their ids")}
 )
 
 IGNORED = frozenset(
@@ -237,14 +239,14 @@ IGNORED = frozenset(
 """Known fields that are ignored: no answer depends on them, or clients send them unasked."""
 
 
-def check_refused(fields: Mapping[str, object] | None, refusals: Refusals) -> None:
+def check_refused(fields: Mapping[str, object] | None, refusals: RefusedFields) -> None:
     """Raise for the first field that would change the answer."""
     for name, refusal in refusals.items() if fields else ():
         if name in fields and not any(_is_same(fields[name], each) for each in refusal.unless):
             raise field_error(name, f"it is not supported: {refusal.remedy}")
 
 
-def check_constraint(fields: Mapping[str, object] | None, refusals: Refusals) -> None:
+def check_constraint(fields: Mapping[str, object] | None, refusals: RefusedFields) -> None:
     """Raise for every unknown key of an object that does nothing but constrain; null is none."""
     check_refused(fields, refusals)
     for name, value in (fields or {}).items():

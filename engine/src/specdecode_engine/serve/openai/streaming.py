@@ -124,11 +124,13 @@ class StreamingReply(Response):
         if tracing is None:
             return
         call = TracedCall(
-            f"{scope['method']} {scope['path']}",
+            scope["method"],
+            scope["path"],
             dict(Headers(scope=scope)),
             self._response_id,
             self._service.served_name,
             self._count_tokens()[0],
+            self._cached_prompt_tokens(),
             self._started_s,
             self._service.clock(),
             tuple((self._choices[each], times) for each, times in self._times.items()),
@@ -258,17 +260,15 @@ class StreamingReply(Response):
         return sum(len(request.prompt_ids) for request in prompts), completion_tokens
 
     def _usage(self) -> dict[str, object]:
-        return usage_of(
-            self._count_tokens()[0], [*self._choices.values()], self._cached_prompt_tokens()
-        )
+        is_reported = self._service.boot.server.prompt_tokens_details
+        cached_tokens = self._cached_prompt_tokens() if is_reported else None
+        return usage_of(self._count_tokens()[0], [*self._choices.values()], cached_tokens)
 
-    def _cached_prompt_tokens(self) -> int | None:
-        """Return how many prompt tokens the prefix cache had; None if that is not reported.
+    def _cached_prompt_tokens(self) -> int:
+        """Return how many prompt tokens the prefix cache had.
 
         Each prompt counts once, as its first choice found it.
         """
-        if not self._service.boot.server.prompt_tokens_details:
-            return None
         first_choices = [*self._choices.values()][:: self._body.n or 1]
         return sum(choice.cached_tokens for choice in first_choices)
 
