@@ -1,4 +1,4 @@
-"""`specdecode-engine check` of models on the hub: configs and headers are read, no weights."""
+"""`specdecode-engine check` of models on the hub: texts and headers are read, no weights."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,12 @@ from specdecode_engine.fetch.headers import FIRST_BYTES
 from tests.engine.checkpoints import Checkpoints
 from tests.engine.fetch.hub_server import FakeHub
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "models" / "target"
+
 
 def files_of(folder: Path, weights: bytes | None = None) -> dict[str, bytes]:
-    names = ("config.json", "model.safetensors")
-    files = {name: (folder / name).read_bytes() for name in names}
+    suffixes = (".json", ".safetensors")
+    files = {each.name: each.read_bytes() for each in folder.iterdir() if each.suffix in suffixes}
     return files if weights is None else {**files, "model.safetensors": weights}
 
 
@@ -63,11 +65,22 @@ def test_only_headers_of_large_files_are_read(
     endpoint.add("org/target", files)
     assert check(["hf://org/target"]) == 0
     assert "target: hf://org/target\n" in capsys.readouterr().out
-    assert {*endpoint.ranges()} == {
-        f"bytes=0-{FIRST_BYTES - 1}",
-        f"bytes=0-{len(files['config.json']) - 1}",
-    }
+    texts = [len(content) for name, content in files.items() if name.endswith(".json")]
+    ends = {FIRST_BYTES, *texts}
+    assert {*endpoint.ranges()} == {f"bytes=0-{end - 1}" for end in ends}
     assert not endpoint.leaked
+
+
+def test_stop_tokens_of_a_model_on_the_hub_are_those_of_its_folder(
+    endpoint: FakeHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endpoint.add("org/example", files_of(EXAMPLE))
+    reports = []
+    for model in (str(EXAMPLE), "hf://org/example"):
+        assert check([model, "--json"]) == 0
+        reports.append(json.loads(capsys.readouterr().out)["stop_tokens"])
+    assert reports[0] == reports[1]
+    assert [each["token"] for each in reports[1]] == ["<|endoftext|>", "<|im_end|>"]
 
 
 def test_a_header_longer_than_the_first_read_is_read_again(

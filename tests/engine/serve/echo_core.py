@@ -138,8 +138,7 @@ class EchoCore:
         sampling, prompt = request.sampling, request.prompt_ids
         if sampling.max_tokens == 0:
             return (), FinishReason.LENGTH
-        stops = sampling.stop_token_ids
-        stops = stops if sampling.ignore_eos else stops | self.eos_token_ids
+        stops = request.ending_ids(self.eos_token_ids)
         token_ids: list[int] = []
         for position in range(start, start + self._tokens_per_step):
             token_ids.append(prompt[position % len(prompt)])

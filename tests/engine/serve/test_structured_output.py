@@ -242,8 +242,15 @@ def test_a_grammar_that_fails_later_ends_its_own_choice_alone(built_server, path
     assert built_server.get("/ready").status_code == 200
 
 
-def test_a_model_without_eos_refuses_grammars_and_serves_on(start_server) -> None:
-    server = start_server(eos_token_ids=())
+def test_a_model_without_eos_refuses_grammars_and_serves_on(
+    start_server, write_model, tmp_path
+) -> None:
+    folder = write_model(tmp_path / "without", chat_template=None)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    del config["eos_token"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    server = start_server(folder=folder, eos_token_ids=())
+    assert server.get("/server_info").json()["stop_tokens"] == []
     answer = server.post("/v1/completions", json={"prompt": "a", "guided_regex": "a"})
     assert answer.status_code == 400
     assert "eos_token_id" in answer.json()["error"]["message"]

@@ -68,6 +68,8 @@ class Request:
     generated: they count as output, and outputs begin with the token after them.
 
     The server sets `translated_grammar`; it is compiled to `grammar` where the engine runs.
+    `eos_token_ids` end the answer as those of the engine do: the tokenizer and the chat template
+    name them, which the engine does not read.
     """
 
     request_id: str
@@ -79,6 +81,7 @@ class Request:
     return_routed_experts: bool = False
     output_ids: tuple[int, ...] = ()
     translated_grammar: TranslatedGrammar | None = None
+    eos_token_ids: frozenset[int] = frozenset()
 
     @property
     def has_grammar(self) -> bool:
@@ -91,14 +94,14 @@ class Request:
         sampling = replace(self.sampling, prompt_logprobs=None)  # they came with the first token
         return replace(self, sampling=sampling, output_ids=(*self.output_ids, *token_ids))
 
-    def ending_ids(self, eos_token_ids: frozenset[int]) -> frozenset[int]:
-        """Return the tokens that end the output.
+    def ending_ids(self, eos_token_ids: frozenset[int] = frozenset()) -> frozenset[int]:
+        """Return the tokens that end the output; `eos_token_ids` are those of the engine.
 
         A grammar cannot continue after EOS, so `ignore_eos` has no effect on a request with one.
         """
         if self.sampling.ignore_eos and not self.has_grammar:
             return self.sampling.stop_token_ids
-        return self.sampling.stop_token_ids | eos_token_ids
+        return self.sampling.stop_token_ids | eos_token_ids | self.eos_token_ids
 
     @property
     def is_unrestricted(self) -> bool:

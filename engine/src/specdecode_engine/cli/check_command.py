@@ -16,6 +16,7 @@ from specdecode_api.model_uri import HUB_URI_PATTERN, HubLocation, parse_uri
 if TYPE_CHECKING:
     import torch
 
+    from specdecode_engine.serve.openai.stop_tokens import StopTokens
     from specdecode_engine.startup.model_check import ModelCheck, PairCheck
 
 REFUSED = 1
@@ -31,6 +32,7 @@ def check(arguments: Sequence[str]) -> int:
     # Imported here: torch takes seconds.
     import torch
 
+    from specdecode_engine.cli.text_check import check_text
     from specdecode_engine.fetch.hub import FetchError
     from specdecode_engine.model.config_file import DTYPES as BY_NAME
     from specdecode_engine.startup.model_check import CheckOptions, check_pair
@@ -46,13 +48,15 @@ def check(arguments: Sequence[str]) -> int:
         with _local_folders(options.model, options.draft) as (model, draft):
             assert model is not None
             pair = check_pair(model, draft, types)
+            pair, stop_tokens = check_text(pair)
     except FetchError as error:
         print(f"specdecode-engine check: {error}", file=sys.stderr)
         return FAILED
     names = {str(pair.target.path): options.model}
     if pair.draft is not None:
         names[str(pair.draft.path)] = options.draft
-    text = json.dumps(as_json(pair), indent=1) if options.json else as_text(pair)
+    report = as_json(pair, stop_tokens) if options.json else None
+    text = as_text(pair, stop_tokens) if report is None else json.dumps(report, indent=1)
     print(_with_names(text, names))
     if not options.json:
         for reason in pair.reasons:
@@ -98,8 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="specdecode-engine check",
         description="Report whether a target and a draft can be served, by which implementation, "
-        "and in what memory. Reads config.json and the headers of safetensors files, where there "
-        "are any; no weights and no GPU. Exit status 0: they can be served, 1: they cannot, "
+        "and in what memory. Reads configs, tokenizer and the headers of safetensors files, where "
+        "there are any; no weights and no GPU. Exit status 0: they can be served, 1: they cannot, "
         "2: the hub cannot be read.",
         epilog="HF_TOKEN sets the access token and HF_ENDPOINT a mirror, as in huggingface_hub.",
     )
@@ -142,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def as_json(pair: "PairCheck") -> dict[str, object]:
+def as_json(pair: "PairCheck", stop_tokens: "StopTokens") -> dict[str, object]:
     """Return the report; sizes are bytes of one rank."""
     report: dict[str, object] = {
         "served": pair.is_served,
@@ -150,6 +154,7 @@ def as_json(pair: "PairCheck") -> dict[str, object]:
         "tensor_parallel_size": pair.target.ranks,
         "reasons": list(pair.reasons),
         "target": _model_json(pair.target),
+        "stop_tokens": stop_tokens.document(),
     }
     if pair.draft is not None:
         report["draft"] = _model_json(pair.draft)
@@ -183,9 +188,10 @@ def _model_json(model: "ModelCheck") -> dict[str, object]:
     }
 
 
-def as_text(pair: "PairCheck") -> str:
+def as_text(pair: "PairCheck", stop_tokens: "StopTokens") -> str:
     """Return the report for people; reasons of a refusal are left out."""
     lines = _model_lines("target", pair.target)
+    lines += [f"  stop token      {line}" for line in stop_tokens.lines()]
     if pair.draft is not None:
         lines += _model_lines(f"draft ({pair.algorithm})", pair.draft)
     if pair.mtp is not None:

@@ -1,4 +1,6 @@
-"""Reads what describes a model of the hub, without its weights: configs and headers of safetensors.
+"""Reads what describes a model of the hub, without its weights: its texts, headers of safetensors.
+
+The texts are configs, tokenizer and chat template.
 
 A safetensors file begins with the length of its header, 8 bytes little-endian, and the header. The
 two, written to a sparse file of the whole length, open like the file itself.
@@ -16,22 +18,20 @@ FIRST_BYTES = 100_000
 LONGEST_HEADER = 100_000_000
 """As in the safetensors library."""
 
-CONFIGS = ("config.json", "generation_config.json", "model.safetensors.index.json")
-
 
 def fetch_headers(hub: Hub, uri: str, location: HubLocation, folder: Path) -> None:
-    """Write configs, and every safetensors file with a hole for its weights, to `folder`.
+    """Write texts, and every safetensors file with a hole for its weights, to `folder`.
 
     Raises:
         FetchError: the hub cannot be read, or the repository is not a checkpoint.
     """
     snapshot = hub.snapshot(location, uri)
     for file in needed(snapshot.files, uri):
-        if file.name in CONFIGS:
+        if file.name.endswith(".safetensors"):
+            _write_header(hub, snapshot, file, uri, folder)
+        elif not file.name.endswith(".bin"):
             content = hub.read_start(snapshot, file, max(file.bytes, 1), uri)
             (folder / file.name).write_bytes(content)
-        elif file.name.endswith(".safetensors"):
-            _write_header(hub, snapshot, file, uri, folder)
 
 
 def _write_header(hub: Hub, snapshot: Snapshot, file: HubFile, uri: str, folder: Path) -> None:

@@ -46,7 +46,11 @@ class TokenBytes:
         """Why every grammar is refused for this vocabulary, if it is."""
         if self.eos_ids:
             return None
-        return "this model's config names no eos_token_id, and an answer has to end with one"
+        return (
+            "neither config.json, generation_config.json, the tokenizer nor the chat template of "
+            "this model names a token that ends an answer (EOS), and a constrained answer has to "
+            "end with one; add eos_token_id to generation_config.json"
+        )
 
 
 @dataclass(frozen=True, slots=True)

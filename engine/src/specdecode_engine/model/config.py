@@ -168,16 +168,16 @@ class LlamaConfig(TokenDraft):
             config.integer("num_key_value_heads")
         decoder = parse_decoder(config, family)
         layers = config.integer("num_hidden_layers")
-        bos = config.ids("bos_token_id")
+        bos, vocab_size = config.ids("bos_token_id"), config.integer("vocab_size")
         return cls(
-            vocab_size=config.integer("vocab_size"),
+            vocab_size=vocab_size,
             num_hidden_layers=layers,
             decoder=decoder,
             ropes=_ropes(config, family, decoder.head_dim),
             sliding_windows=_sliding_windows(config, family.windows, layers),
             tie_word_embeddings=config.switch("tie_word_embeddings", False),
             bos_token_id=bos[0] if bos else None,
-            eos_token_ids=read_eos_token_ids(file, config),
+            eos_token_ids=read_eos_token_ids(vocab_size, file, config),
             dtype=file.dtype() or config.dtype(),
             quantization=read_quantization(file),
             sparse_mlp=SparseMlpConfig.read(config, layers, family.experts)
@@ -349,10 +349,14 @@ def _family(config: ConfigFile) -> Family:
     return FAMILIES[names[0]]
 
 
-def read_eos_token_ids(config: ConfigFile, *parts: ConfigFile) -> tuple[int, ...]:
-    """Read what ends a text: of a config, of its parts, and of the generation config next to it."""
+def read_eos_token_ids(vocab_size: int, config: ConfigFile, *parts: ConfigFile) -> tuple[int, ...]:
+    """Read what ends a text: of a config, of its parts, and of the generation config next to it.
+
+    Ids outside the vocabulary are left out: no model generates them, and some checkpoints have -1
+    for none.
+    """
     ids = [token for each in (config, *parts) for token in each.ids("eos_token_id")]
     generation = config.file.with_name("generation_config.json")
     if generation.exists():
         ids += ConfigFile.open(generation).ids("eos_token_id")
-    return tuple(dict.fromkeys(ids))
+    return tuple(token for token in dict.fromkeys(ids) if 0 <= token < vocab_size)

@@ -37,6 +37,7 @@ async def server_info(request: Request) -> dict[str, object]:
         "context_length": service.engine.context_length,
         "boot": service.boot.model_dump(mode="json", exclude={"server": {"owner"}}),
         "facts": dict(service.facts),
+        "stop_tokens": service.stop_tokens.document(),
         "resume_id": service.resume_id.value,
         "speculation_table": service.tables.describe(),
         "speculation_draft": service.drafts.describe(),

@@ -22,6 +22,7 @@ from specdecode_engine.serve.engine.engine_host import in_thread
 from specdecode_engine.serve.engine.messages import Connect, Started
 from specdecode_engine.serve.limits import max_body_bytes
 from specdecode_engine.serve.openai.ignored_fields import IgnoredFields
+from specdecode_engine.serve.openai.stop_tokens import StopTokens, read_stop_tokens
 from specdecode_engine.serve.parsers.formats import MessageFormats, resolve_formats
 from specdecode_engine.serve.text.grammars import Grammars
 from specdecode_engine.serve.text.loading import load_text_model
@@ -75,7 +76,7 @@ class Service:
         self._text: TextProcessor | None = None
         self.formats = MessageFormats()
         self.facts: Mapping[str, object] = {}
-        self._eos_token_ids: frozenset[int] = frozenset()
+        self.stop_tokens = StopTokens()  # none until the engine is loaded
         self.resume_id = ResumeId()
         self.grammars = Grammars()
         self.engine = AsyncEngine(
@@ -103,11 +104,6 @@ class Service:
         """Tokenizer, chat template and sampling defaults; available once the engine is loaded."""
         assert self._text is not None, "the engine is not loaded"
         return self._text
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """Tokens that end an answer; available once the engine is loaded."""
-        return self._eos_token_ids
 
     @property
     def routed_token_bytes(self) -> int:
@@ -184,7 +180,8 @@ class Service:
         self.facts = engine.facts
         if is_first:
             await self._load_text(engine)
-        tokens = await asyncio.to_thread(self.text.token_bytes, self._eos_token_ids)
+        ends = self.stop_tokens.ids(in_chat=True)
+        tokens = await asyncio.to_thread(self.text.token_bytes, ends)
         if is_first:
             self.grammars.prepare(tokens)
         if tokens.refusal is None:
@@ -198,7 +195,8 @@ class Service:
         self._note_progress("tokenizer")
         self._text = await asyncio.to_thread(load_text_model, engine.model_folder)
         self.formats = resolve_formats(self._text.chat_template, self.boot.server)
-        self._eos_token_ids = engine.eos_token_ids
+        known = engine.model_folder, engine.eos_token_ids, self._text, self.formats
+        self.stop_tokens = await asyncio.to_thread(read_stop_tokens, *known)
         if self.router_tokens is not None:
             self.resume_id.start(engine.model_folder, engine.facts, self._answer_options())
 

@@ -77,6 +77,7 @@ class ModelCheck:
     state_bytes_per_request: int | None = None  # of recurrent layers; None without any
     routed_bytes_per_token: int | None = None  # of the ids of experts; None without experts
     context_length: int | None = None
+    eos_token_ids: tuple[int, ...] = ()  # of config.json and generation_config.json; of a target
     has_tensors: bool = False  # whether names and shapes of tensors were compared with config.json
     reason: str | None = None  # why it cannot be served
     warning: str | None = None  # why a draft seems to be made for another target
@@ -238,6 +239,7 @@ def _check_model(
         state_bytes_per_request=None if layers is None else layers.state_bytes(dtype),
         routed_bytes_per_token=None if routed is None else routed.token_bytes,
         context_length=config.rope.trained_positions,
+        eos_token_ids=() if isinstance(config, HeadConfig) else config.eos_token_ids,
         has_tensors=checkpoint is not None,
         ranks=options.ranks,
     )

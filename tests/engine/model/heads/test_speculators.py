@@ -12,6 +12,7 @@ from specdecode_engine.cli.check_command import as_text
 from specdecode_engine.model.config import LlamaConfig
 from specdecode_engine.model.config_file import ConfigError, ConfigFile
 from specdecode_engine.model.speculators import Verifier, proposed_draft_steps
+from specdecode_engine.serve.openai.stop_tokens import StopTokens
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.model_check import CheckOptions, check_pair
 from tests.engine.checkpoints import Checkpoints
@@ -88,7 +89,7 @@ def test_the_engine_reports_warning_and_proposal(
     pair = check_pair(checkpoints.target, draft, CheckOptions())
     assert pair.draft is not None
     assert pair.draft.warning == facts["draft_warning"]
-    assert f"  warning         {pair.draft.warning}" in as_text(pair)
+    assert f"  warning         {pair.draft.warning}" in as_text(pair, StopTokens())
     assert str(facts["draft_warning"]).startswith("the draft was made for meta-llama/Llama-3.1-8B")
     assert facts["proposed_draft_steps"] == 5
     assert str(facts["draft_warning"]) in caplog.text

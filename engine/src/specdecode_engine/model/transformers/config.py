@@ -52,11 +52,11 @@ class TransformersConfig(TokenDraft):
         hidden_size = keys.integer("hidden_size")
         layer_map, delta_layers = _layers(file, text)
         widest = max(layer_map.shapes, key=lambda shape: shape.k_head_dim)
-        bos = keys.ids("bos_token_id")
+        bos, vocab_size = keys.ids("bos_token_id"), keys.integer("vocab_size")
         return cls(
             folder=folder,
             model_type=text.model_type,
-            vocab_size=keys.integer("vocab_size"),
+            vocab_size=vocab_size,
             num_hidden_layers=keys.integer("num_hidden_layers"),
             decoder=DecoderConfig(
                 hidden_size=hidden_size,
@@ -73,7 +73,7 @@ class TransformersConfig(TokenDraft):
             ropes=_ropes(keys),
             tie_word_embeddings=keys.switch("tie_word_embeddings", False),
             bos_token_id=bos[0] if bos else None,
-            eos_token_ids=read_eos_token_ids(file, keys),
+            eos_token_ids=read_eos_token_ids(vocab_size, file, keys),
             dtype=file.dtype() or keys.dtype(),
             layer_map=layer_map,
             delta_layers=delta_layers,

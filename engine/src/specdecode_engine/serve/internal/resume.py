@@ -44,18 +44,16 @@ def _check_id(wanted: str | None, own: str | None) -> None:
 def replay(
     call: AdmittedCall,
     so_far: Sequence[ChoiceSoFar],
-    ending_ids: frozenset[int],
     vocab_size: int,
     sent_events: int,
 ) -> None:
     """Process the tokens of every choice again; a stream sends nothing of them.
 
     Args:
-        ending_ids: tokens that end an answer unless a request ignores them.
         sent_events: as in the envelope.
     """
     for request, choice, begun in zip(call.requests, call.choices, so_far, strict=True):
-        own_ending = request.ending_ids(ending_ids)
+        own_ending = request.ending_ids()
         _check_tokens(request, begun, own_ending, vocab_size)
         if begun.has_begun and choice.echo:
             choice.add_echo()

@@ -39,8 +39,8 @@ async def generate(request: Request) -> Response:
     body = await parse_body(api.body_type, data)
     call = await admit(request, api, body, origin)
     if origin.choices:
-        limits = service.eos_token_ids, service.text.vocab_size
-        await asyncio.to_thread(replay, call, origin.choices, *limits, envelope.sent_events)
+        size, sent = service.text.vocab_size, envelope.sent_events
+        await asyncio.to_thread(replay, call, origin.choices, size, sent)
     has_begun = bool(envelope.sent_events) or any(each.has_begun for each in origin.choices)
     return InternalReply(service, call, started_s, has_begun=has_begun)
 

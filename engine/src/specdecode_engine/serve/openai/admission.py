@@ -46,12 +46,14 @@ EncodedPrompt = tuple[tuple[int, ...], str]
 class PreparedCall:
     """A body made ready for the engine.
 
-    `constraint` is a grammar for every choice and the field to name in its errors. `make_parser`
-    makes the parser of one choice's text, which reads the special tokens `visible_ids`.
+    `constraint` is a grammar for every choice and the field to name in its errors. `eos_token_ids`
+    end an answer unless the request ignores them. `make_parser` makes the parser of one choice's
+    text, which reads the special tokens `visible_ids`.
     """
 
     prompts: tuple[EncodedPrompt, ...]
     constraint: tuple[str, GrammarSource] | None
+    eos_token_ids: frozenset[int]
     make_parser: Callable[[], ReasoningParser] = ContentParser
     visible_ids: frozenset[int] = frozenset()
 
@@ -138,13 +140,13 @@ async def admit(
         if grammar is not None:
             message = f"{field} cannot be combined with structured output; write it as a constraint"
             raise errors.invalid(field, message)
-        rules = await asyncio.to_thread(read_rules, body, service.text, service.eos_token_ids)
+        rules = await asyncio.to_thread(read_rules, body, service.text, call.eos_token_ids)
     label = http_request.headers.get(names.HEADER_LABEL, "").strip()
     if label not in service.boot.server.request_labels:
         label = ""  # clients may invent any number, and each has metric series of its own
     max_steps = _max_steps(body, http_request)
     sampling = _sampling(body, service.text, rules, origin.seed)
-    requests = _requests(body, call.prompts, service, sampling, grammar, label, max_steps, origin)
+    requests = _requests(body, call, service, sampling, grammar, label, max_steps, origin)
     if body.return_routed_experts:
         _check_routed_bytes(requests, service.routed_token_bytes)
     vocabulary = service.text.vocabulary
@@ -180,7 +182,7 @@ def _choices(
 
 def _requests(
     body: GenerationBody,
-    prompts: tuple[EncodedPrompt, ...],
+    call: PreparedCall,
     service: Service,
     base: SamplingParams,
     grammar: TranslatedGrammar | None,
@@ -192,7 +194,7 @@ def _requests(
 
     An `HttpError` names the field that exceeds a limit, the limit and the remedy.
     """
-    count, field = body.n or 1, body.prompt_field
+    count, field, prompts = body.n or 1, body.prompt_field, call.prompts
     if (sequences := len(prompts) * count) > service.max_sequences:
         raise errors.invalid(
             "n",
@@ -214,9 +216,8 @@ def _requests(
             if so_far.has_begun:  # they were sent
                 sampling = replace(sampling, prompt_logprobs=None)
             name, begun = f"{request_id}-{len(requests)}", so_far.token_ids
-            requests.append(
-                Request(name, prompt_ids, sampling, None, label, max_steps, asks, begun, grammar)
-            )
+            options = label, max_steps, asks, begun, grammar, call.eos_token_ids
+            requests.append(Request(name, prompt_ids, sampling, None, *options))
     return tuple(requests)
 
 

@@ -42,6 +42,7 @@ def prepare_chat(body: ChatBody, service: Service) -> PreparedCall:
         ),
         make_parser=make_parser,
         visible_ids=service.text.vocabulary.special_tokens(special_tokens),
+        eos_token_ids=service.stop_tokens.ids(in_chat=True),
     )
 
 

@@ -29,8 +29,15 @@ class ChatPrompt:
 
 def read_chat_prompt(body: ChatBody, text: TextProcessor, context_length: int) -> ChatPrompt:
     """Render and encode a conversation, or raise `HttpError`; safe in any thread."""
+    rendered, field = render_conversation(body, text), body.prompt_field
+    ids = text.encode_prompt(rendered, field, context_length, add_special_tokens=False)
+    return ChatPrompt(rendered, ids)
+
+
+def render_conversation(body: ChatBody, text: TextProcessor) -> str:
+    """Return what the chat template makes of a conversation, or raise `HttpError`."""
     tools = [tool.for_template() for tool in body.offered_tools]
-    field, messages = body.prompt_field, _messages(body.messages, text)
+    messages = _messages(body.messages, text)
     if SHORT_IDS in text.chat_template:
         _shorten_ids(messages)
     if NUMBERED_IDS in text.chat_template:
@@ -41,9 +48,7 @@ def read_chat_prompt(body: ChatBody, text: TextProcessor, context_length: int) -
         "add_generation_prompt": body.add_generation_prompt is not False,
         "continue_final_message": bool(body.continue_final_message),
     }
-    rendered = text.render_chat(messages, tools, variables, field)
-    ids = text.encode_prompt(rendered, field, context_length, add_special_tokens=False)
-    return ChatPrompt(rendered, ids)
+    return text.render_chat(messages, tools, variables, body.prompt_field)
 
 
 def template_variables(body: ChatBody) -> dict[str, Any]:

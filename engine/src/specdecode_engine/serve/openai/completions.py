@@ -32,7 +32,10 @@ def _prepare(body: CompletionBody, service: Service) -> PreparedCall:
             prompts.append((ids, prompt if body.echo else ""))
         else:
             prompts.append((prompt, text.decode(prompt) if body.echo else ""))
-    return PreparedCall(tuple(prompts), read_constraint(body))
+    constraint = read_constraint(body)
+    # A grammar ends with any of the tokens: none of them can be part of the text.
+    ends = service.stop_tokens.ids(in_chat=constraint is not None)
+    return PreparedCall(tuple(prompts), constraint, ends)
 
 
 class CompletionFormatter(ChoiceFormatter):
