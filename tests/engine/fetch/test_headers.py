@@ -57,6 +57,18 @@ def test_a_head_of_pickles_is_checked_by_its_config(
     assert not any("pytorch_model.bin" in str(request) for request in endpoint.requests)
 
 
+def test_the_tokenizer_on_the_hub_is_compared(
+    endpoint: FakeHub, checkpoints: Checkpoints, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = Path(__file__).parents[3] / "examples" / "models" / "target"
+    names = ("tokenizer.json", "tokenizer_config.json")
+    files = {name: (example / name).read_bytes() for name in names}
+    endpoint.add("org/target", files_of(checkpoints.target) | files)
+    assert check(["hf://org/target", "--json"]) == 0
+    tokenizer = json.loads(capsys.readouterr().out)["tokenizer"]
+    assert tokenizer == {"transformers_class": "TokenizersBackend", "difference": None}
+
+
 def test_only_headers_of_large_files_are_read(
     endpoint: FakeHub, checkpoints: Checkpoints, capsys: pytest.CaptureFixture[str]
 ) -> None:

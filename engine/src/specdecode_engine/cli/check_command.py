@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from specdecode_engine.serve.openai.stop_tokens import StopTokens
+    from specdecode_engine.serve.text.tokenizer_check import TokenizerCheck
     from specdecode_engine.startup.model_check import ModelCheck, PairCheck
 
 REFUSED = 1
@@ -35,6 +36,7 @@ def check(arguments: Sequence[str]) -> int:
     from specdecode_engine.cli.text_check import check_text
     from specdecode_engine.fetch.hub import FetchError
     from specdecode_engine.model.config_file import DTYPES as BY_NAME
+    from specdecode_engine.serve.text.tokenizer_check import check_tokenizers
     from specdecode_engine.startup.model_check import CheckOptions, check_pair
 
     is_float8 = options.kv_cache_dtype == "fp8_e4m3"
@@ -49,14 +51,15 @@ def check(arguments: Sequence[str]) -> int:
             assert model is not None
             pair = check_pair(model, draft, types)
             pair, stop_tokens = check_text(pair)
+            pair, tokenizer = check_tokenizers(pair)
     except FetchError as error:
         print(f"specdecode-engine check: {error}", file=sys.stderr)
         return FAILED
     names = {str(pair.target.path): options.model}
     if pair.draft is not None:
         names[str(pair.draft.path)] = options.draft
-    report = as_json(pair, stop_tokens) if options.json else None
-    text = as_text(pair, stop_tokens) if report is None else json.dumps(report, indent=1)
+    found = (pair, stop_tokens, tokenizer)
+    text = json.dumps(as_json(*found), indent=1) if options.json else as_text(*found)
     print(_with_names(text, names))
     if not options.json:
         for reason in pair.reasons:
@@ -146,7 +149,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def as_json(pair: "PairCheck", stop_tokens: "StopTokens") -> dict[str, object]:
+def as_json(
+    pair: "PairCheck", stop_tokens: "StopTokens", tokenizer: "TokenizerCheck | None" = None
+) -> dict[str, object]:
     """Return the report; sizes are bytes of one rank."""
     report: dict[str, object] = {
         "served": pair.is_served,
@@ -156,6 +161,11 @@ def as_json(pair: "PairCheck", stop_tokens: "StopTokens") -> dict[str, object]:
         "target": _model_json(pair.target),
         "stop_tokens": stop_tokens.document(),
     }
+    if tokenizer is not None:
+        report["tokenizer"] = {
+            "transformers_class": tokenizer.transformers_class,
+            "difference": tokenizer.difference,
+        }
     if pair.draft is not None:
         report["draft"] = _model_json(pair.draft)
     if pair.mtp is not None:
@@ -188,10 +198,15 @@ def _model_json(model: "ModelCheck") -> dict[str, object]:
     }
 
 
-def as_text(pair: "PairCheck", stop_tokens: "StopTokens") -> str:
+def as_text(
+    pair: "PairCheck", stop_tokens: "StopTokens", tokenizer: "TokenizerCheck | None" = None
+) -> str:
     """Return the report for people; reasons of a refusal are left out."""
     lines = _model_lines("target", pair.target)
     lines += [f"  stop token      {line}" for line in stop_tokens.lines()]
+    if tokenizer is not None:
+        name, found = tokenizer.transformers_class, tokenizer.difference or "all texts alike"
+        lines.append(f"  tokenizer       tokenizer.json; {name} of transformers encodes {found}")
     if pair.draft is not None:
         lines += _model_lines(f"draft ({pair.algorithm})", pair.draft)
     if pair.mtp is not None:

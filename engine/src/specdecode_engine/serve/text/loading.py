@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from specdecode_api.report import TerminationReason
+from specdecode_engine.serve.text.json_file import read_json_object
 from specdecode_engine.serve.text.tokenizer import (
     SamplingDefaults,
     Stage,
@@ -17,6 +19,7 @@ from specdecode_engine.serve.text.tokenizer import (
     Vocabulary,
     stages_of,
 )
+from specdecode_engine.serve.text.tokenizer_file import read_tokenizer_file
 
 # Normalizers and pre-tokenizers after which a text has no fewer characters, except that NFC and
 # NFKC compose: a character stands for at most 4, which is the longest canonical decomposition.
@@ -36,31 +39,61 @@ class TokenizerUnusable(Exception):
         super().__init__(f"{folder}: its tokenizer {error}; save a tokenizer.json in this folder")
 
 
-def load_text_model(folder: Path) -> TextProcessor:
-    """Read a checkpoint folder in the Hugging Face layout, or raise `TokenizerUnusable`."""
+@dataclass(frozen=True, slots=True)
+class CheckpointTokenizer:
+    """A checkpoint's tokenizer, and the one of transformers that has its chat template.
+
+    `tokenizer` is that of tokenizer.json, and that of transformers where there is no such file;
+    `rows` is the `vocab_size` of config.json.
+    """
+
+    tokenizer: Tokenizer
+    wrapped: Any
+    is_file: bool
+    rows: int | None
+
+
+def load_tokenizer(folder: Path) -> CheckpointTokenizer:
+    """Read the tokenizer of a folder in the Hugging Face layout, or raise `TokenizerUnusable`."""
     # Imported here: it takes seconds, while the server already answers probes.
     from transformers import AutoTokenizer
 
     try:
+        rows = _embedding_rows(folder)
+        tokenizer = read_tokenizer_file(folder, rows)
         wrapped: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # transformers validates config.json too, with errors of its own
         raise TokenizerUnusable(folder, f"cannot be read ({error})") from error
-    tokenizer = getattr(wrapped, "backend_tokenizer", None)
+    is_file = tokenizer is not None
+    tokenizer = tokenizer if is_file else getattr(wrapped, "backend_tokenizer", None)
     if not isinstance(tokenizer, Tokenizer):
         raise TokenizerUnusable(folder, "is not a fast tokenizer")
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    render = partial(wrapped.apply_chat_template, tokenize=False, add_generation_prompt=True)
-    config = _read_json(folder / "config.json")
+    return CheckpointTokenizer(tokenizer, wrapped, is_file, rows)
+
+
+def _embedding_rows(folder: Path) -> int | None:
+    config = read_json_object(folder / "config.json")
     size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    return size if isinstance(size, int) else None
+
+
+def load_text_model(folder: Path) -> TextProcessor:
+    """Read a checkpoint folder in the Hugging Face layout, or raise `TokenizerUnusable`."""
+    read = load_tokenizer(folder)
+    tokenizer, wrapped = read.tokenizer, read.wrapped
+    render = partial(wrapped.apply_chat_template, tokenize=False, add_generation_prompt=True)
     return TextProcessor(
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer),
         apply_chat_template=render if wrapped.chat_template else None,
         chat_template=_template_source(wrapped.chat_template),
         concatenates_arguments=bool(wrapped.chat_template) and _concatenates_arguments(render),
-        defaults=SamplingDefaults.model_validate(_read_json(folder / "generation_config.json")),
-        vocab_size=size if isinstance(size, int) else tokenizer.get_vocab_size(),
+        defaults=SamplingDefaults.model_validate(
+            read_json_object(folder / "generation_config.json")
+        ),
+        vocab_size=tokenizer.get_vocab_size() if read.rows is None else read.rows,
         longest_token_chars=longest_token_chars(tokenizer),
         longest_token_bytes=longest_token_bytes(tokenizer),
         description=_describe(wrapped, folder),
@@ -72,7 +105,7 @@ def _describe(wrapped: Any, folder: Path) -> dict[str, Any]:
     named = {name: str(token) for name, token in wrapped.special_tokens_map.items() if token}
     template = wrapped.chat_template
     return {
-        **_read_json(folder / "tokenizer_config.json"),
+        **read_json_object(folder / "tokenizer_config.json"),
         **named,
         "tokenizer_class": type(wrapped).__name__,
         "chat_template": template if isinstance(template, str | dict) else None,
@@ -155,12 +188,3 @@ def _keeps_length(stages: list[Stage]) -> bool:
             if pattern is None or len(stage["content"]) < len(pattern):
                 return False
     return True
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Return the entries of a JSON object that are not null; none where there is no object."""
-    if not path.is_file():
-        return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
-    entries = content.items() if isinstance(content, dict) else ()
-    return {name: value for name, value in entries if value is not None}
