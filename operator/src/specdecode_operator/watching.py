@@ -6,12 +6,16 @@ docs/architecture.md states what the operator uses of Kopf, and why not its idio
 
 import asyncio
 import itertools
+import logging
 import signal
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import kopf
+from kopf._cogs.clients import errors, watching
 from kubernetes.aio.client import Configuration
 
 from specdecode_operator.cache import Cache
@@ -25,10 +29,15 @@ ERROR_BACKOFFS_S = (1,) + 75 * (2,)
 """Pauses after failed requests. Short, because a status stays untrue until the watches are back;
 many, because Kopf ends the process after the last one."""
 
+WATCH_PAUSE_S = 2.0
+"""Pause after a watch that failed; Kopf adds its own, and sends the list that follows."""
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 LOGIN_PAUSE_S = 2.0
 """Pause before Kopf gets new credentials: the retry interval after a 401."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +140,11 @@ def obey_signals(stop: asyncio.Event) -> None:
 
 async def watch(registry: kopf.OperatorRegistry, settings: Settings, stop: asyncio.Event) -> None:
     """Watch until `stop` is set."""
+    with watches_restart():
+        await _watch(registry, settings, stop)
+
+
+async def _watch(registry: kopf.OperatorRegistry, settings: Settings, stop: asyncio.Event) -> None:
     ours = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=registry,
@@ -145,6 +159,43 @@ async def watch(registry: kopf.OperatorRegistry, settings: Settings, stop: async
     )
     obey_signals(stop)  # Kopf has installed its own handlers, which do not set `stop`
     await kopf.run_tasks(tasks, ignored=ours)
+
+
+@contextmanager
+def watches_restart() -> Iterator[None]:
+    """Have Kopf list and watch a kind again after whatever ended its watch, as it does after 410.
+
+    Kopf 1.45.2 ends the process after an ERROR event with another code, which an API server sends
+    while its watch cache or etcd recovers, after an event that is not JSON, and after 410 for the
+    second page of a list; there is no setting for it. A permission or a CRD that is missing still
+    ends the process, whose next start names it.
+    """
+    original = watching.continuous_watch
+
+    async def restarted(**arguments: Any) -> AsyncIterator[Any]:
+        try:
+            async with aclosing(original(**arguments)) as events:  # type: ignore[type-var]
+                async for event in events:
+                    yield event
+        except Exception as why:
+            if not ends_only_a_watch(why):
+                raise
+            fields = {"kind": arguments["resource"].kind, "why": f"{type(why).__name__}: {why}"}
+            log.warning("a watch failed and restarts", extra=fields)
+            await asyncio.sleep(WATCH_PAUSE_S)
+
+    watching.continuous_watch = restarted
+    try:
+        yield
+    finally:
+        watching.continuous_watch = original
+
+
+def ends_only_a_watch(why: Exception) -> bool:
+    """Whether an API server sends what caused the error while it recovers, or a proxy does."""
+    if isinstance(why, errors.APIError):
+        return why.status == HTTPStatus.GONE or isinstance(why, errors.APIServerError)
+    return isinstance(why, watching.WatchingError | LookupError | TypeError | ValueError)
 
 
 def kopf_settings(operator_class: str = "") -> kopf.OperatorSettings:

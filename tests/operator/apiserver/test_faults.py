@@ -45,6 +45,9 @@ OUTAGES_S = (0.0, 4.0)
 REACTION_S = 10.0
 """From the first ready answer of a restarted API server until an edit reaches a child."""
 
+WATCH_ERRORS = (410, 429, 500, 504)
+"""Codes of ERROR events, of which Kopf expects the first alone."""
+
 HOP = {"host", "content-length", "transfer-encoding", "connection", "content-encoding"}
 
 
@@ -56,7 +59,8 @@ class Road:
     tls: ssl.SSLContext
     refuse: Callable[[str, str], int | None] | None = None  # (method, path) to a status, or None
     is_deaf: bool = False  # watches stay open without events
-    expire_watches: bool = False  # open watches end, new ones are answered with 410 at once
+    expire_watches: bool = False  # open watches end, new ones are answered with an error at once
+    watch_errors: tuple[int, ...] = (410,)  # codes of these errors, in turn
     delay_s: float = 0.0
     port: int = 0
     refused: list[int] = field(default_factory=list)
@@ -65,8 +69,9 @@ class Road:
         await asyncio.sleep(self.delay_s)
         is_watch = request.query.get("watch") == "true"
         if is_watch and self.expire_watches:
-            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
-            self.refused.append(410)
+            code = self.watch_errors[len(self.refused) % len(self.watch_errors)]
+            status = {"kind": "Status", "code": code, "reason": "Reason", "message": "made up"}
+            self.refused.append(code)
             return web.Response(text=json.dumps({"type": "ERROR", "object": status}) + "\n")
         code = self.refuse(request.method, request.path) if self.refuse else None
         if code:
@@ -187,13 +192,13 @@ def test_everything_is_refused_now_and_then(road, operator, chat, converged, unt
     converged()
 
 
-def test_watches_that_expire_at_once_and_for_long(
+def test_watches_that_end_with_errors_at_once_and_for_long(
     road, operator, chat, converged, api, namespace, until
 ):
-    road.expire_watches = True
+    road.expire_watches, road.watch_errors = True, WATCH_ERRORS
     chat(replicas=2)
     converged()  # by lists alone
-    until(lambda: 410 in road.refused)
+    until(lambda: set(WATCH_ERRORS) <= set(road.refused))
     road.expire_watches = False
     api.delete(DEPLOYMENT, namespace, "chat")
     converged()
