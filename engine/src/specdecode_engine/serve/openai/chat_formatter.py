@@ -72,15 +72,21 @@ class ChatFormatter(ChoiceFormatter):
             **whole.routed_experts_field,
         }
 
-    def chunk_choice(self, new: OutputProcessor) -> dict[str, Any]:
-        return {
-            "index": new.index,
-            "delta": self._delta(new),
-            "logprobs": self._logprobs(new.scored),
-            "finish_reason": _finish_reason(new),
-            **new.error_field,
-            **new.routed_experts_field,
-        }
+    def chunk_choices(self, new: OutputProcessor) -> list[dict[str, Any]]:
+        """Return a choice for each part of the message, and the end of calls in one of its own.
+
+        Clients take a finish reason for the end of a call whose text came before that chunk, and
+        some drop a call next to text. Log-probabilities are in the first choice.
+        """
+        deltas = [self._delta(new.index, [*parts]) for _, parts in groupby(new.deltas, _part_key)]
+        ends_calls = new.finish_reason is not None and TOOL_CALLS in (deltas or [{}])[-1]
+        deltas += [{}] if ends_calls or not deltas else []
+        choices = [_unfinished(new.index, delta) for delta in deltas]
+        for position, choice in enumerate(choices):
+            choice["logprobs"] = self._logprobs(() if position else new.scored)
+        ending = {"finish_reason": _finish_reason(new), **new.error_field}
+        choices[-1] |= {**ending, **new.routed_experts_field}
+        return choices
 
     def _message(self, whole: OutputProcessor) -> dict[str, Any]:
         reasoning, calls = reasoning_text(whole.deltas), tool_call_parts(whole.deltas)
@@ -93,14 +99,14 @@ class ChatFormatter(ChoiceFormatter):
             message["content"] = None
         return message
 
-    def _delta(self, new: OutputProcessor) -> dict[str, Any]:
-        calls = tool_call_parts(new.deltas)
-        parts = {
-            "reasoning_content": reasoning_text(new.deltas),
-            "content": new.text,
-            TOOL_CALLS: [{"index": call.index} | self._call(new.index, call) for call in calls],
-        }
-        return {name: part for name, part in parts.items() if part}
+    def _delta(self, choice: int, parts: Sequence[MessageDelta]) -> dict[str, Any]:
+        """Return the delta of parts of one kind; of calls, those of one."""
+        if calls := tool_call_parts(parts):
+            return {
+                TOOL_CALLS: [{"index": call.index} | self._call(choice, call) for call in calls]
+            }
+        name = "reasoning_content" if isinstance(parts[0], ReasoningDelta) else "content"
+        return {name: "".join(part.text for part in parts if not isinstance(part, ToolCallDelta))}
 
     def _call(self, choice: int, call: ToolCallDelta) -> dict[str, Any]:
         """Return a call, or what follows of one: that has no id, type and name."""
@@ -129,6 +135,10 @@ class ChatFormatter(ChoiceFormatter):
             "logprob": max(logprob, LOWEST_LOGPROB),
             "bytes": list(self._vocabulary.text_bytes(token_id)) or None,
         }
+
+
+def _part_key(delta: MessageDelta) -> tuple[type[MessageDelta], int]:
+    return type(delta), delta.index if isinstance(delta, ToolCallDelta) else 0
 
 
 def _unfinished(index: int, delta: dict[str, Any]) -> dict[str, Any]:

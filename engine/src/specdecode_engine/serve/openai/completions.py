@@ -1,6 +1,7 @@
 """POST /v1/completions: text or token ids in, text out."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -72,8 +73,8 @@ class CompletionFormatter(ChoiceFormatter):
             return {}
         return {"prompt_logprobs": prompt_logprob_objects(whole.prompt_logprobs, self._vocabulary)}
 
-    def chunk_choice(self, new: OutputProcessor) -> dict[str, object]:
-        return self.choice(new)
+    def chunk_choices(self, new: OutputProcessor) -> list[dict[str, Any]]:
+        return [self.choice(new)]
 
     def _logprobs(self, scored: Sequence[ScoredToken]) -> dict[str, object]:
         """Return parallel lists; the top ones include the sampled token.

@@ -104,8 +104,8 @@ class ChoiceFormatter(ABC):
         """Return a choice of a response in one piece."""
 
     @abstractmethod
-    def chunk_choice(self, new: OutputProcessor) -> dict[str, Any]:
-        """Return a choice of a chunk: what was added since the last one."""
+    def chunk_choices(self, new: OutputProcessor) -> list[dict[str, Any]]:
+        """Return the choice of each chunk for what was added since the last ones."""
 
     def resume(self, choices: Sequence[OutputProcessor], num_events: int) -> None:
         del choices, num_events  # chunks do not depend on those before them
@@ -134,7 +134,7 @@ class ChoiceFormatter(ABC):
         return before, after
 
     def events(self, choice: OutputProcessor) -> Iterable[Event]:
-        return [self._chunk(self.chunk_choice(choice))]
+        return [self._chunk(each) for each in self.chunk_choices(choice)]
 
     def last_events(self, usage: dict[str, Any]) -> Iterable[Event]:
         if not self._include_usage:
