@@ -73,6 +73,26 @@ def test_a_required_call_streams_and_is_the_same(server) -> None:
     assert whole == [(name, arguments)]
 
 
+@pytest.mark.parametrize("limit", [8, 20, 53])
+def test_a_required_call_has_no_content_when_it_is_cut(server, limit: int) -> None:
+    asked: dict[str, Any] = {
+        "tools": [SEE],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+    }
+    asked["max_completion_tokens"] = limit
+    choice = ask(server, **asked).choices[0]
+    assert choice.message.content is None
+    chunks = [chunk.choices[0].delta for chunk in ask(server, **asked, stream=True)]
+    assert not any(delta.content for delta in chunks)
+    assert chunks[0].content is None
+    flat = {"type": "function", **SEE["function"]}
+    body = {"input": "Which animal do you see?", "tools": [flat], "tool_choice": "required"}
+    body |= {"max_output_tokens": limit, "temperature": 1, "seed": 3}
+    response = server.post("/v1/responses", json=body).json()
+    assert {item["type"] for item in response["output"]} <= {"reasoning", "function_call"}
+
+
 def test_structured_content_follows_the_reasoning(server) -> None:
     fields = {"extra_body": {"guided_choice": ["a cat", "a dog"]}}
     message = ask(server, **fields).choices[0].message

@@ -16,7 +16,7 @@ from specdecode_engine.serve.parsers.reasoning import (
     MAX_LEADING_SPACE,
     REASONING_TAGS,
     THINK,
-    HiddenReasoning,
+    HiddenParts,
     ReasoningTags,
     TaggedReasoningParser,
 )
@@ -195,7 +195,7 @@ def test_only_the_end_of_a_prompt_opens_reasoning(
 
 
 def test_hidden_reasoning_leaves_the_content() -> None:
-    parser = HiddenReasoning(TaggedReasoningParser(THINK, is_open=False))
+    parser = HiddenParts(TaggedReasoningParser(THINK, is_open=False), ReasoningDelta)
     assert parts(parser, ["<think>wh", "y</think>ye", "s"]) == ("", "yes")
 
 

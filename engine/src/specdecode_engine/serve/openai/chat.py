@@ -9,8 +9,13 @@ from specdecode_engine.serve.openai.chat_prompt import read_chat_prompt
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.message_constraint import read_message_constraint
 from specdecode_engine.serve.parsers.formats import MessageFormats
-from specdecode_engine.serve.parsers.message import ParserContext, ReasoningParser
-from specdecode_engine.serve.parsers.reasoning import HiddenReasoning
+from specdecode_engine.serve.parsers.message import (
+    ContentDelta,
+    ParserContext,
+    ReasoningDelta,
+    ReasoningParser,
+)
+from specdecode_engine.serve.parsers.reasoning import HiddenParts
 from specdecode_engine.serve.service import Service
 
 router = APIRouter()
@@ -32,7 +37,9 @@ def prepare_chat(body: ChatBody, service: Service) -> PreparedCall:
 
     def make_parser() -> ReasoningParser:
         parser = formats.make_parser(context)
-        return HiddenReasoning(parser) if body.include_reasoning is False else parser
+        if body.requires_calls:
+            parser = HiddenParts(parser, ContentDelta)
+        return HiddenParts(parser, ReasoningDelta) if body.include_reasoning is False else parser
 
     special_tokens = formats.special_tokens(has_tools=bool(context.parameters))
     return PreparedCall(

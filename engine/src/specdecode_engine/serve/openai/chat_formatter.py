@@ -48,9 +48,10 @@ class ChatFormatter(ChoiceFormatter):
     def __init__(self, body: ChatBody, head: ResponseHead, vocabulary: Vocabulary) -> None:
         super().__init__(head, body.n or 1, body.include_usage, bool(body.logprobs))
         self._vocabulary = vocabulary
+        self._no_content = None if body.requires_calls else ""
 
     def first_choice(self, index: int) -> dict[str, Any]:
-        return _unfinished(index, {"role": "assistant", "content": ""})
+        return _unfinished(index, {"role": "assistant", "content": self._no_content})
 
     def text_choice(self, index: int, text: str) -> dict[str, Any]:
         return _unfinished(index, {"content": text})
@@ -90,13 +91,12 @@ class ChatFormatter(ChoiceFormatter):
 
     def _message(self, whole: OutputProcessor) -> dict[str, Any]:
         reasoning, calls = reasoning_text(whole.deltas), tool_call_parts(whole.deltas)
-        message: dict[str, Any] = {"role": "assistant", "content": whole.text, "refusal": None}
+        content = whole.text or (None if reasoning or calls else self._no_content)
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if reasoning:
             message["reasoning_content"] = reasoning
         if calls:
             message["tool_calls"] = [self._call(whole.index, call) for call in calls]
-        if (reasoning or calls) and not whole.text:
-            message["content"] = None
         return message
 
     def _delta(self, choice: int, parts: Sequence[MessageDelta]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def read_message_constraint(
         tool_format=formats.tools.name if formats.tools else None,
         reasoning=ReasoningSpan(tags.start, tags.end, in_reasoning) if tags else None,
         tools=_callable_tools(body),
-        is_required=body.tool_choice not in (None, "auto", "none"),
+        is_required=body.requires_calls,
         is_parallel=body.parallel_tool_calls is not False,
         content=content and content[1],
     )

@@ -24,7 +24,9 @@ class ResponsesFormatter:
         del vocabulary  # of log-probabilities, which this API does not return
         self._body = body
         self._head = head
-        self._items = ResponseItems(head.request_id)
+        self._items = ResponseItems(
+            head.request_id, has_message=body.tool_choice in (None, "auto", "none")
+        )
         self.num_events = 0
         self._status = "in_progress"
         self._error: dict[str, Any] | None = None

@@ -33,11 +33,16 @@ CALL = ItemKind("fc", "response.function_call_arguments")
 
 
 class ResponseItems:
-    """The items of one response. A change between parts of the message begins the next item."""
+    """The items of one response. A change between parts of the message begins the next item.
 
-    def __init__(self, request_id: str) -> None:
+    Args:
+        has_message: the response may have a message; otherwise it consists of calls.
+    """
+
+    def __init__(self, request_id: str, *, has_message: bool = True) -> None:
         self.done: list[dict[str, Any]] = []
         self._request_id = request_id
+        self._has_message = has_message
         self._kind: ItemKind | None = None
         self._call = -1
         self._item: dict[str, Any] = {}
@@ -58,8 +63,9 @@ class ResponseItems:
         return events
 
     def finish(self, is_complete: bool) -> list[Event]:
-        """End the last item; a response without any output has an empty message."""
-        events = [] if self.done or self._kind else self._open(MESSAGE, -1, ContentDelta(""))
+        """End the last item; a response without any output has an empty message, if any."""
+        is_empty = not self.done and self._kind is None and self._has_message
+        events = self._open(MESSAGE, -1, ContentDelta("")) if is_empty else []
         return events + self._close("completed" if is_complete else "incomplete")
 
     def _open(self, kind: ItemKind, call: int, first: MessageDelta) -> list[Event]:

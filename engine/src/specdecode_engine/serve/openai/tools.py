@@ -111,3 +111,8 @@ class ToolFields(BaseModel):
     tools: Annotated[list[FunctionTool], Field(max_length=1024, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+
+    @property
+    def requires_calls(self) -> bool:
+        """Whether the message has to consist of calls."""
+        return self.tool_choice not in (None, "auto", "none")

@@ -53,6 +53,16 @@ class TextBuffer:
             return False
         return None if marker.startswith(self._text[self._start :]) else False
 
+    def is_cut(self, marker: str) -> bool:
+        """Whether the text ended in a marker: its rest begins the marker and is not all of it."""
+        rest = self._text[self._start :]
+        return self.is_ended and 0 < len(rest) < len(marker) and marker.startswith(rest)
+
+    def drop_cut(self, markers: "Markers") -> None:
+        """Drop what the end of the text has cut of a marker."""
+        if self.is_ended and markers.pattern.search(self._text, self._start) is None:
+            self._text = self._text[: len(self._text) - self._begun(markers)]
+
     def take_until(self, markers: "Markers") -> tuple[str, str]:
         """Take the text before the earliest marker, or all that cannot be part of one.
 
@@ -66,8 +76,9 @@ class TextBuffer:
 
     def _held(self, markers: "Markers") -> int:
         """Return the length of the longest end of the text that begins a marker."""
-        if self.is_ended:
-            return 0
+        return 0 if self.is_ended else self._begun(markers)
+
+    def _begun(self, markers: "Markers") -> int:
         for length in range(min(markers.longest - 1, len(self)), 0, -1):
             end = self._text[len(self._text) - length :]
             if any(marker.startswith(end) for marker in markers.texts):
@@ -99,6 +110,11 @@ class ContentWriter:
     def num_held(self) -> int:
         """Characters of white space that are held back."""
         return sum(map(len, self._held))
+
+    @property
+    def is_after_call(self) -> bool:
+        """Whether a call has begun and no content has followed it."""
+        return self._is_after_call
 
     def write(self, text: str) -> list[MessageDelta]:
         stripped = text.rstrip()

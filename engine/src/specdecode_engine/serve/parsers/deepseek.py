@@ -42,24 +42,28 @@ class DeepSeekV31Parser(StreamingParser):
 
     def read(self) -> Steps[None]:
         while marker := (yield from self.read_until(self._outside, self.write_content)):
-            if marker == self.tokens.begin:
-                yield from self._read_call()
+            if marker == self.tokens.begin and (yield from self._read_call()):
+                space = yield from self.take_space()
+                if not (yield from self.skip(self.tokens.calls_end)):
+                    self.write_content(space)
 
-    def _read_call(self) -> Steps[None]:
+    def _read_call(self) -> Steps[bool]:
+        """Read a call after its first token; return whether it is one."""
         name, taken = yield from self.read_header()
         if not NAME.fullmatch(name):
             self.write_content(self.tokens.begin + taken)
-            return
+            return False
         self.begin_call(name)
         yield from self.skip_fence()
         if (yield from self.skip(self.tokens.end)):
             self.add_arguments("{}")
-            return
+            return True
         if not (yield from self.read_json(self.add_arguments)):
             yield from read_broken(self, self._call_end)
-            return
+            return True
         yield from self.skip_fence()
         yield from self.skip(self.tokens.end)
+        return True
 
     def read_header(self) -> Steps[tuple[str, str]]:
         """Return the name, empty if it is malformed, and all text taken."""

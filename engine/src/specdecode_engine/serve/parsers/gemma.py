@@ -52,7 +52,8 @@ class Gemma4Parser(StreamingParser):
         while not (yield from self.skip("}")):
             key = yield from self._read_key()
             if not (yield from self.skip(":")):
-                self.add_arguments(key)
+                is_cut = (yield from self.next_char()) == ""
+                self.add_arguments("" if is_cut else key)
                 return False
             self.add_arguments(f"{separator}{quoted(key.strip())}: ")
             separator = ", "
@@ -100,12 +101,14 @@ class Gemma4Parser(StreamingParser):
         if char == '"':
             return (yield from read_string(self, self.add_arguments))
         word = (yield from self.take_run(_WORD)).strip()
+        if (yield from self.next_char()) == "":
+            return False  # the text ends in the word
         self.add_arguments(word_as_json(word) or (quoted(word) if word else ""))
         return bool(word)
 
     def _read_string(self) -> Steps[bool]:
         self.add_arguments('"')
-        end = yield from self.read_until(_STRING, self._add_quoted)
+        end = yield from self.read_until(_STRING, self._add_quoted, drops_cut=True)
         self.add_arguments('"' if end else "")
         return bool(end)
 

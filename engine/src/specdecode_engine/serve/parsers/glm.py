@@ -29,6 +29,7 @@ class GlmParser(StreamingParser):
         marker = yield from self.read_until(_BEGIN, self.write_content)
         while marker:
             header, end = yield from self.collect_until(_HEADER)
+            header, end = (header, end) if end else _without_cut_end(header)
             name = header.strip()
             if end in (KEY, END) and NAME.fullmatch(name):
                 self.begin_call(name)
@@ -57,13 +58,13 @@ class GlmParser(StreamingParser):
             yield from self.take_space()
             has_key = yield from self.skip(KEY)
         if separator:
-            return (yield from self.skip(END))
+            return (yield from self.skip_end(END))
         return True
 
     def _read_value(self, types: frozenset[str] | None) -> Steps[str]:
         if types == ONLY_TEXT:
             self.add_arguments('"')
-            end = yield from self.read_until(_VALUE_END, self._add_quoted)
+            end = yield from self.read_until(_VALUE_END, self._add_quoted, drops_cut=True)
             self.add_arguments('"' if end else "")
             return end
         text, end = yield from self.collect_until(_VALUE_END)
@@ -73,3 +74,9 @@ class GlmParser(StreamingParser):
 
     def _add_quoted(self, text: str) -> None:
         self.add_arguments(quoted_part(text))
+
+
+def _without_cut_end(header: str) -> tuple[str, str]:
+    """Return a header at the end of the text without the end marker that is cut, and the marker."""
+    name, slash, rest = header.rpartition(END[:2])
+    return (name, END) if slash and END.startswith(slash + rest) else (header, "")

@@ -83,7 +83,7 @@ class HarmonyParser(StreamingParser):
             channel = header.partition(CHANNEL)[2] or header
             is_reasoning = channel.strip().startswith("analysis")
             self._begin(_Kind.REASONING if is_reasoning else _Kind.CONTENT)
-        return (yield from self.read_until(_BODY_END, self._write))
+        return (yield from self.read_until(_BODY_END, self._write, drops_cut=True))
 
     def _begin(self, kind: _Kind) -> None:
         self._kind = kind

@@ -36,7 +36,7 @@ class MiniMaxM2Parser(XmlParameterParser):
         self.begin_call(name)
         self.add_arguments("{")
         yield from self.read_parameters(name)
-        is_whole = yield from self.skip(INVOKE_END)
+        is_whole = yield from self.skip_end(INVOKE_END)
         self.add_arguments("}" if is_whole else "")
         yield from self.take_space()
         return is_whole

@@ -39,6 +39,8 @@ def read_literal(parser: StreamingParser, emit: Emit, depth: int = 0) -> Steps[b
     if char in ("[", "{"):
         return depth < MAX_DEPTH and (yield from _read_items(parser, emit, depth))
     word = word_as_json((yield from parser.take_run(_WORD)))
+    if (yield from parser.next_char()) == "":
+        return False  # the text ends in the word
     emit(word or "")
     return word is not None
 
@@ -111,6 +113,9 @@ def _read_escape(parser: StreamingParser, emit: Emit) -> Steps[None]:
     for _ in range(_CODE_POINTS.get(char, 0)):
         yield from parser.next_char()
         digits += parser.buffer.take_while(_HEX)
+    is_short = len(digits) < _CODE_POINTS.get(char, 0)
+    if not char or (is_short and (yield from parser.next_char()) == ""):
+        return  # the text ends in it
     code = int(digits, 16) if len(digits) == _CODE_POINTS.get(char) else None
     if code is None or code > 0x10FFFF:
         emit(quoted("\\" + char + digits)[1:-1])

@@ -43,11 +43,11 @@ class QwenCoderParser(XmlParameterParser):
         self.begin_call(name)
         self.add_arguments("{")
         yield from self.read_parameters(name)
-        if (yield from self.skip(FUNCTION_END)):
+        if (yield from self.skip_end(FUNCTION_END)):
             self.add_arguments("}")
             yield from self.take_space()
             yield from self.skip(self.end)
-        elif (yield from self.skip(self.end)):
+        elif (yield from self.skip_end(self.end)):
             self.add_arguments("}")
 
 

@@ -83,9 +83,14 @@ class StreamingParser(ABC):
         if text:
             self._deltas.append(ToolCallDelta(self._num_calls - 1, None, text))
 
-    def read_until(self, markers: Markers, emit: Emit) -> Steps[str]:
-        """Pass on text up to a marker; return the marker, which is taken, or "" at the end."""
+    def read_until(self, markers: Markers, emit: Emit, *, drops_cut: bool = False) -> Steps[str]:
+        """Pass on text up to a marker; return the marker, which is taken, or "" at the end.
+
+        With `drops_cut` what the end of the text has cut of a marker is not passed on.
+        """
         while True:
+            if drops_cut:
+                self.buffer.drop_cut(markers)
             text, marker = self.buffer.take_until(markers)
             emit(text)
             if marker or self.buffer.is_ended:
@@ -120,12 +125,25 @@ class StreamingParser(ABC):
             yield
 
     def skip(self, marker: str) -> Steps[bool]:
-        """Take a marker if it is next; return whether it was."""
+        """Take a marker if it is next; return whether it was.
+
+        What the end of the text has cut of a marker in or after a call is taken too: it is neither
+        content nor part of the arguments.
+        """
         while (is_next := self.buffer.starts_with(marker)) is None:
             yield
         if is_next:
             self.buffer.take(len(marker))
+        elif self._content.is_after_call and self.buffer.is_cut(marker):
+            self.buffer.take_rest()
         return is_next
+
+    def skip_end(self, marker: str) -> Steps[bool]:
+        """Take the marker that completes a call, also if it is cut; return whether it was next."""
+        while self.buffer.starts_with(marker) is None:
+            yield
+        is_cut = self.buffer.is_cut(marker)
+        return (yield from self.skip(marker)) or is_cut
 
     def read_json(self, emit: Emit) -> Steps[bool]:
         """Pass on a JSON value; return False at the character, or the end, that breaks it.

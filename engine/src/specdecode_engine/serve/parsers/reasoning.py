@@ -187,11 +187,16 @@ def partial_length(text: str, marker: str) -> int:
     return next((length for length in lengths if text.endswith(marker[:length])), 0)
 
 
-class HiddenReasoning:
-    """Leaves out the reasoning that a parser finds: `include_reasoning: false`."""
+class HiddenParts:
+    """Leaves out what a parser finds of one kind of part.
 
-    def __init__(self, parser: ReasoningParser) -> None:
+    Reasoning with `include_reasoning: false`; content where a message has to consist of calls, of
+    which only text that the limit has cut off is not read as a call.
+    """
+
+    def __init__(self, parser: ReasoningParser, kind: type[MessageDelta]) -> None:
         self._parser = parser
+        self._kind = kind
 
     @property
     def in_reasoning(self) -> bool:
@@ -202,11 +207,10 @@ class HiddenReasoning:
         return self._parser.num_held
 
     def push(self, piece: str) -> list[MessageDelta]:
-        return self._without_reasoning(self._parser.push(piece))
+        return self._shown(self._parser.push(piece))
 
     def flush(self) -> list[MessageDelta]:
-        return self._without_reasoning(self._parser.flush())
+        return self._shown(self._parser.flush())
 
-    @staticmethod
-    def _without_reasoning(deltas: list[MessageDelta]) -> list[MessageDelta]:
-        return [delta for delta in deltas if not isinstance(delta, ReasoningDelta)]
+    def _shown(self, deltas: list[MessageDelta]) -> list[MessageDelta]:
+        return [delta for delta in deltas if not isinstance(delta, self._kind)]

@@ -61,7 +61,8 @@ class XmlParameterParser(StreamingParser):
     def _read_value(self, types: frozenset[str] | None) -> Steps[None]:
         if types == ONLY_TEXT:
             self.add_arguments('"')
-            end = yield from self.read_until(Markers(*self.tags.value_ends), self._add_quoted)
+            ends = Markers(*self.tags.value_ends)
+            end = yield from self.read_until(ends, self._add_quoted, drops_cut=True)
             self.add_arguments('"' if end else "")
             return
         text, end = yield from self._collect_value()
