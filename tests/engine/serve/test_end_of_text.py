@@ -1,4 +1,4 @@
-"""Answers end where the tokenizer and the chat template end them, whatever the configs name."""
+"""Answers end where tokenizer and chat template end them; defaults of generation_config.json."""
 
 import json
 import shutil
@@ -15,16 +15,21 @@ QUESTION: dict[str, Any] = {
     "temperature": 0,
     "max_tokens": 120,
 }
+DEFAULTS = {"do_sample": True, "temperature": 0.7, "top_k": -1, "top_p": 0}
 
 
 @pytest.fixture(scope="module")
 def eos_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server of the example model, whose configs name another EOS than its tokenizer."""
+    """A server of the example model, whose configs name another EOS than its tokenizer.
+
+    Its sampling defaults turn top_k off, and keep the likeliest token.
+    """
     folder = tmp_path_factory.mktemp("models") / "elsewhere"
     shutil.copytree(EXAMPLES / "target", folder)
     for name in ("config.json", "generation_config.json"):
         content = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps(content | {"eos_token_id": 0}))
+        edit = {"eos_token_id": 0} | (DEFAULTS if name == "generation_config.json" else {})
+        (folder / name).write_text(json.dumps(content | edit))
     running = real_server({}, folder=folder)
     yield running.wait_ready()
     running.close()
@@ -49,9 +54,27 @@ def test_http_01_the_eos_of_the_tokenizer_ends_an_answer(
 
 
 def test_ignore_eos_and_min_tokens_count_every_stop_token(eos_elsewhere: RunningServer) -> None:
-    for fields, tokens in (({"ignore_eos": True}, 120), ({"min_tokens": 60}, 60)):
-        answer = eos_elsewhere.post("/v1/chat/completions", json=QUESTION | fields).json()
-        assert answer["usage"]["completion_tokens"] >= tokens
+    for fields in ({"ignore_eos": True}, {"min_tokens": 42}):
+        body = QUESTION | {"max_tokens": 42} | fields
+        answer = eos_elsewhere.post("/v1/chat/completions", json=body).json()
+        assert answer["usage"]["completion_tokens"] == 42
+
+
+def test_http_07_top_k_of_minus_one_starts_and_top_p_of_zero_is_greedy(
+    eos_elsewhere: RunningServer, built_server: RunningServer
+) -> None:
+    """A request's own top_p replaces the default."""
+
+    def text(server: RunningServer, **fields: object) -> str:
+        body = {"prompt": "the quick brown fox", "max_tokens": 12, "ignore_eos": True, **fields}
+        return str(server.post("/v1/completions", json=body).json()["choices"][0]["text"])
+
+    greedy = text(built_server, temperature=0)
+    assert [text(eos_elsewhere, seed=seed, temperature=1.5) for seed in (1, 2)] == [greedy] * 2
+    assert text(built_server, temperature=1.5, seed=3, top_p=1e-300) == greedy
+    free = {"temperature": 1.5, "top_p": 1}
+    assert text(eos_elsewhere, seed=1, **free) != text(eos_elsewhere, seed=2, **free)
+    assert text(built_server, seed=1) == text(built_server, seed=2) == greedy  # do_sample: false
 
 
 @pytest.fixture

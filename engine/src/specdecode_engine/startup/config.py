@@ -16,6 +16,7 @@ from specdecode_api.speculation import MAX_STEPS, Algorithm
 from specdecode_engine.adaptive.cost import CostPoint
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.adaptive.table import RangeTable
+from specdecode_engine.batch.sampling_defaults import read_sampling_defaults
 from specdecode_engine.batch.shapes import (
     DraftShape,
     ForwardKind,
@@ -145,8 +146,9 @@ def resolve(
         ranks: among which the target is divided.
 
     Raises:
-        CannotServe, CheckpointError, CudaUnavailable, GraphsUnavailable: the message contains the
-            remedy. A draft that does not fit the target is found here, not minutes later.
+        CannotServe, CheckpointError, CudaUnavailable, GraphsUnavailable, InvalidDefault: the
+            message contains the remedy. A draft that does not fit the target is found here, not
+            minutes later.
     """
     method, fallback = METHODS[boot.speculation.algorithm], boot.speculation.fallback
     for one in (method, *([] if fallback is None else [METHODS[fallback.algorithm]])):
@@ -155,6 +157,7 @@ def resolve(
     device = choose_device(boot.device)
     folder = Path(boot.model.path)
     whole_target = read_config(folder, boot.model.implementation)
+    read_sampling_defaults(folder)  # the server reads them when the weights are loaded
     target = divide_config(whole_target, ranks.size, folder)
     draft = read_checked_draft(boot, whole_target)
     speculation, table = resolve_speculation(boot.speculation, draft)

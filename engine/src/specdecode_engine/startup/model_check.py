@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from specdecode_api.speculation import Algorithm
+from specdecode_engine.batch.sampling_defaults import InvalidDefault, read_sampling_defaults
 from specdecode_engine.model.checkpoint import (
     Shape,
     Shapes,
@@ -191,7 +192,12 @@ def _check_own_modules(
 
 def _read_config(folder: Path) -> LanguageModelConfig:
     refuse_unsupported(ConfigFile.open(folder / "config.json"))
-    return read_config(folder)
+    config = read_config(folder)
+    try:
+        read_sampling_defaults(folder)
+    except InvalidDefault as error:
+        raise CheckpointError(str(error)) from None
+    return config
 
 
 def _check_model(

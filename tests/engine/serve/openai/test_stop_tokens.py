@@ -31,7 +31,6 @@ assert SPEC is not None
 assert SPEC.origin is not None
 TEMPLATES = Path(SPEC.origin).parent / "chat_templates"
 END_OF_TURN = "<|END_OF_TURN_TOKEN|>"
-GEMMA4 = ("<turn|>", ["<|turn>", "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>"])
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,9 @@ FAMILIES = {
         has_argument_text=True,
     ),
     "gemma3": Family("<end_of_turn>", ["<start_of_turn>"], calls=0),
-    "gemma4": Family(*GEMMA4),
-    "gemma4_v5": Family(*GEMMA4),
+    "gemma4": Family(
+        "<turn|>", ["<|turn>", "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>"]
+    ),
     "glm4moe": Family("<|user|>", ["<|assistant|>", "<|observation|>", "<|system|>"]),
     "gptoss": Family(
         None, ["<|end|>", "<|start|>", "<|channel|>", "<|message|>", "<|call|>", "<|return|>"], 1
@@ -64,10 +64,8 @@ FAMILIES = {
     "muse_glimmer": Family("<|eot|>", ["<|eom|>", "<|message|>"]),
     "nemotron_3_nano": CHATML,
     "phi3": Family("<|end|>", ["<|assistant|>", "<|user|>"], calls=0),
-    "qwen2_5": CHATML,
     "qwen3": CHATML,
     "qwen3_5_think": CHATML,
-    "qwen3_8": CHATML,
 }
 THOUGHT, CONTENT, FIRST, SECOND = "whichtool", "lookingitup", "firstplace", "secondplace"
 

@@ -10,7 +10,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
 from fastapi import Request as HttpRequest
@@ -18,6 +18,7 @@ from fastapi import Response
 
 from specdecode_api import names
 from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
+from specdecode_engine.batch.sampling_defaults import LEAST_TOP_P
 from specdecode_engine.grammar import GrammarSource, TranslatedGrammar
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.json_body import read_json
@@ -29,7 +30,7 @@ from specdecode_engine.serve.openai.streaming import AdmittedCall, StreamingRepl
 from specdecode_engine.serve.openai.token_rules import BodyRules, read_rules, rule_field
 from specdecode_engine.serve.parsers.message import ContentParser, ReasoningParser
 from specdecode_engine.serve.service import Service, service_of
-from specdecode_engine.serve.text.tokenizer import SamplingDefaults, TextProcessor, Vocabulary
+from specdecode_engine.serve.text.tokenizer import TextProcessor, Vocabulary
 
 # Below this, dividing logits by the temperature overflows; the result is greedy in any case.
 GREEDY_BELOW = 1e-5
@@ -270,10 +271,11 @@ def sequence_seed(seed: int, index: int) -> int:
 def _sampling(
     body: GenerationBody, text: TextProcessor, rules: BodyRules, assigned_seed: int | None
 ) -> SamplingParams:
-    given = body.model_dump(include={*SamplingDefaults.model_fields}, exclude_none=True)
-    chosen: dict[str, Any] = dict(text.defaults) | given
+    defaults: dict[str, Any] = asdict(text.defaults)
+    chosen = defaults | body.model_dump(include={*defaults}, exclude_none=True)
     if chosen["temperature"] < GREEDY_BELOW:
         chosen["temperature"] = 0.0
+    chosen["top_p"] = max(chosen["top_p"], LEAST_TOP_P)
     biases = {int(token_id): bias for token_id, bias in (body.logit_bias or {}).items()}
     _check_vocabulary("logit_bias", tuple(biases), text.vocab_size)
     seed = assigned_seed if body.seed is None else body.seed
@@ -281,8 +283,6 @@ def _sampling(
         seed=secrets.randbits(63) if seed is None else seed & SEED_MASK,
         max_tokens=1,
         **chosen,
-        presence_penalty=body.presence_penalty or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
         logit_bias=biases,
         stop_token_ids=frozenset(body.stop_token_ids or ()),
         ignore_eos=bool(body.ignore_eos),

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from specdecode_api.report import TerminationReason
+from specdecode_engine.batch.sampling_defaults import read_sampling_defaults
 from specdecode_engine.serve.text.json_file import read_json_object
 from specdecode_engine.serve.text.tokenizer import (
-    SamplingDefaults,
     Stage,
     TextProcessor,
     Vocabulary,
@@ -90,9 +90,7 @@ def load_text_model(folder: Path) -> TextProcessor:
         apply_chat_template=render if wrapped.chat_template else None,
         chat_template=_template_source(wrapped.chat_template),
         concatenates_arguments=bool(wrapped.chat_template) and _concatenates_arguments(render),
-        defaults=SamplingDefaults.model_validate(
-            read_json_object(folder / "generation_config.json")
-        ),
+        defaults=read_sampling_defaults(folder),
         vocab_size=tokenizer.get_vocab_size() if read.rows is None else read.rows,
         longest_token_chars=longest_token_chars(tokenizer),
         longest_token_bytes=longest_token_bytes(tokenizer),

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Encoding, Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
+from specdecode_engine.batch.sampling_defaults import SamplingDefaults
 from specdecode_engine.grammar import TokenBytes
 from specdecode_engine.serve import errors
 
@@ -101,18 +101,6 @@ def stages_of(part: Stage | None) -> list[Stage]:
     kinds = ("decoders", "normalizers", "pretokenizers")
     stages = next(part[kind] for kind in kinds if kind in part)
     return [inner for stage in stages for inner in stages_of(stage)]
-
-
-class SamplingDefaults(BaseModel):
-    """Sampling defaults of generation_config.json, for parameters that a request leaves out."""
-
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
-
-    temperature: float = Field(default=1.0, ge=0)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=0)
-    min_p: float = Field(default=0.0, ge=0, le=1)
-    repetition_penalty: float = Field(default=1.0, gt=0)
 
 
 @dataclass(frozen=True, slots=True)
