@@ -40,6 +40,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "state": "Paused",
         "promote": True,
     },
+    "aborted from the start": {"state": "Aborted"},
     "half a guard": {"guard": {"minDuration": "5h"}},
 }
 
@@ -78,8 +79,20 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "spec.guard.maxDuration",
         "minDuration must be below maxDuration",
     ),
+    "a longest duration of nothing": (
+        {"guard": {"maxDuration": "0h0s"}},
+        "spec.guard.maxDuration",
+        "no minDuration is below a maxDuration of 0",
+    ),
+    "promoted and aborted": (
+        {"promote": True, "state": "Aborted"},
+        "spec.promote",
+        "promote and state: Aborted contradict each other",
+    ),
     "name in capitals": ({"deployment": "Chat"}, "spec.deployment", "write the name of an object"),
 }
+
+_NO_GUARD = "guard cannot be changed"
 
 # Spec before, change, message.
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -98,6 +111,26 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "strategy": ({}, {"strategy": "Hot"}, "strategy cannot be changed"),
     "budget": ({}, {"explorationBudget": "Exempt"}, "explorationBudget cannot be changed"),
     "origin": ({}, {"origin": "Edit"}, "origin cannot be changed"),
+    "a guard": ({"guard": {"minGain": "1%"}}, {"guard": {"minGain": "2%"}}, _NO_GUARD),
+    "a guard added": ({}, {"guard": {"minGain": "1%"}}, _NO_GUARD),
+    "more in a guard": ({"guard": {"minGain": "1%"}}, {"guard": {"margin": "2%"}}, _NO_GUARD),
+    "a guard removed": ({"guard": {"minGain": "1%"}}, {"guard": None}, _NO_GUARD),
+    "on success": ({}, {"onSuccess": "Promote"}, "onSuccess cannot be changed"),
+    "on success removed": (
+        {"onSuccess": "Promote"},
+        {"onSuccess": None},
+        "onSuccess cannot be changed",
+    ),
+    "aborted after a promotion": (
+        {"promote": True},
+        {"state": "Aborted"},
+        "promote and state: Aborted contradict each other",
+    ),
+    "promoted after an abort": (
+        {"state": "Aborted"},
+        {"promote": True},
+        "promote and state: Aborted contradict each other",
+    ),
     "after an abort": (
         {"state": "Aborted"},
         {"state": "Running"},
@@ -110,6 +143,10 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "promotion removed": ({"promote": True}, {"promote": None}, "a promotion cannot be withdrawn"),
 }
+
+
+LATE = "this trial has ended, and a promotion would change nothing"
+"""Message of the rule about promotions after the end."""
 
 
 def trial(name="chat-1", **spec):
@@ -151,7 +188,7 @@ def test_every_field_is_described():
 
 
 def test_every_rule_has_a_bad_trial_or_a_refused_change():
-    expected = [message for _, _, message in (*BAD.values(), *CHANGES.values())]
+    expected = [message for _, _, message in (*BAD.values(), *CHANGES.values())] + [LATE]
     rules = [rule["message"] for row in ROWS for rule in row.schema.get(VALIDATIONS_KEY, ())]
     assert len(rules) > 10
     assert [rule for rule in rules if not any(message in rule for message in expected)] == []
@@ -235,12 +272,38 @@ def test_a_change_is_refused_with_the_remedy(before, change, message, create, se
 @pytest.mark.apiserver
 def test_commands_are_changes_of_the_spec(create, server):
     create(trial(candidate={"speculation": {"topk": 2}}))
-    for change in ({"state": "Paused"}, {"state": "Running"}, {"promote": True},
-                   {"onSuccess": "Promote"}, {"guard": {"minGain": "1%"}},
-                   {"state": "Aborted"}):  # fmt: skip
+    for change in ({"state": "Paused"}, {"state": "Running"}, {"promote": True}):
         answer = merge(server, "chat-1", {"spec": change})
         assert answer.status_code == 200, answer.text
-    assert answer.json()["metadata"]["generation"] == 7
+    assert answer.json()["metadata"]["generation"] == 4
+
+
+# Origin, verdict, whether a promotion counts after it.
+ENDS: list[tuple[str, str, bool]] = [
+    ("User", "Passed", True),
+    ("User", "RolledBack", True),
+    ("User", "Inconclusive", True),
+    ("User", "Superseded", True),
+    ("User", "Promoted", False),
+    ("User", "Aborted", False),
+    ("Edit", "RolledBack", True),
+    ("Edit", "Aborted", False),
+    ("Recommendation", "Inconclusive", False),
+    ("Recommendation", "Promoted", False),
+]
+
+
+@pytest.mark.apiserver
+@pytest.mark.parametrize(("origin", "verdict", "counts"), ENDS)
+def test_a_promotion_after_the_end_counts_or_is_refused(origin, verdict, counts, create, server):
+    create(trial(origin=origin))
+    ended = {"phase": "Ended", "verdict": verdict}
+    merge(server, "chat-1", {"status": ended}, "/status").raise_for_status()
+    answer = merge(server, "chat-1", {"spec": {"promote": True}})
+    assert answer.is_success is counts, answer.text
+    assert counts or LATE in answer.json()["message"]
+    status = merge(server, "chat-1", {"status": ended | {"message": "m"}}, "/status")
+    assert status.is_success, "the rule does not stop what the operator writes"
 
 
 @pytest.mark.apiserver

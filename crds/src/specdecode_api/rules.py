@@ -67,13 +67,20 @@ def or_default(path: str, default: Any) -> str:
     return f"({is_given} ? {places[-1]} : {json.dumps(default)})"
 
 
-def unchangeable(field: str, why: str) -> Rule[Any]:
-    """Have the API server refuse every change of a field.
+def unchangeable(field: str, why: str, *, is_optional: bool = False) -> Rule[Any]:
+    """Have the API server refuse every change of a field, also from and to its absence.
 
     It always holds in Python, which knows no previous object.
+
+    Args:
+        is_optional: whether the field may be absent in what the API server stores.
     """
+    is_same = f"self.{field} == oldSelf.{field}"
+    if is_optional:
+        both = f"has(self.{field}) == has(oldSelf.{field})"
+        is_same = f"{both} && (!has(self.{field}) || {is_same})"
     return Rule(
-        cel=f"self.{field} == oldSelf.{field}",
+        cel=is_same,
         holds=lambda _: True,
         message=f"{field} cannot be changed: {why}",
         field=field,

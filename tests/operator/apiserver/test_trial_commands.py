@@ -101,13 +101,15 @@ def test_commands_change_the_trial(chat, plugin, only_trial):
     for verb, spec in (
         ("pause", {"state": "Paused"}),
         ("resume", {"state": "Running"}),
-        ("promote", {"promote": True}),
         ("abort", {"state": "Aborted"}),
     ):
         code, out, err = plugin("trial", verb, name)
         assert (code, err) == (0, "")
         assert out.startswith(f"specdecodetrial.specdecode.io/{name} {verb[:5]}")
         assert only_trial()["spec"].items() >= spec.items()
+    code, _, err = plugin("trial", "promote", name)
+    assert code == 1
+    assert "promote and state: Aborted contradict each other" in err
     code, _, err = plugin("trial", "resume", name)
     assert code == 1
     assert "an aborted trial cannot be resumed" in err

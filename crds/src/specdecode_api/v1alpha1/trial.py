@@ -144,6 +144,14 @@ class TrialGuard(ResourceRecord):
             message="minDuration must be below maxDuration: raise maxDuration or lower minDuration",
             field="maxDuration",
         ),
+        Rule(
+            cel="!has(self.maxDuration) || "
+            f"!self.maxDuration.matches('^{DURATION_PATTERN}$') || "
+            "duration(self.maxDuration) > duration('0s')",
+            holds=lambda it: it.max_duration is None or duration_s(it.max_duration) > 0,
+            message="no minDuration is below a maxDuration of 0: raise maxDuration, or remove it",
+            field="maxDuration",
+        ),
     )
 
 
@@ -171,7 +179,11 @@ class SpecDecodeTrialSpec(ResourceRecord):
         "allow is refused with a reason in the status. Immutable.",
     )
     guard: TrialGuard | None = Field(
-        default=None, description="Differences from the deployment's rollout.guard."
+        default=None,
+        description="Differences from the deployment's rollout.guard, with which they must agree: "
+        "a trial with a minDuration that is not below maxDuration is refused with reason "
+        "InvalidCandidate, or ends as Superseded where a later edit of the deployment causes it. "
+        "Immutable.",
     )
     exploration_budget: Literal["Enforce", "Exempt"] = Field(
         default="Enforce",
@@ -182,7 +194,7 @@ class SpecDecodeTrialSpec(ResourceRecord):
     on_success: Literal["Promote", "Report"] = Field(
         default="Report",
         description="What follows a trial that passes: Promote puts the candidate in force, Report "
-        "waits for promote.",
+        "waits for promote. Immutable.",
     )
     state: Literal["Running", "Paused", "Aborted"] = Field(
         default="Running",
@@ -192,13 +204,30 @@ class SpecDecodeTrialSpec(ResourceRecord):
     promote: bool = Field(
         default=False,
         strict=True,
-        description="Puts the candidate in force, whatever is measured; cannot be withdrawn.",
+        description="Puts the candidate in force, whatever is measured; cannot be withdrawn. Not "
+        "together with state: Aborted, nor after an end that it cannot change: Promoted, Aborted, "
+        "or any end of the trial of a recommendation.",
     )
 
     rules: ClassVar[tuple["Rule[SpecDecodeTrialSpec]", ...]] = (
         *(
             unchangeable(field, _NEW_TRIAL)
-            for field in ("deployment", "candidate", "strategy", "origin", "explorationBudget")
+            for field in (
+                "deployment",
+                "candidate",
+                "strategy",
+                "origin",
+                "explorationBudget",
+                "onSuccess",
+            )
+        ),
+        unchangeable("guard", _NEW_TRIAL, is_optional=True),
+        Rule(
+            cel="!(self.promote && self.state == 'Aborted')",
+            holds=lambda it: not (it.promote and it.state == "Aborted"),
+            message="promote and state: Aborted contradict each other: an aborted trial is not "
+            "promoted, and a promoted one is not aborted; keep one of them",
+            field="promote",
         ),
         irreversible(
             "state",
@@ -295,4 +324,15 @@ class SpecDecodeTrial(ResourceRecord):
     spec: SpecDecodeTrialSpec = Field(description="What to try, and how.")
     status: SpecDecodeTrialStatus | None = Field(
         default=None, description="Progress and result; written by the operator."
+    )
+
+    rules: ClassVar[tuple["Rule[SpecDecodeTrial]", ...]] = (
+        irreversible(
+            "spec.promote",
+            "!self.spec.promote || oldSelf.spec.promote || !has(self.status) || "
+            "!has(self.status.verdict) || !(self.status.verdict in ['Promoted', 'Aborted']) && "
+            "self.spec.origin != 'Recommendation'",
+            "this trial has ended, and a promotion would change nothing: it was promoted or "
+            f"aborted, or tried a recommendation; {_NEW_TRIAL}",
+        ),
     )
