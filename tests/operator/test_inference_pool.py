@@ -15,10 +15,11 @@ from specdecode_operator.inference_pool_view import pool_check
 from specdecode_operator.kinds import INFERENCE_POOL, SERVICE, child_id
 from specdecode_operator.observed import Observed
 from specdecode_operator.outcome import Outcome, pool_blocked_by
-from specdecode_operator.plan import NO_INFERENCE_POOLS, Cause, RefusalReason, plan
+from specdecode_operator.plan import NO_INFERENCE_POOLS, RefusalReason, plan
 from specdecode_operator.resource import parse
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import status
+from specdecode_operator.writes import Cause
 
 SETTINGS = Settings(engine_image="specdecode-engine:test")
 NOW = datetime(2026, 11, 27, 12, 0, tzinfo=UTC)

@@ -7,8 +7,9 @@ import pytest
 from specdecode_api import names
 from specdecode_operator.kinds import child_id
 from specdecode_operator.observed import Observed
-from specdecode_operator.plan import Cause, RefusalReason, plan
+from specdecode_operator.plan import RefusalReason, plan
 from specdecode_operator.settings import Settings
+from specdecode_operator.writes import Cause
 
 SETTINGS = Settings(engine_image="specdecode-engine:test")
 
@@ -177,11 +178,15 @@ def test_strangers_are_never_pruned(example, observe, build, live):
         ),
     ],
 )
-def test_a_refused_spec_leaves_the_children_alone(spec, reason, sentence, example, observe):
+def test_a_refused_spec_leaves_pods_alone_and_keeps_the_service(
+    spec, reason, sentence, example, observe
+):
     observed = observe(example(), without=["Service"])
     observed.resource["spec"] |= copy.deepcopy(spec)
     decided = plan(observed, SETTINGS)
-    assert (decided.writes, decided.prunes) == ((), ())
+    assert (written(decided), decided.prunes) == ([("Service", Cause.MISSING)], ())
+    never_served = Observed(observed.resource, {})
+    assert plan(never_served, SETTINGS).writes == ()
     assert decided.refused is not None
     assert decided.refused.reason is reason
     assert any(sentence in each for each in decided.refused.sentences), decided.refused

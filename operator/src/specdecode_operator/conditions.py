@@ -9,6 +9,7 @@ from specdecode_api.report import Degradation, Degraded
 from specdecode_operator import served
 from specdecode_operator.create_errors import CreateFailure
 from specdecode_operator.outcome import Blocked, BlockReason
+from specdecode_operator.parts import PartFailure, joined
 from specdecode_operator.plan import Refused
 from specdecode_operator.pods import Trouble
 from specdecode_operator.rollout import Rollout
@@ -36,6 +37,7 @@ class Type(StrEnum):
     INFERENCE_POOL_READY = "InferencePoolReady"
     DEFINITION_CURRENT = "DefinitionCurrent"
     STATE_LOST = "StateLost"
+    PART_FAILED = "PartFailed"
     SPEC_OVERRIDDEN = "SpecOverridden"
     DRAFT_HEALTHY = "DraftHealthy"
     CANARY_HEALTHY = "CanaryHealthy"
@@ -112,6 +114,8 @@ class Facts:
     """None without a trial."""
     recommendation: Check | None = None
     """None if nothing is learned."""
+    failures: tuple[PartFailure, ...] = ()
+    """Parts of the reconcile that failed."""
 
 
 def checks(facts: Facts) -> dict[Type, Check]:
@@ -130,6 +134,9 @@ def checks(facts: Facts) -> dict[Type, Check]:
         found[Type.DEFINITION_CURRENT] = check
     if facts.lost:
         found[Type.STATE_LOST] = Check(True, "ConfigurationUnexplained", facts.lost)
+    if facts.failures:
+        first = facts.failures[0]
+        found[Type.PART_FAILED] = Check(True, first.reason, joined(facts.failures))
     if facts.overridden:
         found[Type.SPEC_OVERRIDDEN] = Check(True, "Promoted", facts.overridden)
     optional = {

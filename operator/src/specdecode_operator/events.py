@@ -1,4 +1,4 @@
-"""Kubernetes Events worth posting: of `Ready`, of `Degraded`, of a refused spec, and of trials.
+"""Kubernetes Events worth posting: of readiness, refused specs, failed parts, and trials.
 
 An event's name is derived from its content and its start, so that posting it twice, for example
 after a crash, results in one event.
@@ -25,9 +25,9 @@ def transitions(resource: Manifest, status: Manifest, now: datetime) -> tuple[Ma
     before = _by_type((resource.get("status") or {}).get("conditions") or [])
     after = _by_type(status["conditions"])
     posted: list[Manifest] = []
-    for kind in (Type.CONFIG_RESOLVED, Type.READY, Type.DEGRADED):
-        old, new = before.get(kind, {}), after[kind]
-        if _face(old) == _face(new) or not _is_reportable(kind, old, new):
+    for kind in (Type.CONFIG_RESOLVED, Type.READY, Type.DEGRADED, Type.PART_FAILED):
+        old, new = before.get(kind, {}), after.get(kind)
+        if new is None or _face(old) == _face(new) or not _is_reportable(kind, old, new):
             continue
         if not any(event["reason"] == new["reason"] for event in posted):
             posted.append(_event(resource, new, now))

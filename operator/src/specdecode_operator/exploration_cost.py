@@ -45,7 +45,10 @@ def _replicas(resource: Manifest) -> int:
 def _limit(resource: Manifest) -> float:
     rollout = (resource.get("spec") or {}).get("rollout") or {}
     text = (rollout.get("exploration") or {}).get("maxCandidateShare", _DEFAULT_LIMIT)
-    return part_of_one(text)
+    try:
+        return part_of_one(text)
+    except (AttributeError, ValueError):
+        return 0.0  # a definition that was edited by hand admits other texts
 
 
 def _used(share: float, limit: float) -> float:

@@ -61,6 +61,9 @@ class Metrics:
         self.drifts = self._counter(
             "drift_corrected", "Owned objects restored after a change by others.", "kind"
         )
+        self.part_failures = self._counter(
+            "part_failure", "Exceptions in a part of a reconcile, which stopped no other.", "part"
+        )
         self.events = self._counter("watch_event", "Watch events received.", "kind")
         self.missed = self._counter(
             "missed_delete", "Deletions that only a resync detected.", "kind"

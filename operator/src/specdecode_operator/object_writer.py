@@ -30,8 +30,9 @@ from specdecode_operator.outcome import (
     blocked_by,
     pool_blocked_by,
 )
-from specdecode_operator.plan import Cause, Plan, Write
+from specdecode_operator.plan import Plan
 from specdecode_operator.trial.projection import TrialObjects
+from specdecode_operator.writes import Cause, Write
 
 log = logging.getLogger(__name__)
 
@@ -50,19 +51,14 @@ class ObjectWriter:
 
     async def write(self, key: Key, observed: Observed, decided: Plan) -> Outcome:
         """Write the workload after its dependencies; a blocked write stops the following ones."""
-        written: list[Manifest] = []
-        removed: list[ChildId] = []
         if rejected := await self._rejected_template(observed, decided):
             log.warning("blocked", extra={"reason": rejected.reason, "why": rejected.message})
-            return Outcome(is_state_stored=False, blocked=rejected)
-        for writes in _stages(decided.writes):
-            answers = await self._write_all(key, observed, writes)
-            written += [answer for answer in answers if isinstance(answer, dict)]
-            blocked = next((answer for answer in answers if isinstance(answer, Blocked)), None)
-            if blocked is not None:
-                log.warning("blocked", extra={"reason": blocked.reason, "why": blocked.message})
-                return Outcome(tuple(written), tuple(removed), blocked, is_state_stored=False)
-        removed += await self._prune(decided.prunes)
+            written, _ = await self._write_stages(key, observed, decided.held)
+            return Outcome(tuple(written), is_state_stored=False, blocked=rejected)
+        written, blocked = await self._write_stages(key, observed, decided.writes)
+        if blocked is not None:
+            return Outcome(tuple(written), blocked=blocked, is_state_stored=False)
+        removed = await self._prune(decided.prunes)
         pool = await self._write_pool(key, observed, decided, written, removed)
         is_stored, error = await self._store(decided.objects)
         if is_stored:
@@ -74,6 +70,20 @@ class ObjectWriter:
             trial_error=error,
             pool=pool,
         )
+
+    async def _write_stages(
+        self, key: Key, observed: Observed, wanted: tuple[Write, ...]
+    ) -> tuple[list[Manifest], Blocked | None]:
+        """Write objects by stages; returns those that were written, and what blocked the rest."""
+        written: list[Manifest] = []
+        for writes in _stages(wanted):
+            answers = await self._write_all(key, observed, writes)
+            written += [answer for answer in answers if isinstance(answer, dict)]
+            blocked = next((answer for answer in answers if isinstance(answer, Blocked)), None)
+            if blocked is not None:
+                log.warning("blocked", extra={"reason": blocked.reason, "why": blocked.message})
+                return written, blocked
+        return written, None
 
     async def _prune(self, children: Iterable[Manifest]) -> list[ChildId]:
         """Delete owned objects that are no longer needed."""
@@ -116,7 +126,7 @@ class ObjectWriter:
         template = (observed.resource.get("spec") or {}).get("template") or {}
         engines = ChildId(DEPLOYMENT.kind, observed.resource["metadata"]["name"])
         workload = [each.manifest for each in decided.writes if child_id(each.manifest) == engines]
-        if not template.get("spec") or not workload:
+        if not template.get("spec") or not workload or decided.step is None:
             return None
         try:
             await self.cluster.apply(workload[0], force=True, is_trial=True)

@@ -6,17 +6,25 @@ from enum import StrEnum
 
 from specdecode_api import names
 from specdecode_api.v1alpha1 import ModelStatus
-from specdecode_operator import children, downloads, matching, pods, trial
+from specdecode_operator import children, downloads, pods, trial
 from specdecode_operator.draft_exchange import DraftExchange
+from specdecode_operator.held import held_objects
 from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, INFERENCE_POOL, Manifest
 from specdecode_operator.kinds import child_id as identify
 from specdecode_operator.observed import Observed, is_controlled_by
+from specdecode_operator.parts import Failures, Part, PartFailure
 from specdecode_operator.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.rollout import Rollout, rollout
 from specdecode_operator.router_switch import is_router_serving
 from specdecode_operator.settings import Settings
-from specdecode_operator.stable_pods import boot_files, engine_image, naming_revision, stable_pods
-from specdecode_operator.trial import EngineSnapshot, Step
+from specdecode_operator.stable_pods import (
+    StablePods,
+    boot_files,
+    engine_image,
+    naming_revision,
+    stable_pods,
+)
+from specdecode_operator.trial import EngineSnapshot, Record, Step
 from specdecode_operator.trial.loss import recover
 from specdecode_operator.trial.projection import NO_OBJECTS, TrialObjects, trial_objects
 from specdecode_operator.trial.revisions import readable
@@ -28,6 +36,7 @@ from specdecode_operator.trial.status_view import (
 )
 from specdecode_operator.trial.stored import RecordMemory, mark_of, mark_to_store, recorded
 from specdecode_operator.update_strategy import SURGE, UpdateStrategy
+from specdecode_operator.writes import Cause, Write, hash_of, is_reported, needed_writes
 
 NO_ROUTERS = (
     "router: this operator permits no routers; remove it, or install the chart with "
@@ -39,27 +48,11 @@ NO_INFERENCE_POOLS = (
 )
 
 
-class Cause(StrEnum):
-    """Why an owned object is written."""
-
-    MISSING = "missing"
-    CHANGED = "changed"
-    DRIFTED = "drifted"
-
-
 class RefusalReason(StrEnum):
     """Why a spec is rejected; also the reason in the condition."""
 
     INVALID = "Invalid"
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """An owned object to write. If not `is_present`, an unowned object may have its name."""
-
-    manifest: Manifest
-    cause: Cause
-    is_present: bool
+    INTERNAL_ERROR = "InternalError"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +111,10 @@ class Plan:
     has_routers: bool = False
     """Whether the resource has routers, which need a token."""
     pool: PoolPlan = NO_POOL
+    held: tuple[Write, ...] = ()
+    """What is written in place of `writes` if the API server refuses the template of pods."""
+    failures: tuple[PartFailure, ...] = ()
+    """Parts that failed, which stopped no other."""
 
 
 def plan(
@@ -130,7 +127,7 @@ def plan(
 ) -> Plan:
     """Compare the observed state with the desired state.
 
-    A rejected spec results in no writes: the owned objects of the last valid spec stay.
+    Pods of a rejected spec stay as they are, with all that serves, in the number of `replicas`.
 
     Args:
         now_s: seconds since 1970.
@@ -140,44 +137,95 @@ def plan(
     """
     if observed.resource["metadata"].get("deletionTimestamp"):
         return Plan(is_ending=True)
+    failures = Failures()
     try:
-        wanted = parse_stored(observed.resource)
-        if refused := _not_allowed(wanted, settings):
-            return Plan(refused=Refused(RefusalReason.INVALID, refused))
-        revisions = readable(observed)
-        record = recorded(observed, revisions, memory)
-        image = engine_image(observed, wanted, settings, may_roll, record)
-        found = recover(observed, wanted, record, revisions, image)
-        if found.lost:
-            return Plan(lost=found.lost, ignored=wanted.ignored)
-        step = trial.advance(
-            observed, found.record, snapshot, now_s, image, has_trials=settings.has_trials
-        )
-        stable = stable_pods(observed, step, found.record.trial, image)
-        resource, built, pins = stable.resource, stable.built, stable.pins
-        objects = trial_objects(observed, step, image)
-        written = _trial_objects(observed, step, image)
-        if stable.is_block:
-            written += boot_files(observed, step.now, image)
+        decided = _decided(observed, settings, now_s, snapshot, memory, may_roll, failures)
     except ResourceError as error:
-        return Plan(refused=Refused(RefusalReason.INVALID, error.sentences))
-    owned = naming_revision(built.children, step, objects.in_force)
+        decided = Plan(refused=Refused(RefusalReason.INVALID, error.sentences))
+    except Exception as error:
+        failures.add(Part.CONFIGURATION, "the spec", error)
+        why = failures.found[-1].message
+        decided = Plan(refused=Refused(RefusalReason.INTERNAL_ERROR, (why,)))
+    if decided.step is None or (observed.resource.get("spec") or {}).get("template"):
+        kept = held_objects(observed, settings)
+        held = needed_writes(observed, kept, failures, is_known=is_reported(observed))
+        decided = replace(decided, held=held, writes=decided.writes if decided.step else held)
+    return replace(decided, failures=tuple(failures.found))
+
+
+def _decided(
+    observed: Observed,
+    settings: Settings,
+    now_s: float,
+    snapshot: EngineSnapshot | None,
+    memory: RecordMemory | None,
+    may_roll: Callable[[], bool],
+    failures: Failures,
+) -> Plan:
+    """The plan for a spec that can be carried out.
+
+    Raises:
+        ResourceError: it cannot.
+    """
+    wanted = parse_stored(observed.resource)
+    if refused := _not_allowed(wanted, settings):
+        raise ResourceError(*refused)
+    revisions = readable(observed)
+    record = recorded(observed, revisions, memory)
+    image = engine_image(observed, wanted, settings, may_roll, record)
+    found = recover(observed, wanted, record, revisions, image)
+    if found.lost:
+        return Plan(lost=found.lost, ignored=wanted.ignored)
+    step = trial.advance(
+        observed,
+        found.record,
+        snapshot,
+        now_s,
+        image,
+        has_trials=settings.has_trials,
+        failures=failures,
+    )
+    try:
+        tried = _tried(observed, step, found.record, image)
+    except Exception as error:
+        step = trial.ended(step, error, now_s, failures)
+        tried = _tried(observed, step, found.record, image)
+    stable, objects = tried.stable, tried.objects
+    owned = naming_revision(stable.built.children, step, objects.in_force)
     usual = _defaulted(_with_routers(observed, wanted, owned, settings), settings)
-    others = _defaulted(_not_in(usual, written), settings)
+    others = _defaulted(_not_in(usual, tried.written), settings)
+    is_known = is_reported(observed)
     decided = Plan(
-        config_hash=built.config_hash,
-        writes=_writes(observed, usual, is_known=_is_reported(observed, resource)),
-        trial_writes=_writes(observed, others, is_known=False),
-        prunes=tuple(_prunes(observed, (*usual, *others), built.pods_hash)),
-        models=tuple(downloads.statuses(observed, resource, pins)),
+        config_hash=stable.built.config_hash,
+        writes=needed_writes(observed, usual, failures, is_known=is_known),
+        trial_writes=needed_writes(observed, others, failures, is_known=False),
+        prunes=tuple(_prunes(observed, (*usual, *others), stable.built.pods_hash)),
+        models=tuple(downloads.statuses(observed, stable.resource, stable.pins)),
         step=step,
         strategy=stable.strategy,
         exchange=stable.exchange,
         ignored=wanted.ignored,
         has_routers=wanted.spec.router is not None,
-        pool=_pool(observed, wanted),
+        pool=_pool(observed, wanted, failures),
     )
     return _with_state(decided, observed, step, objects, now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """What depends on a trial: the stable pods, its objects, and pods of other roles."""
+
+    stable: StablePods
+    objects: TrialObjects
+    written: list[Manifest]
+
+
+def _tried(observed: Observed, step: Step, stored: Record, image: str) -> _Tried:
+    stable = stable_pods(observed, step, stored.trial, image)
+    written = _trial_objects(observed, step, image)
+    if stable.is_block:
+        written += boot_files(observed, step.now, image)
+    return _Tried(stable, trial_objects(observed, step, image), written)
 
 
 def _with_routers(
@@ -188,13 +236,14 @@ def _with_routers(
     return children.routed([*built], wanted, settings.router_image, is_serving=is_serving)
 
 
-def _pool(observed: Observed, wanted: Resource) -> PoolPlan:
+def _pool(observed: Observed, wanted: Resource, failures: Failures) -> PoolPlan:
     """Compare the InferencePool with the one that the user wants now."""
     desired = children.inference_pools(wanted)
     live = observed.owned(INFERENCE_POOL)
     if live is None or (desired and not children.has_foreign_labels(live, desired[0])):
-        is_known = live is not None and _is_reported(observed, wanted)
-        return PoolPlan(bool(desired), _writes(observed, desired, is_known=is_known))
+        is_known = live is not None and is_reported(observed)
+        writes = needed_writes(observed, desired, failures, is_known=is_known)
+        return PoolPlan(bool(desired), writes)
     created = tuple(Write(each, Cause.DRIFTED, is_present=False) for each in desired)
     return PoolPlan(bool(desired), created, (live,))
 
@@ -225,19 +274,6 @@ def _defaulted(found: Iterable[Manifest], settings: Settings) -> list[Manifest]:
     return [children.defaulted(each, settings.pod_defaults) for each in found]
 
 
-def _is_reported(observed: Observed, resource: Resource) -> bool:
-    """Whether the status already reported this generation."""
-    status = observed.resource.get("status", {})
-    return bool(status.get("observedGeneration") == resource.generation)
-
-
-def _writes(
-    observed: Observed, desired: Iterable[Manifest], *, is_known: bool
-) -> tuple[Write, ...]:
-    found = (_write(observed, each, is_known) for each in desired)
-    return tuple(write for write in found if write is not None)
-
-
 def _not_allowed(wanted: Resource, settings: Settings) -> tuple[str, ...]:
     refused = children.access_refusals(
         wanted.spec.template,
@@ -266,36 +302,6 @@ def _trial_objects(observed: Observed, step: Step, image: str) -> list[Manifest]
     return found
 
 
-def _write(observed: Observed, desired: Manifest, is_known: bool) -> Write | None:
-    """The write that an owned object needs, if any.
-
-    The stamped hash detects a change of the desired object, removed fields included; the
-    comparison detects a change of the live object. An object that is missing although the status
-    already reported this generation was deleted by others.
-    """
-    live = observed.children.get(identify(desired))
-    if live is None or not is_controlled_by(live, observed.uid):
-        was_there = is_known and _was_reported(observed, desired)
-        return Write(desired, Cause.DRIFTED if was_there else Cause.MISSING, is_present=False)
-    stamp = (live["metadata"].get("annotations") or {}).get(names.ANNOTATION_DESIRED_HASH)
-    if stamp != desired["metadata"]["annotations"][names.ANNOTATION_DESIRED_HASH]:
-        is_drift = stamp is None and is_known
-        return Write(desired, Cause.DRIFTED if is_drift else Cause.CHANGED, is_present=True)
-    if not matching.is_subset(desired, live):
-        return Write(desired, Cause.DRIFTED, is_present=True)
-    return None
-
-
-def _was_reported(observed: Observed, desired: Manifest) -> bool:
-    status = observed.resource.get("status") or {}
-    return bool(status.get("configHash")) and _hash_of(desired) in (None, status["configHash"])
-
-
-def _hash_of(manifest: Manifest) -> str | None:
-    annotations = manifest["metadata"].get("annotations") or {}
-    return annotations.get(names.ANNOTATION_CONFIG_HASH)
-
-
 def _prunes(observed: Observed, wanted: Iterable[Manifest], config_hash: str) -> list[Manifest]:
     """Owned objects that are no longer needed: of a finished trial, of routers, budgets.
 
@@ -309,7 +315,7 @@ def _prunes(observed: Observed, wanted: Iterable[Manifest], config_hash: str) ->
         if child not in desired
         and child.kind != INFERENCE_POOL.kind
         and is_controlled_by(live, observed.uid)
-        and (child.kind != CONFIG_MAP.kind or (needed is not None and _hash_of(live) not in needed))
+        and (child.kind != CONFIG_MAP.kind or (needed is not None and hash_of(live) not in needed))
     ]
 
 
@@ -320,9 +326,9 @@ def _needed_hashes(observed: Observed, desired_hash: str) -> set[str | None] | N
     ones at any time, for example on another node.
     """
     live = observed.owned(DEPLOYMENT)
-    if live is None or _hash_of(live["spec"]["template"]) != desired_hash:
+    if live is None or hash_of(live["spec"]["template"]) != desired_hash:
         return None
     if rollout(live) is not Rollout.COMPLETE:
         return None
     left = (pod for pod in observed.pods if not pods.has_ended(pod))
-    return {desired_hash, *map(_hash_of, left)}
+    return {desired_hash, *map(hash_of, left)}

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 
 from specdecode_api.v1alpha1 import Spec
@@ -17,12 +18,14 @@ from specdecode_operator.concurrent_changes import changed_concurrently
 from specdecode_operator.denials import Denials
 from specdecode_operator.draft_exchange import asked_pods, presented
 from specdecode_operator.engine_poller import SLACK_S, EnginePoller
+from specdecode_operator.failure_log import FailureLog
 from specdecode_operator.kinds import DEPLOYMENT, Manifest, child_id
 from specdecode_operator.kube_api import KubeApiError
 from specdecode_operator.metrics import Metrics, OverdueTrial
 from specdecode_operator.object_writer import ObjectWriter
 from specdecode_operator.observed import Key, Observed
 from specdecode_operator.outcome import Outcome
+from specdecode_operator.parts import Failures, Part
 from specdecode_operator.plan import Plan, plan
 from specdecode_operator.rollout import ImageRollouts, Rollout, hash_of_template, rollout
 from specdecode_operator.router_secrets import RouterSecrets
@@ -31,6 +34,7 @@ from specdecode_operator.settings import Settings
 from specdecode_operator.stable_pods import running_image
 from specdecode_operator.status import status
 from specdecode_operator.trial.candidate import DryRun
+from specdecode_operator.trial.looks import Look
 from specdecode_operator.trial.overdue import overdue_s
 from specdecode_operator.trial.snapshot import EngineSnapshot
 from specdecode_operator.trial.state import Trial
@@ -71,6 +75,7 @@ class Reconciler:
     dry_runs: dict[Key, dict[str, str]] = field(default_factory=dict)
     """The answer of the API server to the latest dry run of a candidate, by its key."""
     activities: ActivityLog = field(default_factory=ActivityLog)
+    failed: FailureLog = field(init=False)
     denials: Denials[Key] = field(init=False)
     writer: ObjectWriter = field(init=False)
     image_rollouts: ImageRollouts = field(init=False)
@@ -78,6 +83,7 @@ class Reconciler:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", RouterSecrets(self.cluster, self.now))
+        object.__setattr__(self, "failed", FailureLog(self.metrics))
         denials: Denials[Key] = Denials(time.monotonic)
         writer = ObjectWriter(self.cluster, self.cache, self.metrics, denials)
         object.__setattr__(self, "denials", denials)
@@ -95,8 +101,18 @@ class Reconciler:
         snapshot = self.poller.take(key)
         self._note_rollout(key, observed)
         now_s = snapshot.at_s if snapshot else self._now_s()
-        observed = self._with_activity(key, observed, snapshot)
+        failures = Failures()
+        observed = failures.attempt(
+            Part.METRICS,
+            "status.activity",
+            partial(self._with_activity, key, observed, snapshot),
+            _with_previous_activity(observed),
+        )
         decided = await self._decide(key, observed, now_s, snapshot)
+        failures.found += decided.failures
+        look = failures.attempt(
+            Part.METRICS, "the next look", partial(self._next_look, key, observed, decided), None
+        )
         self._remember(key, decided)
         token_wait_s, token_error = await self._ensure_token(key, decided)
         outcome = await self.writer.write(key, observed, decided)
@@ -105,13 +121,14 @@ class Reconciler:
             self.denials.clear(key)
         if outcome.is_state_stored:
             await self._announce(observed, decided)
-        answers, is_reported = await self._report(observed, decided, outcome)
+        answers, is_reported = await self._report(observed, decided, outcome, failures)
+        self.failed.note(key, failures)
         has_stored = self._note_stored(
             key, decided, is_done=outcome.is_state_stored and is_reported
         )
         # What is not stored must not be tried: its tables are not sent.
         is_stored = outcome.is_state_stored and is_reported and not outcome.trial_error
-        look_again_s = self._look(key, observed, decided) if is_stored else None
+        look_again_s = self._look(key, observed, look) if is_stored else None
         dry_run = decided.step.dry_run if decided.step else None
         has_tried = dry_run is not None and await self._try(key, dry_run)
         is_fetching = any(map(pods.is_fetching, observed.pods))
@@ -153,6 +170,7 @@ class Reconciler:
         for known in (self.memories, self.stored, self.running, self.dry_runs):
             known.pop(key, None)
         self.activities.forget(key)
+        self.failed.forget(key)
         self.image_rollouts.forget(key)
 
     async def _observe(self, key: Key, known: Observed) -> Observed:
@@ -230,10 +248,21 @@ class Reconciler:
     def overdue_trials(self) -> list[OverdueTrial]:
         """How late each running trial is; called by another thread."""
         now_s = self._now_s()
-        return [
-            OverdueTrial(key, running.name, late_s)
+        failures = Failures()
+        late = {
+            (key, running.name): failures.attempt(
+                Part.METRICS,
+                f"trial {running.name}",
+                partial(overdue_s, running, spec, now_s),
+                None,
+            )
             for key, (running, spec) in list(self.running.items())
-            if (late_s := overdue_s(running, spec, now_s)) is not None
+        }
+        self.metrics.part_failures.labels(part=Part.METRICS.value).inc(len(failures.found))
+        return [
+            OverdueTrial(key, name, late_s)
+            for (key, name), late_s in late.items()
+            if late_s is not None
         ]
 
     def _remember(self, key: Key, decided: Plan) -> None:
@@ -259,16 +288,18 @@ class Reconciler:
         before, self.stored[key] = self.stored.get(key), decided.memory.mark
         return decided.has_new_state and before != decided.memory.mark
 
-    def _look(self, key: Key, observed: Observed, decided: Plan) -> float | None:
-        """Start a look at the engines if one is due; returns the seconds until the next one.
+    def _next_look(self, key: Key, observed: Observed, decided: Plan) -> Look | None:
+        """The next look at the engines, if there is one."""
+        if decided.step is None:
+            return None
+        record, since_s = decided.step.record, self.poller.since_s(key)
+        return trial.next_look(observed, record, self._now_s(), since_s)
+
+    def _look(self, key: Key, observed: Observed, look: Look | None) -> float | None:
+        """Start a look at the engines if it is due; returns the seconds until the next one.
 
         A running look wakes the resource when it is complete.
         """
-        if decided.step is None:
-            self.poller.stop_looks(key)
-            return None
-        since_s = self.poller.since_s(key)
-        look = trial.next_look(observed, decided.step.record, self._now_s(), since_s)
         if look is None:
             self.poller.stop_looks(key)
             return None
@@ -316,9 +347,12 @@ class Reconciler:
                 await self.cluster.post_event(event)
 
     async def _report(
-        self, observed: Observed, decided: Plan, outcome: Outcome
+        self, observed: Observed, decided: Plan, outcome: Outcome, failures: Failures
     ) -> tuple[list[Manifest], bool]:
         """Write the status if it differs, and post events for its changes.
+
+        Args:
+            failures: parts that failed; those of the status are added.
 
         Returns the response of the API server, if a request was sent, and whether the status is
         written.
@@ -326,7 +360,7 @@ class Reconciler:
         if decided.is_ending:
             return [], True
         now = self.now()
-        new = status(observed, decided, outcome, now, self.served_crd.lacking)
+        new = status(observed, decided, outcome, now, self.served_crd.lacking, failures)
         new = self.served_crd.keep(new)
         if new == observed.resource.get("status"):
             return [], True
@@ -341,6 +375,12 @@ class Reconciler:
         for event in events.transitions(observed.resource, new, now):
             await self.cluster.post_event(event)
         return [answer], True
+
+
+def _with_previous_activity(observed: Observed) -> Observed:
+    """Leave what the status reports of the engines' work as it is."""
+    shown = observed.resource.get("status") or {}
+    return replace(observed, activity=shown.get("activity"), measured=shown.get("measured"))
 
 
 def _has_concurrent_changes(observed: Observed, answers: Iterable[Manifest]) -> bool:

@@ -22,12 +22,18 @@ class ResourceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
-    """One custom resource with its parsed spec."""
+class Owner:
+    """A custom resource as the owner of objects, whatever its spec is."""
 
     name: str
     namespace: str
     uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resource(Owner):
+    """One custom resource with its parsed spec."""
+
     generation: int
     spec: Spec
     ignored: tuple[str, ...] = ()

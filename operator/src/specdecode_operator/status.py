@@ -24,6 +24,7 @@ from specdecode_operator.inference_pool_view import pool_check
 from specdecode_operator.kinds import DEPLOYMENT, Manifest
 from specdecode_operator.observed import Observed
 from specdecode_operator.outcome import Outcome
+from specdecode_operator.parts import Failures, Part
 from specdecode_operator.plan import Plan
 from specdecode_operator.rollout import condition, most_unavailable, rollout
 from specdecode_operator.router_switch import accept_routers, leads_to_routers, ready_routers
@@ -40,19 +41,30 @@ def status(
     outcome: Outcome,
     now: datetime,
     lacking: tuple[str, ...] = (),
+    failures: Failures | None = None,
 ) -> Manifest:
     """The whole status after `plan` resulted in `outcome`; absent fields are removed.
 
-    `lacking` lists fields that the served CRD would drop.
+    Args:
+        lacking: fields that the served CRD would drop.
+        failures: parts that have failed, by default those of the plan; parts of the status that
+            cannot be computed are added, and stay as they were.
     """
+    failures = Failures(plan.failures) if failures is None else failures
     seen = observed.with_children(outcome.written, outcome.removed)
     metadata = observed.resource["metadata"]
     previous = observed.resource.get("status") or {}
     deployment = seen.owned(DEPLOYMENT)
     counts = (deployment or {}).get("status") or {}
     config_hash = plan.config_hash or previous.get("configHash")
-    recommendation = _recommendation(plan.step, metadata, previous, now)
-    facts = replace(_facts(seen, plan, outcome, deployment, config_hash), lacking=lacking)
+    recommendation = failures.attempt(
+        Part.RECOMMENDATION,
+        "status.recommendation",
+        lambda: _recommendation(plan.step, metadata, previous, now),
+        previous.get("recommendation"),
+    )
+    facts = _facts(seen, plan, outcome, deployment, config_hash, failures)
+    facts = replace(facts, lacking=lacking, failures=tuple(failures.found))
     checks = conditions.checks(facts)
     merged = conditions.merge(checks, previous.get("conditions") or [], metadata["generation"], now)
     return as_manifest(
@@ -262,6 +274,7 @@ def _facts(
     outcome: Outcome,
     deployment: Manifest | None,
     config_hash: str | None,
+    failures: Failures,
 ) -> Facts:
     live = deployment or {}
     progress = rollout(deployment) if deployment else None
@@ -297,6 +310,16 @@ def _facts(
         overridden=plan.overridden,
         router=_router_check(seen, plan, outcome),
         pool=pool_check(seen, plan, outcome),
-        trial=_trial_check(plan, outcome, seen.resource),
-        recommendation=_recommendation_check(plan, seen.resource),
+        trial=failures.attempt(
+            Part.TRIAL,
+            "condition CanaryHealthy",
+            lambda: _trial_check(plan, outcome, seen.resource),
+            None,
+        ),
+        recommendation=failures.attempt(
+            Part.RECOMMENDATION,
+            "condition RecommendationReady",
+            lambda: _recommendation_check(plan, seen.resource),
+            None,
+        ),
     )

@@ -3,7 +3,15 @@
 `build` composes them. Nothing reads a clock, a cluster or the environment.
 """
 
-from specdecode_operator.children.build import Built, Carrier, annotated, build, finished
+from specdecode_operator.children.build import (
+    Built,
+    Carrier,
+    annotated,
+    build,
+    finished,
+    restamped,
+    shared_objects,
+)
 from specdecode_operator.children.config_map import boot_text
 from specdecode_operator.children.defaulted import defaulted
 from specdecode_operator.children.inference_pool import has_foreign_labels, inference_pools
@@ -22,6 +30,8 @@ __all__ = [
     "finished",
     "has_foreign_labels",
     "inference_pools",
+    "restamped",
     "routed",
     "router_name",
+    "shared_objects",
 ]

@@ -22,7 +22,7 @@ from specdecode_operator.children.service import service
 from specdecode_operator.children.service_account import service_account
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.kinds import Manifest
-from specdecode_operator.resource import Resource, ResourceError, sentences
+from specdecode_operator.resource import Owner, Resource, ResourceError, sentences
 
 _NO_PINS: Mapping[str, str] = MappingProxyType({})
 _NO_TABLE: Mapping[str, TableEntry] = MappingProxyType({})
@@ -118,16 +118,18 @@ def build(
         block=block,
         annotations=_annotations(spec, lasting, carrier) if role == names.ROLE_STABLE else {},
     )
-    shared = [
-        service_account(name),
-        files,
-        service(name),
-        *([disruption_budget(name)] if spec.replicas > 1 else []),
-        workload,
-    ]
-    children = shared if role == names.ROLE_STABLE else [files, workload]
-    owned = tuple(finished(child, resource) for child in children)
-    return Built(fingerprint, boot, owned, lasting, pods_hash)
+    own = [finished(child, resource) for child in (files, workload)]
+    if role == names.ROLE_STABLE:
+        account, *others = shared_objects(resource, spec.replicas)
+        own = [account, own[0], *others, own[1]]
+    return Built(fingerprint, boot, tuple(own), lasting, pods_hash)
+
+
+def shared_objects(owner: Owner, replicas: int) -> list[Manifest]:
+    """The owned objects that do not depend on the configuration of engines."""
+    name = owner.name
+    budget = [disruption_budget(name)] if replicas > 1 else []
+    return [finished(each, owner) for each in (service_account(name), service(name), *budget)]
 
 
 def _with_draft_of(carrier: Carrier | None, boot: EngineBoot) -> EngineBoot:
@@ -149,11 +151,11 @@ def _annotations(spec: Spec, lasting: str, carrier: Carrier | None) -> dict[str,
     return found
 
 
-def finished(child: Manifest, resource: Resource) -> Manifest:
+def finished(child: Manifest, owner: Owner) -> Manifest:
     """Add namespace, owner reference and desired hash to an owned object."""
-    metadata = {**child["metadata"], "namespace": resource.namespace}
-    if resource.uid:
-        metadata["ownerReferences"] = [owner_reference(resource)]
+    metadata = {**child["metadata"], "namespace": owner.namespace}
+    if owner.uid:
+        metadata["ownerReferences"] = [owner_reference(owner)]
     return _stamped({**child, "metadata": metadata})
 
 
@@ -181,7 +183,7 @@ def _stamped(child: Manifest) -> Manifest:
     return {**child, "metadata": {**metadata, "annotations": annotations}}
 
 
-def owner_reference(resource: Resource) -> Manifest:
+def owner_reference(owner: Owner) -> Manifest:
     """Owner reference, by which the garbage collector removes an object after its resource.
 
     Without `blockOwnerDeletion`, which would need permissions on finalizers.
@@ -189,7 +191,7 @@ def owner_reference(resource: Resource) -> Manifest:
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
-        "name": resource.name,
-        "uid": resource.uid,
+        "name": owner.name,
+        "uid": owner.uid,
         "controller": True,
     }

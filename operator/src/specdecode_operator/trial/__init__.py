@@ -7,7 +7,7 @@ operator process may end at any point.
 """
 
 from specdecode_operator.trial.looks import Look, next_look
-from specdecode_operator.trial.machine import Step, advance
+from specdecode_operator.trial.machine import Step, advance, ended
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.snapshot import EngineSnapshot
 from specdecode_operator.trial.start import Proposal
@@ -19,5 +19,6 @@ __all__ = [
     "Record",
     "Step",
     "advance",
+    "ended",
     "next_look",
 ]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 
 from specdecode_operator import pods
+from specdecode_operator.kinds import Manifest
+from specdecode_operator.parts import Failures, Part, described
 from specdecode_operator.resource import ResourceError
 from specdecode_operator.trial.candidate import (
     DryRun,
@@ -29,7 +31,13 @@ from specdecode_operator.trial.start import (
     worst_case,
 )
 from specdecode_operator.trial.state import Origin, Target
-from specdecode_operator.trial.users import begin_user, refused, user_trial
+from specdecode_operator.trial.users import (
+    UserTrial,
+    begin_user,
+    refuse,
+    refused,
+    user_trial,
+)
 
 NOT_TRIED = (
     "the edit of {fields} is in force without a trial: a trial can change speculation, pageSize "
@@ -55,10 +63,19 @@ class Begun:
 
 
 def begin(
-    record: Record, target: Target | None, advice: Advice | None, now: InForce, situation: Situation
+    record: Record,
+    target: Target | None,
+    advice: Advice | None,
+    now: InForce,
+    situation: Situation,
+    failures: Failures,
 ) -> Begun:
-    """Begin a trial of a user, else of an edit, else of a recommended table."""
-    if begun := _begun_by_user(record, now, situation):
+    """Begin a trial of a user, else of an edit, else of a recommended table.
+
+    Args:
+        failures: collects exceptions about a trial of a user, which ends it.
+    """
+    if begun := _begun_by_user(record, now, situation, failures):
         found = replace(begun, held="a trial of a user goes first")
     elif target is not None:
         found = _begin_edit(record, target, now, situation)
@@ -67,16 +84,29 @@ def begin(
     return replace(found, record=named(found.record, situation.observed.resource))
 
 
-def _begun_by_user(record: Record, now: InForce, situation: Situation) -> Begun | None:
+def _begun_by_user(
+    record: Record, now: InForce, situation: Situation, failures: Failures
+) -> Begun | None:
     """Begin, promote or refuse the next trial of a user, if one waits; after a dry run."""
     waiting = waiting_trials(situation.observed.trials, record)
     if not waiting or not situation.has_trials or situation.resource.spec.replicas == 0:
         return None
+    name = str(waiting[0]["metadata"]["name"])
+    try:
+        return _tried(record, waiting[0], now, situation)
+    except Exception as error:
+        failures.add(Part.TRIAL, f"trial {name}", error)
+        refusal = refused(UserTrial(name), described(error))
+        return Begun(refuse(record, refusal, situation.now_s))
+
+
+def _tried(record: Record, trial: Manifest, now: InForce, situation: Situation) -> Begun:
+    """Begin, promote or refuse a trial of a user, after a dry run of its candidate."""
     observed, image = situation.observed, situation.image
-    found = user_trial(waiting[0], observed.resource, now, record, image)
+    found = user_trial(trial, observed.resource, now, record, image)
     if found.target is not None:
         spec = spec_in_force(observed.resource["spec"], record.accepted)
-        wanted = dry_run({**observed.resource, "spec": spec}, waiting[0])
+        wanted = dry_run({**observed.resource, "spec": spec}, trial)
         answer = observed.dry_runs.get(wanted.key)
         if answer is None:
             return Begun(record, dry_run=wanted)

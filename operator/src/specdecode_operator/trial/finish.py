@@ -9,6 +9,8 @@ from specdecode_operator.judge.alpha_budget import earn
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judgement import Judgement
+from specdecode_operator.parts import described
+from specdecode_operator.resource import ResourceError
 from specdecode_operator.trial import verdict_record
 from specdecode_operator.trial.arms import arm_shown, arms, observed
 from specdecode_operator.trial.configuration import accepted_part
@@ -35,6 +37,27 @@ def remembered(record: Record, ended: EndedTrial) -> Record:
     """The record with a trial that has ended, or has ended in another way than before."""
     others = [each for each in record.history if each.name != ended.name]
     return replace(record, history=(ended, *others)[:KEPT_TRIALS])
+
+
+def cut_short(record: Record, trial: Trial, error: Exception, now_s: float) -> Record:
+    """End a trial that cannot be continued, at once: the configuration in force serves.
+
+    Its evidence is left out, since writing it may be what fails. Its cost stays the largest that it
+    could have had.
+    """
+    is_known = isinstance(error, ResourceError)
+    message = f"the trial cannot be continued: {described(error)}; create another SpecDecodeTrial"
+    status = {
+        "phase": "Ended",
+        "strategy": trial.kind.value,
+        "startedAt": timestamp(trial.started_s),
+        "endedAt": timestamp(now_s),
+        "verdict": End.ABORTED.value,
+        "reason": "InvalidCandidate" if is_known else "InternalError",
+        "message": message[:1024],
+    }
+    ended = EndedTrial(trial.name, trial.target.id, trial.origin.value, status)
+    return replace(remembered(record, ended), trial=None)
 
 
 def rule(record: Record, trial: Trial, outcome: TrialOutcome, base: ArmKey, now_s: float) -> Record:

@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from specdecode_api.duration import duration_s, part_of_one
 from specdecode_api.v1alpha1 import RolloutSpec
 from specdecode_api.v1alpha1.rollout import GuardSpec
+from specdecode_api.validation_errors import validation_errors
 from specdecode_operator.judge.guard import FALLEN_PAIRS, PROMOTE_ALPHA, Aim, Guard
 from specdecode_operator.trial.state import Origin, Trial
 
@@ -34,11 +37,39 @@ class TrialTiming:
 
 
 def guarded_as(rollout: RolloutSpec, guard: Mapping[str, Any]) -> RolloutSpec:
-    """Apply a trial's differences from the deployment's guard."""
+    """Apply a trial's differences from the deployment's guard.
+
+    Where both contradict each other, the deployment's own stays: `contradiction` ends the trial.
+    """
     if not guard:
         return rollout
-    fields = rollout.guard.model_dump(by_alias=True) | dict(guard)
-    return rollout.model_copy(update={"guard": GuardSpec.from_resource(fields)})
+    try:
+        return rollout.model_copy(update={"guard": _merged(rollout, guard)})
+    except ValidationError:
+        return rollout
+
+
+def contradiction(rollout: RolloutSpec, guard: Mapping[str, Any]) -> str:
+    """Why a trial's guard does not go with the deployment's; empty where it does."""
+    try:
+        _merged(rollout, guard)
+    except ValidationError as error:
+        why = "; ".join(validation_errors(error, GuardSpec))
+        least, most = (_origin(rollout, guard, name) for name in ("minDuration", "maxDuration"))
+        return f"guard.{why} ({least}, {most})"
+    return ""
+
+
+def _merged(rollout: RolloutSpec, guard: Mapping[str, Any]) -> GuardSpec:
+    return GuardSpec.from_resource(rollout.guard.model_dump(by_alias=True) | dict(guard))
+
+
+def _origin(rollout: RolloutSpec, guard: Mapping[str, Any], name: str) -> str:
+    """A field with its value, and who set it."""
+    if name in guard:
+        return f"{name} is {guard[name]} in the trial"
+    own = rollout.guard.model_dump(by_alias=True)[name]
+    return f"{name} is {own} in rollout.guard of the deployment"
 
 
 def guard_of(rollout: RolloutSpec, trial: Trial | None = None) -> Guard:

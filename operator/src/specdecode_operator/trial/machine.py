@@ -7,17 +7,19 @@ the record stands.
 from dataclasses import dataclass, replace
 
 from specdecode_operator.observed import Observed
+from specdecode_operator.parts import Failures, Part, described
 from specdecode_operator.resource import Resource, parse_stored
 from specdecode_operator.trial.begin import Begun, begin
 from specdecode_operator.trial.candidate import DryRun
 from specdecode_operator.trial.configuration import InForce
+from specdecode_operator.trial.finish import cut_short
 from specdecode_operator.trial.learning import Advice, advise
 from specdecode_operator.trial.objects import commands
 from specdecode_operator.trial.proceed import proceed
 from specdecode_operator.trial.record import Record
-from specdecode_operator.trial.situation import Situation, wanted
+from specdecode_operator.trial.situation import Pending, Situation, wanted
 from specdecode_operator.trial.snapshot import EngineSnapshot
-from specdecode_operator.trial.state import Kind, Phase, Target
+from specdecode_operator.trial.state import Kind, Phase, Target, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ def advance(
     image: str,
     *,
     has_trials: bool = True,
+    failures: Failures | None = None,
 ) -> Step:
     """Go a step.
 
@@ -62,10 +65,13 @@ def advance(
         now_s: seconds since 1970.
         image: engine image where the spec names none.
         has_trials: whether trials may run; without, a running one ends without a verdict.
+        failures: collects exceptions of a trial or of the recommendation, which stop nothing else:
+            the trial ends, the recommendation stays.
 
     Raises:
         ResourceError: when the spec, or the accepted one, cannot be carried out.
     """
+    failures = Failures() if failures is None else failures
     resource = parse_stored(observed.resource)
     asked_for = commands(observed.trials, record)
     situation = Situation(observed, resource, snapshot, asked_for, now_s, image, has_trials)
@@ -73,28 +79,71 @@ def advance(
     serving = situation.in_force(record)
     found = wanted(record, situation, serving)
     if found.record.trial is not None:
-        record = proceed(found.record, found.record.trial, found.target, found.now, situation)
-        found = replace(found, record=record)
-        if record.trial is None or record.trial.phase.is_ending:
-            # What the end of a trial put in force may be what the spec wants.
-            found = wanted(record, situation, found.now)
+        found = _proceeded(found, found.record.trial, situation, failures)
     advice = None
     if situation.rollout.mode != "Manual" and (found.record.trial is None or snapshot is None):
-        advice = advise(found.now, situation.context())
+        advice = failures.attempt(
+            Part.RECOMMENDATION,
+            "the recommendation",
+            lambda: advise(found.now, situation.context()),
+            None,
+        )
     begun = Begun(found.record)
     if found.record.trial is None:
-        begun = begin(found.record, found.target, advice, found.now, situation)
+        begun = _begun(found, advice, situation, failures)
     decided = situation.in_force(begun.record, found.now)
     pending = None if begun.is_in_force else found.target
     step = Step(begun.record, serving, decided, pending)
+    try:
+        step = _with_pods(step, situation)
+    except Exception as error:
+        step = ended(step, error, now_s, failures)
     return replace(
-        _with_pods(step, situation),
+        step,
         advice=advice,
         held=begun.held,
         refusal=begun.refusal,
         notice=begun.notice,
         dry_run=begun.dry_run,
     )
+
+
+def ended(step: Step, error: Exception, now_s: float, failures: Failures) -> Step:
+    """The step with an end of its trial, for whose pods something cannot be computed.
+
+    Args:
+        error: raised where there is a trial; without one it is raised again.
+    """
+    trial = step.record.trial
+    if trial is None:
+        raise error
+    failures.add(Part.TRIAL, f"trial {trial.name}", error)
+    record = cut_short(step.record, trial, error, now_s)
+    return replace(step, record=record, canary=None, baseline=None)
+
+
+def _proceeded(found: Pending, trial: Trial, situation: Situation, failures: Failures) -> Pending:
+    """Go a step of the trial that runs; one that cannot go ends."""
+    try:
+        record = proceed(found.record, trial, found.target, found.now, situation)
+    except Exception as error:
+        failures.add(Part.TRIAL, f"trial {trial.name}", error)
+        record = cut_short(found.record, trial, error, situation.now_s)
+    if record.trial is None or record.trial.phase.is_ending:
+        # What the end of a trial put in force may be what the spec wants.
+        return wanted(record, situation, found.now)
+    return replace(found, record=record)
+
+
+def _begun(
+    found: Pending, advice: Advice | None, situation: Situation, failures: Failures
+) -> Begun:
+    """Begin the next trial; what cannot begin waits."""
+    try:
+        return begin(found.record, found.target, advice, found.now, situation, failures)
+    except Exception as error:
+        failures.add(Part.TRIAL, "the next trial", error)
+        return Begun(found.record, refusal=described(error))
 
 
 def _with_pods(step: Step, situation: Situation) -> Step:

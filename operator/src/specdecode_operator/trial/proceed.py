@@ -6,6 +6,7 @@ from specdecode_operator.trial import canary, crossover, restarts
 from specdecode_operator.trial.configuration import InForce
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.finish import close, promoted, rule
+from specdecode_operator.trial.guard import contradiction
 from specdecode_operator.trial.objects import is_deleted, published, reported
 from specdecode_operator.trial.overdue import advanced
 from specdecode_operator.trial.record import Record
@@ -74,6 +75,8 @@ def _overruled(
         return TrialOutcome(
             End.ABORTED, "TrialDeleted", f"SpecDecodeTrial {trial.name} was deleted"
         )
+    if why := contradiction(situation.rollout, trial.guard):
+        return TrialOutcome(End.SUPERSEDED, "GuardChanged", why)
     if trial.old != now.built.arm:
         message = "the configuration that it was compared with is no longer the one in force"
         return TrialOutcome(End.SUPERSEDED, "BaseChanged", message)

@@ -14,7 +14,7 @@ from specdecode_operator.trial.candidate import patched, spec_in_force
 from specdecode_operator.trial.configuration import InForce, difference
 from specdecode_operator.trial.exploration import charged, why_over_budget
 from specdecode_operator.trial.finish import promoted, remembered, timestamp
-from specdecode_operator.trial.guard import guarded_as
+from specdecode_operator.trial.guard import contradiction, guarded_as
 from specdecode_operator.trial.overrides import overrides_of
 from specdecode_operator.trial.record import EndedTrial, Record
 from specdecode_operator.trial.start import (
@@ -99,11 +99,12 @@ def begin_user(
 ) -> Record:
     """Begin the trial, promote its candidate at once, or refuse it."""
     if found.refusal is not None or found.target is None:
-        assert found.refusal is not None, "a trial without a target is refused"
-        return _ended(record, found, found.refusal, at_s)
+        return refuse(record, found, at_s)
     if found.is_promoted:
         record = promoted(record, found.target, Origin.USER, now.plain.arm, found.name)
         return _ended(record, found, _BY_HAND, at_s)
+    if why := contradiction(rollout, found.guard):
+        return _ended(record, found, _refused("InvalidCandidate", why), at_s)
     own = guarded_as(rollout.model_copy(update={"strategy": found.strategy}), found.guard)
     how = arrange(found.target, own, now, observed, image)
     if isinstance(how, StrategyRefused):
@@ -118,6 +119,12 @@ def begin_user(
         trial, name=found.name, is_published=True, is_report=found.is_report, guard=found.guard
     )
     return replace(charged(record, wanted), trial=trial)
+
+
+def refuse(record: Record, found: UserTrial, at_s: float) -> Record:
+    """The record in which a refused trial has ended."""
+    assert found.refusal is not None, "a trial without a target is refused"
+    return _ended(record, found, found.refusal, at_s)
 
 
 def _refused(reason: str, message: str) -> TrialOutcome:
