@@ -1,5 +1,8 @@
 """Where pods may run, and the template of the user that is merged."""
 
+import random
+from typing import Any
+
 import pytest
 
 from specdecode_api import names
@@ -7,6 +10,7 @@ from specdecode_operator import children, resource
 from specdecode_operator.children.patch import MAX_BYTES
 from specdecode_operator.observed import Observed
 from specdecode_operator.plan import plan
+from specdecode_operator.pod_defaults import pod_defaults
 from specdecode_operator.resource import ResourceError
 from specdecode_operator.settings import Settings
 
@@ -175,6 +179,109 @@ def test_a_patch_of_what_the_operator_answers_for_is_refused(patch, part, refuse
     (sentence,) = refused(patch)
     assert sentence.startswith("template.spec")
     assert part in sentence
+
+
+SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+OBJECTS, NAMED = "write a list of objects", "write a list of objects that have a name"
+DASH = "it is an object: put a dash before its first field"
+OF_ENGINE = "containers[engine]"
+MISSHAPEN = [
+    ({"topologySpreadConstraints": SPREAD}, f"topologySpreadConstraints: {OBJECTS}; {DASH}"),
+    ({"topologySpreadConstraints": ["zone"]}, f"[0]: {OBJECTS}; it is a text"),
+    ({"topologySpreadConstraints": [SPREAD, None]}, f"[1]: {OBJECTS}; it is null"),
+    ({"topologySpreadConstraints": True}, f"{OBJECTS}; it is a boolean"),
+    ({"tolerations": {"key": "a"}}, f"tolerations: {OBJECTS}; {DASH}"),
+    ({"tolerations": [7]}, f"tolerations[0]: {OBJECTS}; it is a number"),
+    ({"securityContext": [1]}, "securityContext: write an object; it is a list"),
+    ({"containers": {"name": "x"}}, f"containers: {NAMED}; {DASH}"),
+    ({"containers": [{"name": ["x"]}]}, f"containers[0]: {NAMED}; its name is a list"),
+    ({"initContainers": "x"}, f"initContainers: {NAMED}; it is a text"),
+    ({"volumes": [{"emptyDir": {}}]}, f"volumes[0]: {NAMED}; its name is missing"),
+    ({"imagePullSecrets": ["registry"]}, f"imagePullSecrets[0]: {NAMED}; it is a text"),
+    ({"hostAliases": [{"ip": 1}]}, "hostAliases[0]: write a list of objects that have a ip"),
+    ({"containers": [{**ENGINE, "env": [1]}]}, f"{OF_ENGINE}.env[0]: {NAMED}; it is a number"),
+    ({"containers": [{**ENGINE, "securityContext": 2.5}]}, "write an object; it is a number"),
+    (
+        {"containers": [{**ENGINE, "volumeMounts": [{"mountPath": ["/x"]}]}]},
+        "volumeMounts[0]: write a list of objects that have a mountPath; its mountPath is a list",
+    ),
+]
+
+
+@pytest.mark.parametrize(("patch", "part"), MISSHAPEN)
+def test_a_field_of_another_type_is_refused_with_its_place(patch, part, refused):
+    (sentence,) = refused(patch)
+    assert sentence.startswith("template.spec.")
+    assert part in sentence
+
+
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    2.5,
+    "x",
+    [],
+    ["x"],
+    [None],
+    [[]],
+    [{}],
+    [{"name": "x"}],
+    {},
+    {"a": 1},
+)
+FIELDS = (
+    "containers", "initContainers", "volumes", "tolerations", "topologySpreadConstraints",
+    "securityContext", "hostAliases", "imagePullSecrets", "nodeSelector", "affinity",
+    "serviceAccountName", "hostNetwork", "dnsConfig", "runtimeClassName",
+)  # fmt: skip
+OF_CONTAINERS = (
+    "name", "env", "volumeMounts", "securityContext", "envFrom", "resizePolicy", "workingDir",
+)  # fmt: skip
+STRICT = Settings(
+    engine_image="e",
+    allows_host_access=False,
+    pod_defaults=pod_defaults('{"runAsUser": 1000}', '{"runAsGroup": 7}', "ca/bundle.crt"),
+)
+
+
+def random_template(rng):
+    """A pod's spec in which fields that the operator reads have values of any type."""
+    pod = {field: rng.choice(VALUES) for field in rng.sample(FIELDS, rng.randint(0, 3))}
+    if rng.random() < 0.6:
+        own = {field: rng.choice(VALUES) for field in rng.sample(OF_CONTAINERS, 2)}
+        place = rng.choice(("containers", "initContainers"))
+        pod[place] = [{"name": rng.choice(("engine", "fetch", "x")), **own}]
+    return pod
+
+
+@pytest.mark.parametrize("name", ["specdecode", "hub", "gpu"])
+def test_any_template_is_carried_out_or_refused_by_its_field(name, example):
+    rng = random.Random(name)
+    seen = set()
+    for number in range(40):
+        template = {"spec": random_template(rng)}
+        settings = STRICT if number % 2 else Settings(engine_image="e", allows_host_access=True)
+        decided = plan(Observed(example(name, template=template), {}), settings)
+        assert decided.failures == (), template
+        if decided.refused is not None:
+            assert all(each.startswith("template.spec") for each in decided.refused.sentences)
+        seen.add(decided.refused is None)
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("where", ["pod", "engine"])
+def test_a_security_context_may_be_removed_next_to_the_administrators(where, example):
+    removed = {"securityContext": None}
+    pod = removed if where == "pod" else {"containers": [{**ENGINE, **removed}]}
+    decided = plan(Observed(example(template={"spec": pod}), {}), STRICT)
+    (workload,) = (
+        each.manifest for each in decided.writes if each.manifest["kind"] == "Deployment"
+    )
+    spec = workload["spec"]["template"]["spec"]
+    held = spec if where == "pod" else spec["containers"][0]
+    wanted = {"runAsUser": 1000} if where == "pod" else {"runAsGroup": 7}
+    assert held["securityContext"] == wanted
 
 
 def test_the_container_that_fetches_is_the_operators_too(refused):

@@ -32,21 +32,26 @@ def defaulted(child: Manifest, defaults: PodDefaults) -> Manifest:
 
 
 def _secured(pod: Manifest, defaults: PodDefaults) -> Manifest:
-    own = pod_security(has_group="fsGroup" in pod["securityContext"])
+    found = pod.get("securityContext") or {}  # spec.template may have removed it
+    own = pod_security(has_group="fsGroup" in found)
     containers: Manifest = {
         field: [_secured_container(each, defaults.container_security) for each in pod[field]]
         for field in ("containers", "initContainers")
         if field in pod
     }
-    context = _replaced(pod["securityContext"], own, defaults.pod_security)
-    return {**pod, **containers, "securityContext": context}
+    return _with_context({**pod, **containers}, _replaced(found, own, defaults.pod_security))
 
 
 def _secured_container(container: Manifest, wanted: Mapping[str, Any]) -> Manifest:
     if container["name"] not in _CONTAINERS:
         return container
-    context = _replaced(container["securityContext"], CONTAINER_SECURITY, wanted)
-    return {**container, "securityContext": context}
+    found = container.get("securityContext") or {}
+    return _with_context(container, _replaced(found, CONTAINER_SECURITY, wanted))
+
+
+def _with_context(holder: Manifest, context: Manifest) -> Manifest:
+    """A pod or container with a security context; the API server stores no empty one."""
+    return {**holder, "securityContext": context} if context else holder
 
 
 def _replaced(found: Manifest, own: Manifest, wanted: Mapping[str, Any]) -> Manifest:

@@ -11,6 +11,7 @@ from specdecode_api import names
 from specdecode_api.v1alpha1 import TemplateSpec
 from specdecode_api.v1alpha1.template import RESERVED_VARIABLES
 from specdecode_operator.children.hashes import canonical
+from specdecode_operator.children.template_shape import shape_errors
 from specdecode_operator.kinds import Manifest
 
 MAX_BYTES: Final = 16 * 1024
@@ -118,28 +119,21 @@ def _refusals(spec: Manifest, patch: Mapping[str, Any]) -> Iterator[str]:
     if size > MAX_BYTES:
         yield f"{PLACE}: {size} bytes; at most {MAX_BYTES}: move data into a ConfigMap"
         return
+    if misshapen := tuple(shape_errors(patch, PLACE)):
+        yield from misshapen
+        return
     for field, remedy in _OF_THE_POD.items():
         if field in patch:
             yield f"{PLACE}.{field}: cannot be patched; {remedy}"
     ours = [item["name"] for item in spec["volumes"]] + ["boot"]
     for field in ("containers", "initContainers", "volumes"):
-        items = patch.get(field, [])
-        if not _is_named(items):
-            yield f"{PLACE}.{field}: write a list of objects that have a name"
-            continue
-        for item in items:
+        for item in patch.get(field, []):
             place = f"{PLACE}.{field}[{item['name']}]"
             if field == "volumes":
                 if item["name"] in ours and item["name"] not in _OPEN_VOLUMES:
                     yield f"{place}: is managed by the operator; choose another name"
             else:
                 yield from _of_container(spec.get(field, ()), item, place)
-
-
-def _is_named(items: Any) -> bool:
-    return isinstance(items, list) and all(
-        isinstance(item, Mapping) and isinstance(item.get("name"), str) for item in items
-    )
 
 
 def _of_container(ours: Sequence[Manifest], item: Mapping[str, Any], place: str) -> Iterator[str]:
@@ -152,23 +146,16 @@ def _of_container(ours: Sequence[Manifest], item: Mapping[str, Any], place: str)
         if field in item:
             yield f"{place}.{field}: cannot be patched; {remedy}"
     yield from _of_environment(item.get("env", []), f"{place}.env")
-    mounts = item.get("volumeMounts", [])
-    if not isinstance(mounts, list) or not all(isinstance(mount, Mapping) for mount in mounts):
-        yield f"{place}.volumeMounts: write a list of objects"
-        return
     paths = {mount["mountPath"] for mount in known["volumeMounts"]}
-    for mount in mounts:
-        if str(mount.get("mountPath", "")).rstrip("/") in paths:
+    for mount in item.get("volumeMounts", []):
+        if mount["mountPath"].rstrip("/") in paths:
             yield (
                 f"{place}.volumeMounts: {mount['mountPath']} is managed by the operator; "
                 "use another path"
             )
 
 
-def _of_environment(variables: Any, place: str) -> Iterator[str]:
-    if not _is_named(variables):
-        yield f"{place}: write a list of objects that have a name"
-        return
+def _of_environment(variables: Sequence[Mapping[str, Any]], place: str) -> Iterator[str]:
     for name in (each["name"] for each in variables):
         if name in RESERVED_VARIABLES:
             yield f"{place}[{name}]: is managed by the operator; {RESERVED_VARIABLES[name]}"
