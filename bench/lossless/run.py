@@ -12,6 +12,7 @@ from lossless.cases import Case, CaseRequest
 from lossless.poison import build_poisoned
 from lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
+from specdecode_api.speculation import drafted_tokens
 from specdecode_engine.adaptive.draft_source import DraftSources, RequestDrafts
 from specdecode_engine.adaptive.policy import Decision, Reason, StaticPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
@@ -73,6 +74,14 @@ class Models:
     ranks: Ranks = ALONE  # among which the target is divided
 
 
+def _verified(case: Case, steps: Sequence[int]) -> int | None:
+    """Tokens that an entry of the table verifies; None where the case wants more than it drafts."""
+    width = case.num_draft_tokens
+    at_start = None if width is None else (case.num_steps, width)
+    most = max(drafted_tokens(case.topk, each, at_start) for each in steps)
+    return case.verify_tokens if (case.verify_tokens or 0) <= most else None
+
+
 def build_speculative(case: Case, models: Models) -> EngineCore:
     """Build the engine of a case; unwritten KV is NaN."""
     draft = models.drafts.get(case.algorithm)  # None: the algorithm needs no files of its own
@@ -86,7 +95,11 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
         "policy": case.policy,
         "profile_seconds": case.profile_seconds,
         "table": {
-            str(bound): {**RESTLESS, "candidate_steps": steps, "verify_tokens": case.verify_tokens}
+            str(bound): {
+                **RESTLESS,
+                "candidate_steps": steps,
+                "verify_tokens": _verified(case, steps),
+            }
             for bound, steps in case.table
         },
         "fallback": "NGRAM" if case.has_fallback else None,

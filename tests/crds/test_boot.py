@@ -336,6 +336,30 @@ BAD = {
         },
         "verify_tokens 1 of entry 1 is for a draft model alone",
     ),
+    "more verified tokens than a chain has": (
+        {
+            "speculation": {
+                "algorithm": "MTP",
+                "table": {"1": {"candidate_steps": [3, 1], "verify_tokens": 4}},
+            }
+        },
+        "speculation: verify_tokens 4 of entry 1 is above the 3 tokens that its candidate_steps "
+        "[1, 3] draft at most: lower it or remove it, or add more draft steps",
+    ),
+    "more verified tokens than a tree has": (
+        {
+            "speculation": {
+                "algorithm": "EAGLE3",
+                "draft_path": "/d",
+                "topk": 4,
+                "num_steps": 2,
+                "num_draft_tokens": 6,
+                "tuned": {"8": {"candidate_steps": [2], "verify_tokens": 6}},
+            }
+        },
+        "speculation: verify_tokens 6 of entry 8 is above the 5 tokens that its candidate_steps "
+        "[2] draft at most: lower it or remove it, or add more draft steps",
+    ),
     "no verified tokens": (
         {"speculation": {"table": {"1": {"candidate_steps": [1], "verify_tokens": 0}}}},
         "speculation.table.1.verify_tokens: input should be greater than or equal to 1; got 0",

@@ -14,6 +14,7 @@ from specdecode_api.table import (
     candidates,
     default_table,
     read_table,
+    resource_table_warnings,
     table_warnings,
 )
 from specdecode_api.v1alpha1 import Adaptive, BatchSizeEntry
@@ -331,6 +332,17 @@ def test_a_ceiling_that_takes_back_a_rise_is_doubted():
     (low,) = warnings_of([1, 3], ceiling_coeff=16, up_hysteresis=-0.7, down_hysteresis=-1)
     assert low.endswith("set it to 0")
     assert "raise ceiling_coeff" not in low
+
+
+def test_warnings_of_a_resource_have_its_names_and_its_place():
+    entry = TableEntry(candidate_steps=(1, 3), up_hysteresis=-1.0, down_hysteresis=1.0)
+    (warning,) = resource_table_warnings({"8": entry}, Policy.EMA)
+    assert warning == (
+        "speculation.adaptive.batchSizes from 8: numSteps 1 rises to 3 above -0.5 accepted tokens, "
+        "and 3 falls back at 1.5: the policy oscillates; lower downHysteresis 1 below upHysteresis "
+        "-1"
+    )
+    assert resource_table_warnings({"8": entry}, Policy.GOODPUT) == ()
 
 
 def test_the_default_of_ema_has_the_doubts_of_its_source():

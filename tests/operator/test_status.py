@@ -647,6 +647,35 @@ def test_fields_of_a_newer_definition_are_left_out_and_named(world):
     assert "spec.speculation.adaptive.batchSizes.0.cap" in message(shown, "ConfigResolved")
 
 
+def test_warnings_of_a_table_are_in_the_status_and_an_event(world):
+    """They change nothing else, and go with the table."""
+    entry = {"from": 1, "candidateSteps": [1, 3], "upHysteresis": -1, "downHysteresis": 1}
+    observed = world()
+    observed.resource["spec"]["speculation"]["adaptive"] = {"policy": "Ema", "batchSizes": [entry]}
+    shown = status_of(observed)
+    assert conditions(shown)["ConfigResolved"] == ("True", "TableWarnings")
+    text = message(shown, "ConfigResolved")
+    assert text.startswith("speculation.adaptive.batchSizes from 1: numSteps 1 rises to 3")
+    assert text.endswith("lower downHysteresis 1 below upHysteresis -1")
+    posted = {each["reason"]: each for each in events.transitions(observed.resource, shown, NOW)}
+    assert posted["TableWarnings"]["type"] == "Warning"
+    assert posted["TableWarnings"]["message"] == text
+    observed.resource["status"] = shown
+    assert events.transitions(observed.resource, status_of(observed), LATER) == ()
+    entry["downHysteresis"] = -2
+    assert conditions(status_of(observed))["ConfigResolved"] == ("True", "Resolved")
+
+
+def test_warnings_of_a_table_stand_next_to_unknown_fields(world):
+    entry = {"from": 1, "candidateSteps": [1, 3], "ceilingCoeff": 1, "cap": 2}
+    observed = world()
+    observed.resource["spec"]["speculation"]["adaptive"] = {"policy": "Ema", "batchSizes": [entry]}
+    shown = status_of(observed)
+    assert conditions(shown)["ConfigResolved"] == ("True", "FieldsIgnored")
+    assert "batchSizes.0.cap" in message(shown, "ConfigResolved")
+    assert "raise ceilingCoeff to 4 or set it to 0" in message(shown, "ConfigResolved")
+
+
 def test_what_is_wrong_beside_a_newer_field_is_still_refused(world):
     observed = world()
     observed.resource["spec"] |= {"tomorrow": 1, "replicas": -1}

@@ -1,7 +1,8 @@
 """Validation rules in two languages: CEL for the API server, a function for Python.
 
-A message contains the rule and the remedy. It can contain one string value, but no number or list:
-the API server treats the length of their text as unbounded, and rejects the message for its cost.
+A message contains the rule and the remedy, and may end with values: `shows` is a field of type
+string, `ends` any text whose length the API server can bound (`cel_text`). It treats what
+`string()` returns as unbounded, and rejects a message with it for its cost.
 
 A rule belongs to a record (`rules`) or, for a single value, to its type (`Checked`).
 """
@@ -26,6 +27,14 @@ Reason = Literal["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired
 
 
 @dataclass(frozen=True, slots=True)
+class Ending(Generic[R]):
+    """Values at the end of a message in both languages, with the words around them."""
+
+    cel: str
+    text: Callable[[R], str]
+
+
+@dataclass(frozen=True, slots=True)
 class Rule(Generic[R]):
     """A condition in both languages, and the message of its violation."""
 
@@ -36,11 +45,14 @@ class Rule(Generic[R]):
     reason: Reason = "FieldValueInvalid"
     shows: str = ""  # a field of type string whose value ends the message
     absent: str = ""  # that value where the field is absent
+    ends: Ending[R] | None = None
 
     def refusal(self, value: R) -> str | None:
         """Return the message if `value` violates the rule, else None."""
         if self.holds(value):
             return None
+        if self.ends is not None:
+            return f"{self.message}; {self.ends.text(value)}"
         shown = f"; {self.shows} is {getattr(value, self.shows)}" if self.shows else ""
         return f"{self.message}{shown}"
 
@@ -52,6 +64,8 @@ class Rule(Generic[R]):
             text = _quoted(f"{self.message}; {self.shows} is ")
             shown = or_default(self.shows, self.absent)
             validation["messageExpression"] = f"{text} + {shown}"
+        if self.ends is not None:
+            validation["messageExpression"] = f"{_quoted(f'{self.message}; ')} + {self.ends.cel}"
         return validation
 
 

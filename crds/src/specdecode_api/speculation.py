@@ -166,6 +166,18 @@ def default_draft_tokens(topk: int, num_steps: int) -> int:
     return min(1 + topk * num_steps, max_tree_tokens(topk, num_steps), MAX_DRAFT_TOKENS)
 
 
+def drafted_tokens(topk: int, num_steps: int, at_start: tuple[int, int] | None = None) -> int:
+    """Tokens that a request drafts in a step of `num_steps` draft steps.
+
+    Args:
+        at_start: `num_steps` and `num_draft_tokens` of a configuration that sets the latter, which
+            counts the root and is for these draft steps alone.
+    """
+    if at_start is not None and at_start[0] == num_steps:
+        return at_start[1] - 1
+    return default_draft_tokens(topk, num_steps) - 1
+
+
 def effective_num_steps(
     algorithm: Algorithm, num_steps: int | None, candidates: Collection[int]
 ) -> int:

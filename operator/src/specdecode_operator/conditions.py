@@ -17,6 +17,7 @@ from specdecode_operator.rollout import Rollout
 MAX_MESSAGE = 4096
 EXCHANGING = "ExchangingDraft"
 DRAFT_REFUSED = "DraftRefused"
+TABLE_WARNINGS = "TableWarnings"
 
 ROUTERS_NOT_READY: Final = "RoutersNotReady"
 """Reason of a Service that leads to routers of which none is ready."""
@@ -102,6 +103,8 @@ class Facts:
     """Fields and values that the served CRD would drop or reject."""
     ignored: tuple[str, ...] = ()
     """Fields of the spec that this older operator does not know."""
+    warnings: tuple[str, ...] = ()
+    """What the speculation table is warned of; the spec is carried out all the same."""
     lost: str = ""
     """Message of condition StateLost."""
     overridden: str = ""
@@ -378,5 +381,7 @@ def _config_resolved(facts: Facts) -> Check:
     if facts.ignored:
         shown = ", ".join(facts.ignored)
         message = f"this operator is older than the CRD and ignores {shown}; upgrade the operator"
-        return Check(True, "FieldsIgnored", message)
+        return Check(True, "FieldsIgnored", "; ".join((message, *facts.warnings)))
+    if facts.warnings:
+        return Check(True, TABLE_WARNINGS, "; ".join(facts.warnings))
     return Check(True, "Resolved", "the spec can be carried out")

@@ -9,7 +9,7 @@ from typing import Any
 
 from specdecode_api import names
 from specdecode_operator.children.hashes import digest
-from specdecode_operator.conditions import Type, timestamp
+from specdecode_operator.conditions import TABLE_WARNINGS, Type, timestamp
 from specdecode_operator.kinds import EVENT, Manifest
 
 MAX_EVENT_MESSAGE = 1000
@@ -72,9 +72,13 @@ def _posted(resource: Manifest, reason: str, message: str, began: str, now: date
 
 
 def _is_reportable(kind: Type, old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether to report a transition: not of a spec that was never refused, nor to AsExpected."""
+    """Whether to report a transition: not of a spec that was never refused, nor to AsExpected.
+
+    A spec whose table has warnings is reported like a refused one.
+    """
     if kind is Type.CONFIG_RESOLVED:
-        return new["status"] == "False" or old.get("status") == "False"
+        is_refused = "False" in (new["status"], old.get("status"))
+        return is_refused or new["reason"] == TABLE_WARNINGS
     return kind is Type.READY or new["status"] == "True"
 
 

@@ -108,6 +108,8 @@ class Plan:
     """How running pods come to use another draft; None where no draft is exchanged."""
     ignored: tuple[str, ...] = ()
     """Fields of the spec that this older operator does not know."""
+    warnings: tuple[str, ...] = ()
+    """What the tables of the spec and of the configuration in force are warned of."""
     has_routers: bool = False
     """Whether the resource has routers, which need a token."""
     pool: PoolPlan = NO_POOL
@@ -205,6 +207,7 @@ def _decided(
         strategy=stable.strategy,
         exchange=stable.exchange,
         ignored=wanted.ignored,
+        warnings=_warnings(wanted, step.now.resource),
         has_routers=wanted.spec.router is not None,
         pool=_pool(observed, wanted, failures),
     )
@@ -226,6 +229,12 @@ def _tried(observed: Observed, step: Step, stored: Record, image: str) -> _Tried
     if stable.is_block:
         written += boot_files(observed, step.now, image)
     return _Tried(stable, trial_objects(observed, step, image), written)
+
+
+def _warnings(*resources: Resource) -> tuple[str, ...]:
+    """The warnings of all tables, each once."""
+    found = (text for each in resources for text in each.spec.speculation.warnings)
+    return tuple(dict.fromkeys(found))
 
 
 def _with_routers(

@@ -299,6 +299,7 @@ def _facts(
         coming_node=plan.strategy.coming_node,
         refused=plan.refused,
         ignored=plan.ignored,
+        warnings=plan.warnings,
         blocked=outcome.blocked,
         has_loaded_model=any(
             pods.is_ready(pod) and pods.config_hash_of(pod) == config_hash for pod in seen.pods

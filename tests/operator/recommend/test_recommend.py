@@ -190,6 +190,18 @@ def test_every_policy_gets_candidates_of_its_kind():
         assert found.entries["1"].ema_alpha == 0.5
 
 
+@pytest.mark.parametrize(("verified", "kept"), [(4, None), (3, 3), (None, None)])
+def test_no_more_is_verified_than_the_recommended_steps_draft(verified, kept):
+    """An engine, and the API server, would refuse the table."""
+    entry = TableEntry(candidate_steps=(7,), verify_tokens=verified)
+    current = Current(Policy.STATIC, {"1": entry}, 7, drafted=lambda steps: 3 if steps < 7 else 7)
+    found = recommend(pool(figures({4: BUCKETS}, rate=0.5)), current, BOUNDS)
+    assert isinstance(found, Recommendation)
+    assert found.entries["4"].candidate_steps != (7,)
+    assert found.entries["4"].verify_tokens == kept
+    assert found.entries["8"] == entry
+
+
 def test_pods_that_differ_widen_the_interval():
     ran = {16: [1, 7]}
     alike = pool(*(figures(ran) for _ in range(6)))

@@ -18,6 +18,7 @@ from specdecode_api.speculation import (
     Fallback,
     Objective,
     Policy,
+    drafted_tokens,
     effective_num_steps,
     max_tree_tokens,
 )
@@ -27,6 +28,7 @@ from specdecode_api.table import (
     candidates,
     default_table,
     launch_error,
+    undrafted_error,
     verify_tokens_error,
 )
 
@@ -141,9 +143,20 @@ class SpeculationBoot(FileRecord):
         )
 
     def verify_tokens_error(self, entries: Mapping[str, TableEntry]) -> str | None:
-        """Return the error if entries bound the verified tokens where nothing can divide them."""
+        """Return the error if entries bound the verified tokens by a bound that cannot hold.
+
+        That is where nothing can divide them, and where no more are drafted.
+        """
         has_fallback = self.fallback is not None
-        return verify_tokens_error(entries, self.policy, self.algorithm, has_fallback=has_fallback)
+        return verify_tokens_error(
+            entries, self.policy, self.algorithm, has_fallback=has_fallback
+        ) or undrafted_error(entries, self.drafted_tokens)
+
+    def drafted_tokens(self, num_steps: int) -> int:
+        """Tokens that a request drafts in a step of `num_steps` draft steps."""
+        width = self.num_draft_tokens
+        at_start = None if width is None else (self.usual_steps, width)
+        return drafted_tokens(self.topk, num_steps, at_start)
 
     def with_table(self, entries: Mapping[str, TableEntry]) -> "SpeculationBoot":
         """Return a copy with the table that was read from `table_path`, and without the path."""

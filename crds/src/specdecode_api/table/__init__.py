@@ -11,6 +11,7 @@ from specdecode_api.table.entry import (
     candidates,
     default_table,
     launch_error,
+    undrafted_error,
     verify_tokens_error,
 )
 from specdecode_api.table.reader import read_table
@@ -18,6 +19,7 @@ from specdecode_api.table.thresholds import (
     accepted_to_fall,
     accepted_to_rise,
     ceiling,
+    resource_table_warnings,
     table_warnings,
 )
 
@@ -33,6 +35,8 @@ __all__ = [
     "default_table",
     "launch_error",
     "read_table",
+    "resource_table_warnings",
     "table_warnings",
+    "undrafted_error",
     "verify_tokens_error",
 ]

@@ -1,7 +1,7 @@
 """Entries of a table: candidate draft steps per range of batch sizes; and the default tables."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Final, Protocol
@@ -142,12 +142,28 @@ class HasCandidates(Protocol):
         """Draft steps to choose from."""
 
 
+class HasThresholds(HasCandidates, Protocol):
+    """An entry of the custom resource or of the boot file."""
+
+    @property
+    def up_hysteresis(self) -> float:
+        """Added to the accept length above which draft steps rise."""
+
+    @property
+    def down_hysteresis(self) -> float:
+        """Added to the accept length below which draft steps fall."""
+
+    @property
+    def ceiling_coeff(self) -> float:
+        """Multiple of the accept length that caps draft steps; 0: none."""
+
+
 def candidates(entries: Mapping[str, HasCandidates]) -> tuple[int, ...]:
     """List the candidates of all entries once each, ascending."""
     return tuple(sorted({steps for entry in entries.values() for steps in entry.candidate_steps}))
 
 
-class HasVerifyTokens(Protocol):
+class HasVerifyTokens(HasCandidates, Protocol):
     """An entry of the custom resource or of the boot file."""
 
     @property
@@ -173,6 +189,25 @@ def verify_tokens_error(
         f"or static; algorithm is {algorithm}, fallback {'NGRAM' if has_fallback else 'none'}, "
         f"policy {policy}: remove verify_tokens, or change these"
     )
+
+
+def undrafted_error(
+    entries: Mapping[str, HasVerifyTokens], drafted: Callable[[int], int]
+) -> str | None:
+    """Return the error if an entry verifies more tokens than any of its candidates drafts.
+
+    Args:
+        drafted: the tokens that a request drafts, by draft steps.
+    """
+    for place, entry in entries.items():
+        most = max(map(drafted, entry.candidate_steps))
+        if entry.verify_tokens is not None and entry.verify_tokens > most:
+            return (
+                f"verify_tokens {entry.verify_tokens} of entry {place} is above the {most} tokens "
+                f"that its candidate_steps {sorted(entry.candidate_steps)} draft at most: lower it "
+                "or remove it, or add more draft steps"
+            )
+    return None
 
 
 def launch_error(num_steps: int, allowed: tuple[int, ...]) -> str | None:

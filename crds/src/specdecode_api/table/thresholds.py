@@ -7,9 +7,12 @@ thresholds are those of SGLang's adaptive speculative decoding.
 import math
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from typing import Final
+
+from pydantic.alias_generators import to_camel
 
 from specdecode_api.speculation import Policy
-from specdecode_api.table.entry import MAX_CEILING_COEFF, TableEntry
+from specdecode_api.table.entry import MAX_CEILING_COEFF, HasThresholds
 
 
 def accepted_to_rise(num_steps: int, up_hysteresis: float) -> float:
@@ -27,30 +30,49 @@ def ceiling(accepted: float, ceiling_coeff: float) -> int:
     return max(1, math.ceil(accepted * ceiling_coeff))
 
 
-def table_warnings(entries: Mapping[str, TableEntry], policy: Policy) -> tuple[str, ...]:
+def table_warnings(entries: Mapping[str, HasThresholds], policy: Policy) -> tuple[str, ...]:
     """Warn where draft steps would oscillate under a steady load; only `ema` has thresholds."""
     if policy is not Policy.EMA:
         return ()
-    return tuple(text for bound, entry in entries.items() for text in _warnings(bound, entry))
+    return tuple(
+        f"{bound}: {text}" for bound, entry in entries.items() for text in _warnings(entry)
+    )
 
 
-def _warnings(bound: str, entry: TableEntry) -> Iterator[str]:
+_NAMES: Final = ("num_steps", "up_hysteresis", "down_hysteresis", "ceiling_coeff")
+
+
+def resource_table_warnings(
+    entries: Mapping[str, HasThresholds], policy: Policy
+) -> tuple[str, ...]:
+    """Warn as `table_warnings` does, in the names of the custom resource."""
+
+    def in_camel(text: str) -> str:
+        for name in _NAMES:
+            text = text.replace(name, to_camel(name))
+        return text
+
+    place = "speculation.adaptive.batchSizes from"
+    return tuple(f"{place} {in_camel(text)}" for text in table_warnings(entries, policy))
+
+
+def _warnings(entry: HasThresholds) -> Iterator[str]:
     steps = sorted(entry.candidate_steps)
     for low, high in pairwise(steps):
         rise = accepted_to_rise(low, entry.up_hysteresis)
         fall = accepted_to_fall(low, entry.down_hysteresis)
         if low > 0 and rise - fall <= 0:
             yield (
-                f"{bound}: num_steps {low} rises to {high} above {rise:g} accepted tokens, and "
+                f"num_steps {low} rises to {high} above {rise:g} accepted tokens, and "
                 f"{high} falls back at {fall:g}: the policy oscillates; "
                 f"lower down_hysteresis {entry.down_hysteresis:g} "
                 f"below up_hysteresis {entry.up_hysteresis:g}"
             )
-    yield from _never_rests(bound, entry, steps)
-    yield from _ceiling_undoes(bound, entry, steps)
+    yield from _never_rests(entry, steps)
+    yield from _ceiling_undoes(entry, steps)
 
 
-def _never_rests(bound: str, entry: TableEntry, steps: list[int]) -> Iterator[str]:
+def _never_rests(entry: HasThresholds, steps: list[int]) -> Iterator[str]:
     """Check the lowest candidate above 0, if a higher one follows."""
     if len(steps) < 3 or steps[0] != 0:
         return
@@ -58,13 +80,13 @@ def _never_rests(bound: str, entry: TableEntry, steps: list[int]) -> Iterator[st
     fall = accepted_to_fall(0, entry.down_hysteresis)
     if rise - fall <= 0:
         yield (
-            f"{bound}: num_steps {steps[1]} falls to 0 at {fall:g} accepted tokens and rises to "
+            f"num_steps {steps[1]} falls to 0 at {fall:g} accepted tokens and rises to "
             f"{steps[2]} above {rise:g}: it is never kept; lower down_hysteresis "
             f"{entry.down_hysteresis:g}, or leave out {steps[1]}"
         )
 
 
-def _ceiling_undoes(bound: str, entry: TableEntry, steps: list[int]) -> Iterator[str]:
+def _ceiling_undoes(entry: HasThresholds, steps: list[int]) -> Iterator[str]:
     """Find rises that the cap reverts at the next decision, at the same mean."""
     if entry.ceiling_coeff == 0:
         return
@@ -74,7 +96,7 @@ def _ceiling_undoes(bound: str, entry: TableEntry, steps: list[int]) -> Iterator
         cap = max(1, math.floor(rise * entry.ceiling_coeff) + 1)
         if low > 0 and cap < high:
             yield (
-                f"{bound}: num_steps {low} rises to {high} above {rise:g} accepted tokens, where "
+                f"num_steps {low} rises to {high} above {rise:g} accepted tokens, where "
                 f"ceiling_coeff {entry.ceiling_coeff:g} caps it at {cap}: the policy oscillates; "
                 f"{_enough(rise, high)}"
             )

@@ -1,7 +1,7 @@
 """Compute resources of an engine's container, in the words of Kubernetes."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Final
 
 from pydantic import BeforeValidator, Field
@@ -47,33 +47,43 @@ _EXCEEDS: Final = (
 )
 
 
-def _compared(
-    field: str, other: str, comparison: str, defaults: Mapping[str, str]
-) -> Iterator[str]:
-    """CEL that compares the quantities of a field with the defaults of the other, absent one."""
-    for name, value in defaults.items():
-        quantity = f"quantity(string(self.{field}['{name}']))"
-        yield (
-            f"(!has(self.{field}) || has(self.{other}) || !('{name}' in self.{field}) || "
-            f"{quantity}.compareTo(quantity('{value}')) {comparison} 0)"
-        )
+REQUESTS_WITHIN_LIMITS: Final[Rule["Resources"]] = Rule(
+    cel=f"!has(self.requests) || !{_HAS_LIMITS} || !self.requests.exists(k, {_EXCEEDS})",
+    holds=lambda it: not it.are_written("limits", "requests") or not it.requests_above_limits(),
+    message="a request must not exceed the limit of the same name: "
+    "lower the request or raise the limit",
+    field="requests",
+)
 
 
-def requests_within_limits(
-    limits: Mapping[str, str], requests: Mapping[str, str]
-) -> "Rule[Resources]":
-    """Compare each request with its limit; `limits` and `requests` count where these are absent."""
-    clauses = (
-        f"(!has(self.requests) || !{_HAS_LIMITS} || !self.requests.exists(k, {_EXCEEDS}))",
-        *_compared("requests", "limits", "<=", limits),
-        *_compared("limits", "requests", ">=", requests),
-    )
+def within_default_limit(name: str, limit: str) -> "Rule[Resources]":
+    """Compare a request with the default of its limit, where limits are absent."""
     return Rule(
-        cel=" && ".join(clauses),
-        holds=lambda resources: not resources.requests_above_limits(),
-        message="a request must not exceed the limit of the same name: "
-        "lower the request or raise the limit",
+        cel=_compared("requests", "limits", name, limit, "<="),
+        holds=lambda it: it.are_written("limits") or name not in it.requests_above_limits(),
+        message=f"limits are absent, and the default limit of {name} is {limit}, which the request "
+        f"exceeds: write limits too, or lower requests.{name}",
         field="requests",
+    )
+
+
+def above_default_request(name: str, request: str) -> "Rule[Resources]":
+    """Compare a limit with the default of its request, where requests are absent."""
+    return Rule(
+        cel=_compared("limits", "requests", name, request, ">="),
+        holds=lambda it: it.are_written("requests") or name not in it.requests_above_limits(),
+        message=f"requests are absent, and the default request of {name} is {request}, which "
+        f"exceeds the limit: write requests too, or raise limits.{name}",
+        field="limits",
+    )
+
+
+def _compared(field: str, other: str, name: str, default: str, comparison: str) -> str:
+    """CEL that compares a quantity of a field with the default of the other, absent one."""
+    quantity = f"quantity(string(self.{field}['{name}']))"
+    return (
+        f"!has(self.{field}) || has(self.{other}) || !('{name}' in self.{field}) || "
+        f"{quantity}.compareTo(quantity('{default}')) {comparison} 0"
     )
 
 
@@ -92,7 +102,7 @@ class Resources(ResourceRecord):
     )
 
     rules: ClassVar[tuple["Rule[Resources]", ...]] = (
-        requests_within_limits({}, {}),
+        REQUESTS_WITHIN_LIMITS,
         Rule(
             cel=f"!{_HAS_LIMITS} || self.limits.filter(k, {IS_ACCELERATOR}).size() <= 1",
             holds=lambda it: sum(map(is_accelerator, it.limits)) <= 1,
@@ -106,6 +116,10 @@ class Resources(ResourceRecord):
         """Yield the accelerators, or parts of one, of limits and requests: name and quantity."""
         for quantities in (self.limits, self.requests):
             yield from (each for each in quantities.items() if is_accelerator(each[0]))
+
+    def are_written(self, *fields: str) -> bool:
+        """Whether a user wrote these fields, so that they have no default."""
+        return self.model_fields_set.issuperset(fields)
 
     def requests_above_limits(self) -> tuple[str, ...]:
         return tuple(

@@ -10,9 +10,11 @@ from specdecode_api.v1alpha1.resources import (
     ACCELERATOR_DOMAIN,
     IS_ACCELERATOR,
     MAX_NAMES,
+    REQUESTS_WITHIN_LIMITS,
     Quantities,
     Resources,
-    requests_within_limits,
+    above_default_request,
+    within_default_limit,
 )
 from specdecode_api.v1alpha1.scalars import Int
 
@@ -37,7 +39,9 @@ class RouterResources(Resources, HotRecord):
     )
 
     rules: ClassVar[tuple["Rule[Resources]", ...]] = (
-        requests_within_limits(DEFAULT_LIMITS, DEFAULT_REQUESTS),
+        REQUESTS_WITHIN_LIMITS,
+        *(within_default_limit(*each) for each in DEFAULT_LIMITS.items()),
+        *(above_default_request(*each) for each in DEFAULT_REQUESTS.items()),
         Rule(
             cel=" && ".join(
                 f"(!has(self.{field}) || self.{field}.all(k, !{IS_ACCELERATOR}))"

@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field, WithJsonSchema
 
 from specdecode_api.base import RESTART, ResourceRecord
-from specdecode_api.rules import Rule, or_default
+from specdecode_api.cel_text import number_text, numbers_text
+from specdecode_api.rules import Ending, Rule, or_default
 from specdecode_api.speculation import (
     DEFAULT_STEPS,
     MAX_DRAFT_TOKENS,
@@ -14,9 +15,16 @@ from specdecode_api.speculation import (
     MAX_TOPK,
     Algorithm,
     Policy,
+    drafted_tokens,
     max_tree_tokens,
 )
-from specdecode_api.table import candidates, default_table, verify_tokens_error
+from specdecode_api.table import (
+    candidates,
+    default_table,
+    resource_table_warnings,
+    undrafted_error,
+    verify_tokens_error,
+)
 from specdecode_api.v1alpha1.model import DraftSpec
 from specdecode_api.v1alpha1.ngram import NgramSpec
 from specdecode_api.v1alpha1.scalars import Int
@@ -32,6 +40,18 @@ _NO_TABLE: Final = f"size({or_default('adaptive.batchSizes', [])}) == 0"
 _STEPS: Final = f"(has(self.numSteps) ? self.numSteps : {DEFAULT_STEPS})"
 _HAS_WIDTH: Final = (
     f"has(self.numDraftTokens) && {_STEPS} > 0 && (has(self.numSteps) || {_NO_TABLE})"
+)
+
+_NUM_STEPS_TEXT: Final = f"'numSteps is ' + {number_text('self.numSteps', MAX_STEPS)}"
+_CANDIDATES_TEXT: Final = numbers_text(
+    range(MAX_STEPS + 1),
+    lambda steps: f"self.adaptive.batchSizes.exists(e, {steps} in e.candidateSteps)",
+    lambda steps: f"self.adaptive.batchSizes.exists(e, e.candidateSteps.exists(s, s < {steps}))",
+)
+_DRAFTS_ENOUGH: Final = (
+    "(has(self.numDraftTokens) && has(self.numSteps) && s == self.numSteps ? "
+    f"e.verifyTokens < self.numDraftTokens : s > 0 && e.verifyTokens <= {_TOPK} * s && "
+    f"e.verifyTokens <= {_TOPK} + (s - 1) * {_TOPK} * {_TOPK})"
 )
 
 AlgorithmName = Annotated[
@@ -81,6 +101,7 @@ def _in_default_table(policy: Policy, most_steps: int) -> "Rule[Speculation]":
         message=f"policy {name} without adaptive.batchSizes has a default table of the draft "
         f"steps {shown}: use one of them, leave numSteps out or write adaptive.batchSizes",
         field="numSteps",
+        ends=Ending(_NUM_STEPS_TEXT, lambda it: f"numSteps is {it.num_steps}"),
     )
 
 
@@ -241,6 +262,21 @@ class Speculation(ResourceRecord):
             message="numSteps must be a candidate of adaptive.batchSizes: "
             "use one of them or leave numSteps out",
             field="numSteps",
+            ends=Ending(
+                f"{_NUM_STEPS_TEXT} + ', candidates are ' + {_CANDIDATES_TEXT}",
+                lambda it: (
+                    f"numSteps is {it.num_steps}, candidates are "
+                    + ", ".join(map(str, it.adaptive.candidates(it.algorithm)))
+                ),
+            ),
+        ),
+        Rule(
+            cel=f"{_NO_TABLE} || self.adaptive.batchSizes.all(e, !has(e.verifyTokens) || "
+            f"e.candidateSteps.exists(s, {_DRAFTS_ENOUGH}))",
+            holds=lambda it: undrafted_error(it.adaptive.table, it.drafted_tokens) is None,
+            message="verifyTokens must not exceed the tokens that one of candidateSteps drafts, "
+            "topk * numSteps at most: lower verifyTokens or remove it, or add more draft steps",
+            field="adaptive.batchSizes",
         ),
         *(
             _in_default_table(policy, most_steps)
@@ -283,3 +319,14 @@ class Speculation(ResourceRecord):
             field="numDraftTokens",
         ),
     )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What may be meant otherwise, in a table that is valid."""
+        return resource_table_warnings(self.adaptive.table, self.adaptive.engine_policy)
+
+    def drafted_tokens(self, num_steps: int) -> int:
+        """Tokens that a request drafts in a step of `num_steps` draft steps."""
+        if self.num_steps is None or self.num_draft_tokens is None:
+            return drafted_tokens(self.topk, num_steps)
+        return drafted_tokens(self.topk, num_steps, (self.num_steps, self.num_draft_tokens))

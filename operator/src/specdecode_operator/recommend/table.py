@@ -1,6 +1,6 @@
 """Builds a table from the best draft steps of each batch bucket; the rest stays as it is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from specdecode_api.metrics import BATCH_BUCKETS
@@ -15,11 +15,15 @@ MOST_BELOW = 3
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """The present policy, entries, and draft steps at start, which `static` keeps."""
+    """The present policy, entries, draft steps at start, which `static` keeps, and drafts.
+
+    `drafted` is the tokens that a request drafts, by draft steps; those of a chain by default.
+    """
 
     policy: Policy
     entries: Mapping[str, TableEntry]
     num_steps: int
+    drafted: Callable[[int], int] = int
 
     def candidates(self, batch_size: int) -> tuple[int, ...]:
         """Draft steps that may be chosen for a batch, ascending."""
@@ -64,11 +68,21 @@ def entries_of(
         entry = current.entry(bucket) or TableEntry(candidate_steps=(current.num_steps,))
         if within in best:
             steps = _candidates(current.policy, rates[within], best[within], bounds)
-            entry = entry.model_copy(update={"candidate_steps": steps})
+            entry = _with_steps(entry, steps, current.drafted)
         entry = entry.model_copy(update={"candidate_steps": tuple(sorted(entry.candidate_steps))})
         if entry != latest:
             entries[str(bucket)] = latest = entry
     return entries
+
+
+def _with_steps(
+    entry: TableEntry, steps: tuple[int, ...], drafted: Callable[[int], int]
+) -> TableEntry:
+    """The entry with other candidates; without `verify_tokens` that none of them drafts."""
+    verified = entry.verify_tokens
+    if verified is not None and verified > max(map(drafted, steps)):
+        verified = None
+    return entry.model_copy(update={"candidate_steps": steps, "verify_tokens": verified})
 
 
 def _starts(current: Current, bounds: Bounds) -> Sequence[int]:

@@ -45,7 +45,10 @@ def advise(now: InForce, context: TrialContext) -> Advice | None:
         return None
     boot = now.built.boot
     serving = context.ready(names.ROLE_STABLE, now.built.config_hash)
-    current = Current(boot.speculation.policy, now.table, boot.speculation.usual_steps)
+    speculation = boot.speculation
+    current = Current(
+        speculation.policy, now.table, speculation.usual_steps, drafted=speculation.drafted_tokens
+    )
     bounds = Bounds(
         prepared_steps=now.built.prepared_steps,
         least_gain=context.guard.min_gain,
