@@ -9,6 +9,7 @@ from typing import Any
 from specdecode_engine.grammar import MAX_SOURCE_CHARS, NamedSchema
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.parsers.lark import LarkRules, either, literal
+from specdecode_engine.serve.parsers.schema_types import is_string
 
 # Keywords of the schema of all parameters that rules per parameter enforce, and annotations.
 _OBJECT_KEYWORDS = frozenset(
@@ -162,7 +163,7 @@ class ParameterCalls(CallGrammar):
         `before_end` matches what precedes the marker; any text of the model's own may end in it.
         """
         close = f"{before_end} {self.rules.marker(end)}"
-        if schema.get("type") not in ("string", ["string"]):
+        if not is_string(schema):
             return f"{self.value(tool, key, schema)} {close}"
         unknown = sorted(set(schema) - TEXT_KEYWORDS - {"$defs", "definitions"})
         if unknown and tool.is_strict:

@@ -1,14 +1,9 @@
 """GLM-4.5: `<tool_call>NAME`, then `<arg_key>k</arg_key><arg_value>v</arg_value>` per argument."""
 
 from specdecode_engine.serve.parsers.buffer import Markers
-from specdecode_engine.serve.parsers.parameter_values import (
-    ONLY_TEXT,
-    as_json,
-    quoted,
-    quoted_part,
-    types_of,
-)
+from specdecode_engine.serve.parsers.parameter_values import as_json, quoted, quoted_part
 from specdecode_engine.serve.parsers.reading import NAME, Steps, StreamingParser
+from specdecode_engine.serve.parsers.schema_types import is_string, property_of, types_of
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 KEY, KEY_END = "<arg_key>", "</arg_key>"
@@ -52,7 +47,7 @@ class GlmParser(StreamingParser):
                 return end == END
             self.add_arguments(f"{separator}{quoted(key.strip())}: ")
             separator = ", "
-            end = yield from self._read_value(types_of(self.schema_of(name), key.strip()))
+            end = yield from self._read_value(self.schema_of(name), key.strip())
             if end != VALUE_END:
                 return end == END
             yield from self.take_space()
@@ -61,15 +56,15 @@ class GlmParser(StreamingParser):
             return (yield from self.skip_end(END))
         return True
 
-    def _read_value(self, types: frozenset[str] | None) -> Steps[str]:
-        if types == ONLY_TEXT:
+    def _read_value(self, schema: object, key: str) -> Steps[str]:
+        if is_string(property_of(schema, key)):
             self.add_arguments('"')
             end = yield from self.read_until(_VALUE_END, self._add_quoted, drops_cut=True)
             self.add_arguments('"' if end else "")
             return end
         text, end = yield from self.collect_until(_VALUE_END)
         if end:
-            self.add_arguments(as_json(text, types))
+            self.add_arguments(as_json(text, types_of(schema, key)))
         return end
 
     def _add_quoted(self, text: str) -> None:

@@ -18,6 +18,8 @@ _WORDS = {"True": "true", "False": "false", "None": "null"} | {
 }
 _JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _PYTHON_NUMBER = re.compile(r"[+-]?([0-9][0-9_]*\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_PYTHON_BASES = re.compile(r"[+-]?0([xX][0-9a-fA-F_]+|[oO][0-7_]+|[bB][01_]+)")
+_BRACKETS = {"[": "]", "{": "}", "(": ")"}
 _MAX_NUMBER_CHARS = 400
 _IN_STRING = {quote: re.compile(rf"[^{quote}\\]+") for quote in "'\""}
 _ESCAPES = {
@@ -36,8 +38,9 @@ def read_literal(parser: StreamingParser, emit: Emit, depth: int = 0) -> Steps[b
     char = yield from parser.next_char()
     if char in ("'", '"'):
         return (yield from read_string(parser, emit))
-    if char in ("[", "{"):
-        return depth < MAX_DEPTH and (yield from _read_items(parser, emit, depth))
+    if char in _BRACKETS:
+        read = _read_parentheses if char == "(" else _read_items
+        return depth < MAX_DEPTH and (yield from read(parser, emit, depth))
     word = word_as_json((yield from parser.take_run(_WORD)))
     if (yield from parser.next_char()) == "":
         return False  # the text ends in the word
@@ -45,17 +48,43 @@ def read_literal(parser: StreamingParser, emit: Emit, depth: int = 0) -> Steps[b
     return word is not None
 
 
+def _read_parentheses(parser: StreamingParser, emit: Emit, depth: int) -> Steps[bool]:
+    """Read a tuple, which becomes a list, or a value in parentheses."""
+    parser.buffer.take(1)
+    yield from parser.take_space()
+    first: list[str] = []
+    if not (yield from parser.skip(")")):
+        if not (yield from read_literal(parser, first.append, depth + 1)):
+            return False
+        yield from parser.take_space()
+        if (yield from parser.skip(")")):
+            emit("".join(first))
+            return True
+        if not (yield from parser.skip(",")):
+            return False
+        yield from parser.take_space()
+        emit("[" + "".join(first))
+        return (yield from _read_rest(parser, emit, depth, ")", ", "))
+    emit("[]")
+    return True
+
+
 def _read_items(parser: StreamingParser, emit: Emit, depth: int) -> Steps[bool]:
     """Read a list or a dict; a comma may follow the last item."""
     opening = parser.buffer.take(1)
-    closing = "]" if opening == "[" else "}"
     emit(opening)
-    separator = ""
     yield from parser.take_space()
+    return (yield from _read_rest(parser, emit, depth, _BRACKETS[opening], ""))
+
+
+def _read_rest(
+    parser: StreamingParser, emit: Emit, depth: int, closing: str, separator: str
+) -> Steps[bool]:
+    """Read items up to the closing bracket; `separator` precedes the next one."""
     while not (yield from parser.skip(closing)):
         emit(separator)
         separator = ", "
-        if opening == "{" and not (yield from _read_key(parser, emit)):
+        if closing == "}" and not (yield from _read_key(parser, emit)):
             return False
         if not (yield from read_literal(parser, emit, depth + 1)):
             return False
@@ -64,16 +93,20 @@ def _read_items(parser: StreamingParser, emit: Emit, depth: int) -> Steps[bool]:
         yield from parser.take_space()
         if not has_comma and (yield from parser.next_char()) != closing:
             return False
-    emit(closing)
+    emit("}" if closing == "}" else "]")
     return True
 
 
 def _read_key(parser: StreamingParser, emit: Emit) -> Steps[bool]:
-    """Read the key of a dict, a string, and the colon."""
-    if (yield from parser.next_char()) not in ("'", '"'):
-        return False
-    if not (yield from read_string(parser, emit)):
-        return False
+    """Read the key of a dict, and the colon; a number or constant becomes a string, as in JSON."""
+    if (yield from parser.next_char()) in ("'", '"'):
+        if not (yield from read_string(parser, emit)):
+            return False
+    else:
+        word = word_as_json((yield from parser.take_run(_WORD)))
+        if word is None:
+            return False
+        emit(quoted(word))
     yield from parser.take_space()
     if not (yield from parser.skip(":")):
         return False
@@ -131,7 +164,11 @@ def word_as_json(word: str) -> str | None:
         return None
     if _JSON_NUMBER.fullmatch(word):
         return word
-    if not _PYTHON_NUMBER.fullmatch(word) or "__" in word or word.endswith("_"):
+    if "__" in word or word.endswith("_"):
+        return None
+    if _PYTHON_BASES.fullmatch(word):
+        return str(int(word, 0))
+    if not _PYTHON_NUMBER.fullmatch(word):
         return None
     number = float(word)
     if not math.isfinite(number):

@@ -5,16 +5,13 @@ from typing import ClassVar
 
 from specdecode_engine.serve.parsers.buffer import Markers
 from specdecode_engine.serve.parsers.parameter_values import (
-    ONLY_TEXT,
     as_json,
+    is_python,
     quoted,
     quoted_part,
-    types_of,
 )
 from specdecode_engine.serve.parsers.reading import Steps, StreamingParser
-
-# As chat templates write them in earlier calls, and models after it.
-_PYTHON_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
+from specdecode_engine.serve.parsers.schema_types import is_string, property_of, types_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +52,11 @@ class XmlParameterParser(StreamingParser):
             separator = ", "
             if self.tags.has_lines:
                 yield from self.skip("\n")
-            yield from self._read_value(types_of(self.schema_of(name), key.strip()))
+            yield from self._read_value(self.schema_of(name), key.strip())
             yield from self.take_space()
 
-    def _read_value(self, types: frozenset[str] | None) -> Steps[None]:
-        if types == ONLY_TEXT:
+    def _read_value(self, schema: object, key: str) -> Steps[None]:
+        if is_string(property_of(schema, key)):
             self.add_arguments('"')
             ends = Markers(*self.tags.value_ends)
             end = yield from self.read_until(ends, self._add_quoted, drops_cut=True)
@@ -67,8 +64,7 @@ class XmlParameterParser(StreamingParser):
             return
         text, end = yield from self._collect_value()
         if end:
-            constant = _PYTHON_CONSTANTS.get(text.strip(), text)
-            self.add_arguments(as_json(constant, types))
+            self.add_arguments(as_json(text, types_of(schema, key)))
 
     def _collect_value(self) -> Steps[tuple[str, str]]:
         """Return a value and its end, which strings in JSON may contain."""
@@ -81,7 +77,10 @@ class XmlParameterParser(StreamingParser):
             if end != '"':
                 return "".join(parts), end
             parts.append(end)
-            yield from self.read_string_rest(parts.append)
+            if is_python("".join(parts)):
+                markers = Markers(*self.tags.value_ends)
+            else:
+                yield from self.read_string_rest(parts.append)
 
     def _add_quoted(self, text: str) -> None:
         self.add_arguments(quoted_part(text))
