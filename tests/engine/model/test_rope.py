@@ -42,7 +42,7 @@ KINDS: dict[str, dict[str, Any]] = {
         ({}, 1e6),
         ({"rope_theta": 1e4}, 1e4),
         ({"rope_theta": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, 1e4),
-        ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}}, 5e5),
+        ({"rope_theta": 5e5, "rope_parameters": {"rope_theta": 5e5}}, 5e5),
         ({"rope_parameters": {"rope_type": "default"}}, 1e6),
     ],
 )

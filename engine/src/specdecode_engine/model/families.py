@@ -38,8 +38,6 @@ GEMMA3_DEFAULTS: Mapping[str, object] = {
     **GEMMA2_DEFAULTS,
     "vocab_size": 262_208,
     "max_position_embeddings": 131_072,
-    "rope_theta": 1_000_000.0,
-    "rope_local_base_freq": 10_000.0,
     "sliding_window_pattern": 6,
     "final_logit_softcapping": None,
     "attn_logit_softcapping": None,

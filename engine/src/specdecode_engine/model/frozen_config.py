@@ -217,6 +217,7 @@ def _window(text: ConfigFile, owner: int, stored: int | None) -> int:
 
 
 def _rope(text: ConfigFile, kind: str, head_dim: int) -> RopeConfig:
+    text.refuse("rope_scaling", {}, "write it by layer type under rope_parameters")
     section = text.section("rope_parameters")
     by_type = None if section is None else section.section(kind)
     if by_type is None:

@@ -10,6 +10,7 @@ from specdecode_engine.model.families import FAMILIES, Family
 from specdecode_engine.model.latent_config import RANK, LatentConfig
 from specdecode_engine.model.layer_map import FULL, SLIDING
 from specdecode_engine.model.rope import RopeConfig, parse_rope
+from specdecode_engine.model.rope_keys import FRACTION, refuse_other
 from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
 
 DEEPSEEK_V3 = Family(
@@ -112,8 +113,8 @@ def _read_step(config: ConfigFile, family: Family, modules: int) -> ModuleLayer:
     keys = {
         **config.keys,
         "num_key_value_heads": config.get("num_attention_groups"),
-        "rope_theta": own("rope_theta", 10_000.0),
-        "partial_rotary_factor": own("partial_rotary_factors", 1.0),
+        "rope_theta": own("rope_theta", None),
+        "partial_rotary_factor": own("partial_rotary_factors", None),
     }
     if kind == SLIDING:
         section = config.section("attention_other_setting")
@@ -199,12 +200,13 @@ def _with_rope(
 
 def _without_partial_factor(config: ConfigFile) -> tuple[ConfigFile, float]:
     """Take the part of each head that turns out of either of the places where it is stated."""
-    keys, factor = dict(config.keys), config.real("partial_rotary_factor", 1.0)
-    keys.pop("partial_rotary_factor", None)
+    keys, factor = dict(config.keys), config.real(FRACTION, 1.0)
+    keys.pop(FRACTION, None)
     section = config.section("rope_parameters")
     if section is not None:
-        factor = section.real("partial_rotary_factor", factor)
-        rest = {key: value for key, value in section.keys.items() if key != "partial_rotary_factor"}
+        factor = section.real(FRACTION, factor)
+        refuse_other(config, FRACTION, factor)
+        rest = {key: value for key, value in section.keys.items() if key != FRACTION}
         keys["rope_parameters"] = rest
     return ConfigFile(config.file, keys, config.prefix), factor
 

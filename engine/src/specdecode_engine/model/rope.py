@@ -1,7 +1,6 @@
 """Rotary positions: the parameters in config.json, and the angles of every position.
 
-Parameters have the spelling of transformers 5: older files have `rope_theta` and `rope_scaling`,
-newer ones one dict, `rope_parameters`.
+Parameters have the spelling of transformers 5; `rope_keys.py` finds them in config.json.
 
 Kinds whose frequencies depend on the length of the text (dynamic, longrope) have a table for each
 of a few lengths, and a request uses one of them for its whole life: a cached key never has to be
@@ -19,13 +18,29 @@ from torch import Tensor
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.layer_map import FULL, SLIDING
+from specdecode_engine.model.rope_keys import (
+    FRACTION,
+    KIND,
+    MROPE,
+    NEWER,
+    OLD_KIND,
+    OLDER,
+    ORIGINAL,
+    THETA,
+    WITH_ORIGINAL,
+    kind_key,
+    merge_sections,
+    refuse_dropped,
+    refuse_other,
+    section_in_use,
+)
 
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
-MROPE = "mrope"
-"""Each position is three, of time, height and width, which are equal for text."""
 STRETCHING = ("linear", "dynamic", "yarn")
 DEFAULT_THETA = 10_000.0
-ORIGINAL = "original_max_position_embeddings"
+GLOBAL_THETA = 1_000_000.0
+"""Base of layers that see everything, where others have one of their own (Gemma 3)."""
+PARTIAL = "rotating a part of each head is not supported"
 BLOCK_POSITIONS = 256
 """Positions computed by one call: rounding may differ in the last elements of torch's vector loops,
 so every table, however long, is cut at the same positions."""
@@ -82,57 +97,80 @@ def make_rotary_limits(ropes: Iterable[RopeConfig], context_length: int) -> Rota
 def parse_rope(
     config: ConfigFile, head_dim: int, default: Mapping[str, object] = MappingProxyType({})
 ) -> RopeConfig:
-    """Read either spelling; refuse kinds that we do not compute.
+    """Read the parameters in either spelling; refuse kinds that we do not compute.
 
     Args:
         default: the parameters of a config.json that has none; the base holds for others too.
     """
-    config.refuse("partial_rotary_factor", 1.0, "rotating a part of each head is not supported")
-    section = config.section("rope_parameters") or config.section("rope_scaling")
-    by_default = ConfigFile(config.file, default, "rope_parameters.")
-    theta = config.real("rope_theta", by_default.real("rope_theta", DEFAULT_THETA))
+    config.refuse(FRACTION, 1.0, PARTIAL)
+    section = section_in_use(config)
+    rope = _parse(config, section, head_dim, default, THETA)
+    refuse_dropped(config, rope.parameters)
+    return rope
+
+
+def _parse(
+    config: ConfigFile,
+    section: ConfigFile | None,
+    head_dim: int,
+    default: Mapping[str, object],
+    theta_key: str,
+) -> RopeConfig:
+    """Read one set of parameters; `theta_key` has the base of sections without their own."""
+    by_default = ConfigFile(config.file, default, f"{NEWER}.")
+    theta = config.real(theta_key, by_default.real(THETA, DEFAULT_THETA))
     if section is None:
         section = by_default
     else:
-        theta = section.real("rope_theta", theta)
-    key = "rope_type" if section.get("rope_type") is not None else "type"
+        theta = section.real(THETA, theta)
+    nested = [key for key, value in section.keys.items() if isinstance(value, dict)]
+    if nested:
+        raise section.error(nested[0], "this model has one set of parameters for all its layers")
+    key = kind_key(section)
     kind = section.get(key) or "default"
     if kind != "proportional":  # which has angles of 0 for the other part
-        section.refuse(
-            "partial_rotary_factor", 1.0, "rotating a part of each head is not supported"
-        )
+        section.refuse(FRACTION, 1.0, PARTIAL)
     if kind == MROPE and section.get("mrope_section") is not None:
         kind = "default"
     if kind not in KINDS:
         raise section.error(key, f"supported kinds are {', '.join(KINDS)}")
-    parameters = {**section.keys, "rope_type": kind, "rope_theta": theta}
-    parameters.pop("type", None)
+    positions = config.integer("max_position_embeddings")
+    parameters = {**section.keys, KIND: kind, THETA: theta}
+    parameters.pop(OLD_KIND, None)
     _check_factors(section, str(kind), head_dim)
-    if config.get(ORIGINAL) is not None:
+    if kind in WITH_ORIGINAL:
+        parameters[ORIGINAL] = section.integer(ORIGINAL, positions)
+    elif config.get(ORIGINAL) is not None:
         parameters[ORIGINAL] = config.integer(ORIGINAL)
-    return RopeConfig(str(kind), theta, parameters, config.integer("max_position_embeddings"))
+    return RopeConfig(str(kind), theta, parameters, positions)
 
 
 def parse_local_rope(config: ConfigFile, head_dim: int) -> tuple[RopeConfig, RopeConfig]:
     """Read the angles of layers that see everything and of those with a window, as in Gemma 3.
 
     `rope_parameters` has them by layer type; older files have `rope_theta` and `rope_scaling` for
-    the former, `rope_local_base_freq` for the latter.
+    the former, `rope_local_base_freq` for the latter. `rope_scaling` next to `rope_parameters` is
+    laid over the former.
     """
-    section = config.section("rope_parameters")
-    if section is None:
-        everything, local = config.section("rope_scaling"), None
+    config.refuse(FRACTION, 1.0, PARTIAL)
+    section, older = config.section(NEWER), config.section(OLDER)
+    if section is None or not section.keys:
+        everything, local = older, None
     else:
         everything, local = section.section(FULL), section.section(SLIDING)
         if everything is None or local is None:
-            raise config.error("rope_parameters", f"it must have {FULL} and {SLIDING}")
+            raise config.error(NEWER, f"it must have {FULL} and {SLIDING}")
+        everything = merge_sections(config, everything, older)
 
-    def parse(part: ConfigFile | None, key: str) -> RopeConfig:
-        parameters = {} if part is None else part.keys
-        keys = {**config.keys, "rope_parameters": parameters, "rope_theta": config.get(key)}
-        return parse_rope(ConfigFile(config.file, keys, config.prefix), head_dim)
+    def parse(part: ConfigFile | None, key: str, theta: float) -> RopeConfig:
+        rope = _parse(config, part, head_dim, {THETA: theta}, key)
+        refuse_other(config, key, rope.theta)
+        return rope
 
-    return parse(everything, "rope_theta"), parse(local, "rope_local_base_freq")
+    return (
+        parse(everything, THETA, GLOBAL_THETA),
+        parse(local, "rope_local_base_freq", DEFAULT_THETA),
+    )
 
 
 def _check_factors(section: ConfigFile, kind: str, head_dim: int) -> None:

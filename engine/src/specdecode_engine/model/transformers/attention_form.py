@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from specdecode_engine.model.head_order import halves_of_pairs
 from specdecode_engine.model.kv_views import KVView
-from specdecode_engine.model.rope import ORIGINAL
+from specdecode_engine.model.rope_keys import ORIGINAL
 from specdecode_engine.model.transformers.attention import (
     ForwardState,
     PagedAttention,

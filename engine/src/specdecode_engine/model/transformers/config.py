@@ -14,6 +14,7 @@ from specdecode_engine.model.layer_config import read_delta_layers, read_layer_m
 from specdecode_engine.model.layer_map import LayerMap, LayerMapError
 from specdecode_engine.model.quantized.config import Quantization, read_quantization
 from specdecode_engine.model.rope import RopeConfig
+from specdecode_engine.model.rope_keys import refuse_dropped
 from specdecode_engine.model.transformers.attention import UnsupportedModel
 
 OTHER_NAMES = {"kimi_k2": "deepseek_v3"}
@@ -138,6 +139,8 @@ def _read_text_config(file: ConfigFile) -> Any:
         )
     if text is not whole and getattr(whole, "tie_word_embeddings", False):
         text.tie_word_embeddings = True
+    stated = file if text is whole else file.section("text_config") or file
+    refuse_dropped(stated, getattr(text, "rope_parameters", None) or {})
     if hasattr(text, "quantization_config"):  # transformers would look for kernels of the format
         del text.quantization_config
     return text
