@@ -1,7 +1,7 @@
 """Parts of a reconcile, of which a failed one stops no other: it becomes a condition and a metric.
 
-An exception in a part is a fault of the operator, or of what others have written. The objects of a
-resource, its Service and its number of pods must not depend on it.
+An exception in a part comes from a bug of the operator, or from what others have written. The
+objects of a resource, its Service and its number of pods must not depend on it.
 """
 
 from collections.abc import Callable, Iterable

@@ -66,7 +66,7 @@ PLACES = (
 
 
 @dataclass(frozen=True)
-class Fault:
+class Drawn:
     """What is written: fields of the deployment's spec, or a trial; and how the plan names it."""
 
     kind: str
@@ -95,38 +95,38 @@ def drawn():
         if number < 160:
             own = {"rollout": {"guard": random_guard(rng)}}
             candidate = {"pageSize": 32}
-            yield Fault("guard", own, {"guard": random_guard(rng), "candidate": candidate})
+            yield Drawn("guard", own, {"guard": random_guard(rng), "candidate": candidate})
         elif number < 280:
-            yield Fault("candidate", {}, {"candidate": random_candidate(rng)})
+            yield Drawn("candidate", {}, {"candidate": random_candidate(rng)})
         else:
-            yield Fault("template", {"template": {"spec": random_template(rng)}})
+            yield Drawn("template", {"template": {"spec": random_template(rng)}})
 
 
-def is_admitted(manifest, fault):
+def is_admitted(manifest, case):
     """Whether the rules of the CRDs permit it; the API server validates again what is applied."""
     try:
-        SpecDecodeDeployment.from_resource({**manifest, "spec": manifest["spec"] | fault.spec})
-        if fault.trial is not None:
-            SpecDecodeTrial.from_resource(trial_of("chat", "chat", "default", fault))
+        SpecDecodeDeployment.from_resource({**manifest, "spec": manifest["spec"] | case.spec})
+        if case.trial is not None:
+            SpecDecodeTrial.from_resource(trial_of("chat", "chat", "default", case))
     except ValidationError:
         return False
     return True
 
 
-def is_harmless(fault):
-    """Whether a guard goes with the deployment's: such a trial begins, and is no fault."""
-    if fault.kind != "guard":
+def is_harmless(case):
+    """Whether a guard goes with the deployment's, so that its trial begins."""
+    if case.kind != "guard":
         return False
-    rollout = RolloutSpec.from_resource(fault.spec["rollout"])
-    return not contradiction(rollout, fault.trial["guard"])
+    rollout = RolloutSpec.from_resource(case.spec["rollout"])
+    return not contradiction(rollout, case.trial["guard"])
 
 
-def trial_of(name, deployment, namespace, fault):
+def trial_of(name, deployment, namespace, case):
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND_TRIAL,
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"deployment": deployment, **(fault.trial or {})},
+        "spec": {"deployment": deployment, **(case.trial or {})},
     }
 
 
@@ -147,20 +147,20 @@ class World:
         del live[next(each for each in live if each.kind == SERVICE.kind)]
         self.observed = Observed(manifest, live, at=datetime.now(UTC))
 
-    def plan(self, fault: Fault) -> Plan:
-        """Scaled, its Service deleted, with a fault that the API server has accepted."""
-        spec = {**self.manifest["spec"], **fault.spec, "replicas": 5}
+    def plan(self, case: Drawn) -> Plan:
+        """Scaled, its Service deleted, with a case that the API server has accepted."""
+        spec = {**self.manifest["spec"], **case.spec, "replicas": 5}
         resource = {**self.manifest, "spec": spec, "status": {"configHash": "v1-x"}}
         found = replace(self.observed, resource=resource)
-        if fault.trial is not None:
-            live = trial_of("mine", "chat", "default", fault)
+        if case.trial is not None:
+            live = trial_of("mine", "chat", "default", case)
             live["metadata"] |= {"uid": "uid-t", "generation": 1}
             found = replace(found, trials=(live,), dry_runs=Accepted())
         return plan(found, SETTINGS)
 
 
-def fault_of(decided: Plan) -> str:
-    """How the plan names a fault; empty where it finds none."""
+def error_of(decided: Plan) -> str:
+    """How the plan names a case; empty where it finds none."""
     if decided.refused is not None:
         return "refused"
     ended = decided.step.record.history if decided.step else ()
@@ -169,19 +169,19 @@ def fault_of(decided: Plan) -> str:
 
 @pytest.fixture
 def faulty(example):
-    """The faults that are admitted and that the plan names, by kind."""
+    """The faulty ones that are admitted and that the plan names, by kind."""
     manifest = example(replicas=2)
     world, found = World(manifest), defaultdict(list)
-    for fault in drawn():
-        if not is_admitted(manifest, fault) or is_harmless(fault):
+    for case in drawn():
+        if not is_admitted(manifest, case) or is_harmless(case):
             continue
-        decided = world.plan(fault)
-        assert decided.failures == (), fault
+        decided = world.plan(case)
+        assert decided.failures == (), case
         by_kind = {each.manifest["kind"]: each.manifest for each in decided.writes}
-        assert SERVICE.kind in by_kind, fault
-        assert by_kind[DEPLOYMENT.kind]["spec"]["replicas"] == 5, fault
-        if named := fault_of(decided):
-            found[fault.kind].append(replace(fault, named=named))
+        assert SERVICE.kind in by_kind, case
+        assert by_kind[DEPLOYMENT.kind]["spec"]["replicas"] == 5, case
+        if named := error_of(decided):
+            found[case.kind].append(replace(case, named=named))
     return found
 
 
@@ -202,32 +202,32 @@ async def test_service_and_replicas_follow_while_a_fault_exists(
             if await wired.reconcile(Key(namespace, name)) != 0.0:
                 return
 
-    async def try_out(wired, number, fault):
+    async def try_out(wired, number, case):
         name = f"chat-{number}"
         async with gate:
             await settle(wired, name)
-            if fault.trial is not None:
-                wired.cache.put(api.create(TRIAL, trial_of(name, name, namespace, fault)))
+            if case.trial is not None:
+                wired.cache.put(api.create(TRIAL, trial_of(name, name, namespace, case)))
             live = api.get(SERVICE, namespace, name)
             api.delete(SERVICE, namespace, name)
             wired.cache.remove(live)
-            api.merge(RESOURCE, namespace, name, {"spec": {"replicas": 5, **fault.spec}})
+            api.merge(RESOURCE, namespace, name, {"spec": {"replicas": 5, **case.spec}})
             await settle(wired, name)
-        assert api.get(SERVICE, namespace, name) is not None, fault
-        assert api.get(DEPLOYMENT, namespace, name)["spec"]["replicas"] == 5, fault
+        assert api.get(SERVICE, namespace, name) is not None, case
+        assert api.get(DEPLOYMENT, namespace, name)["spec"]["replicas"] == 5, case
         status = api.get(RESOURCE, namespace, name)["status"]
-        assert all(each["type"] != "PartFailed" for each in status["conditions"]), fault
-        if fault.trial is None:
+        assert all(each["type"] != "PartFailed" for each in status["conditions"]), case
+        if case.trial is None:
             resolved = next(c for c in status["conditions"] if c["type"] == "ConfigResolved")
-            assert (resolved["status"], resolved["reason"]) == ("False", "Invalid"), fault
+            assert (resolved["status"], resolved["reason"]) == ("False", "Invalid"), case
         else:
-            assert api.get(TRIAL, namespace, name)["status"]["reason"] == fault.named, fault
+            assert api.get(TRIAL, namespace, name)["status"]["reason"] == case.named, case
 
     assert {kind for kind, each in faulty.items() if len(each) > 8} == KINDS
     wanted = chosen(faulty)
     async with parts() as wired:
-        for number, fault in enumerate(wanted):
-            own = {} if fault.kind == "template" else fault.spec
+        for number, case in enumerate(wanted):
+            own = {} if case.kind == "template" else case.spec
             chat(f"chat-{number}", replicas=2, **own)
         await wired.resync.once()
         await asyncio.gather(*(try_out(wired, *each) for each in enumerate(wanted)))
