@@ -1,8 +1,10 @@
 """Fields by which an engine changes an answer are honoured or refused, and the rest is counted."""
 
 import logging
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.ignored_fields import MAX_LOGGED_NAMES, IgnoredFields
@@ -15,26 +17,27 @@ from specdecode_engine.serve.openai.refused_fields import (
     IGNORED,
     RESPONSES,
     TOKENIZE,
+    RefusedFields,
 )
 from specdecode_engine.serve.openai.responses_protocol import ResponsesBody
 
 MESSAGES = [{"role": "user", "content": "the fox"}]
-BODIES = {
+BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "the quick brown fox", "max_tokens": 1},
     "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 1},
     "/v1/responses": {"input": "the fox", "max_output_tokens": 1},
     "/tokenize": {"prompt": "the fox"},
     "/detokenize": {"tokens": [1, 2]},
 }
-OWN = {
-    "/v1/completions": COMMON | COMPLETIONS,
-    "/v1/chat/completions": COMMON | CHAT,
-    "/v1/responses": COMMON | RESPONSES,
+OWN: dict[str, RefusedFields] = {
+    "/v1/completions": {**COMMON, **COMPLETIONS},
+    "/v1/chat/completions": {**COMMON, **CHAT},
+    "/v1/responses": {**COMMON, **RESPONSES},
     "/tokenize": TOKENIZE,
     "/detokenize": DETOKENIZE,
 }
 CHAT_PATH, RESPONSES_PATH = "/v1/chat/completions", "/v1/responses"
-FUNCTION = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+FUNCTION: dict[str, Any] = {"name": "f", "parameters": {"type": "object", "properties": {}}}
 SCHEMA = {
     "type": "object",
     "properties": {"zz": {"const": 1}},
@@ -72,15 +75,15 @@ def test_a_refused_field_is_accepted_with_values_that_change_nothing(echo_server
 
 
 def test_the_tables_name_no_field_that_is_read_or_ignored():
-    declared = {
-        CompletionBody: COMPLETIONS | COMMON,
-        ChatBody: CHAT | COMMON,
-        ResponsesBody: RESPONSES | COMMON,
+    declared: dict[str, type[BaseModel]] = {
+        "/v1/completions": CompletionBody,
+        "/v1/chat/completions": ChatBody,
+        "/v1/responses": ResponsesBody,
     }
-    for body, refusals in declared.items():
+    for path, body in declared.items():
         names = set(body.model_fields)
         names |= {field.alias for field in body.model_fields.values() if field.alias}
-        assert not (names - {"best_of"}) & refusals.keys()
+        assert not (names - {"best_of"}) & OWN[path].keys()
     assert not IGNORED & (COMMON.keys() | CHAT.keys() | COMPLETIONS.keys() | RESPONSES.keys())
 
 
@@ -144,7 +147,7 @@ def test_a_constraint_in_the_form_of_a_peer_is_followed(built_server, path, fiel
     assert "".join(text.split()) == '{"zz":1}'
 
 
-UNASKED = {
+UNASKED: dict[str, Any] = {
     "prompt_cache_key": "k", "client_metadata": {"a": 1}, "store": False, "service_tier": "auto",
     "prediction": {"type": "content", "content": "x"}, "chat_id": "1", "metadata": {"a": "b"},
     "options": {"num_ctx": 2048}, "keep_alive": "5m", "think": True, "num_ctx": 2048,

@@ -241,7 +241,9 @@ IGNORED = frozenset(
 
 def check_refused(fields: Mapping[str, object] | None, refusals: RefusedFields) -> None:
     """Raise for the first field that would change the answer."""
-    for name, refusal in refusals.items() if fields else ():
+    if not fields:
+        return
+    for name, refusal in refusals.items():
         if name in fields and not any(_is_same(fields[name], each) for each in refusal.unless):
             raise field_error(name, f"it is not supported: {refusal.remedy}")
 
