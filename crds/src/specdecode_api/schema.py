@@ -93,6 +93,24 @@ def _as_written(schema: Schema) -> Schema:
     return {**schema, "properties": properties}
 
 
+MAP_TYPE_KEY: Final = "x-kubernetes-map-type"
+
+
+def _with_whole_sections(schema: Schema) -> Schema:
+    """Have server-side apply own and replace each section of the spec as a whole.
+
+    In an object that it merges field by field, it turns an applied `{}` into null once the last
+    field of the manager goes (structured-merge-diff), and the API server then refuses null.
+    """
+    spec = schema["properties"]["spec"]
+    sections = {
+        name: {**field, MAP_TYPE_KEY: "atomic"} if field.get("type") == "object" else field
+        for name, field in spec["properties"].items()
+    }
+    properties = {**schema["properties"], "spec": {**spec, "properties": sections}}
+    return {**schema, "properties": properties}
+
+
 def _described(schema: Any) -> Any:
     """Copy a schema, with the default of each value in its description instead."""
     if not isinstance(schema, Mapping):
@@ -112,12 +130,17 @@ def _described(schema: Any) -> Any:
     return copied
 
 
+def _served(schema: Schema) -> Schema:
+    served: Schema = _without(CHANGE_KEY, _with_whole_sections(schema))
+    return served
+
+
 def _version() -> dict[str, Any]:
     return {
         "name": names.VERSION,
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": _without(CHANGE_KEY, _as_written(resource_schema()))},
+        "schema": {"openAPIV3Schema": _served(_as_written(resource_schema()))},
         "subresources": {
             "scale": {
                 "specReplicasPath": ".spec.replicas",
@@ -153,7 +176,7 @@ def _trial_version() -> dict[str, Any]:
         "name": names.VERSION,
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": _without(CHANGE_KEY, trial_schema())},
+        "schema": {"openAPIV3Schema": _served(trial_schema())},
         "subresources": {"status": {}},
         "additionalPrinterColumns": [
             _column("Deployment", ".spec.deployment"),
