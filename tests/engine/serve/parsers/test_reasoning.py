@@ -125,26 +125,6 @@ def test_a_label_does_not_depend_on_the_pieces(text: str, sizes: list[int], is_o
     assert parts(TaggedReasoningParser(GEMMA, is_open), pieces) == parse(text, is_open, GEMMA)
 
 
-KIMI = REASONING_TAGS["kimi_k2"]
-SECTION = "<|tool_calls_section_begin|>"
-
-
-@pytest.mark.parametrize(
-    ("text", "reasoning", "content"),
-    [
-        (f"<think>why{SECTION}call", "why", f"{SECTION}call"),
-        (f"<think>why</think>{SECTION}call", "why", f"{SECTION}call"),
-        (f"<think>why\n{SECTION[:9]}</think>yes", f"why\n{SECTION[:9]}", "yes"),
-        (f"{SECTION}call</think>", "", f"{SECTION}call</think>"),
-    ],
-)
-def test_calls_end_the_reasoning_where_models_leave_out_its_tag(
-    text: str, reasoning: str, content: str
-) -> None:
-    assert parse(text, tags=KIMI) == (reasoning, content)
-    assert parts(TaggedReasoningParser(KIMI, is_open=False), [*text]) == (reasoning, content)
-
-
 def test_a_prompt_may_end_with_the_label() -> None:
     assert GEMMA.are_open("<tool_response|><|channel>thought\n")
     assert GEMMA.are_open("<|turn>model\n<|channel>")

@@ -28,11 +28,14 @@ def prepare_chat(body: ChatBody, service: Service) -> PreparedCall:
     prompt = read_chat_prompt(body, service.text, service.engine.context_length)
     continued = (body.messages[-1].content or "") if body.continue_final_message else ""
     tags = formats.reasoning
+    in_reasoning = tags is not None and tags.are_open(prompt.text, continued)
+    constraint = read_message_constraint(body, formats, in_reasoning, service.text.vocabulary)
     context = ParserContext(
-        in_reasoning=tags is not None and tags.are_open(prompt.text, continued),
+        in_reasoning=in_reasoning,
         parameters={
             tool.function.name: tool.function.parameters or {} for tool in body.offered_tools
         },
+        calls_in_reasoning=constraint is None,  # a grammar closes reasoning before any call
     )
 
     def make_parser() -> ReasoningParser:
@@ -44,9 +47,7 @@ def prepare_chat(body: ChatBody, service: Service) -> PreparedCall:
     special_tokens = formats.special_tokens(has_tools=bool(context.parameters))
     return PreparedCall(
         prompts=((prompt.token_ids, ""),),
-        constraint=read_message_constraint(
-            body, formats, context.in_reasoning, service.text.vocabulary
-        ),
+        constraint=constraint,
         make_parser=make_parser,
         visible_ids=service.text.vocabulary.special_tokens(special_tokens),
         eos_token_ids=service.stop_tokens.ids(in_chat=True),

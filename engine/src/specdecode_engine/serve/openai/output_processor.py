@@ -74,6 +74,7 @@ class OutputProcessor:
         self.has_tool_calls = False
         self.grammar_fault: str | None = None
         self.completion_tokens = self.reasoning_tokens = 0
+        self._undecided_tokens = 0  # of reasoning that may be a call
         self.cached_tokens = 0  # of the prompt, as the first output has it
         self.decode_steps = self.drafts = self.drafted = self.emitted = 0  # of decode steps
         self.accepted_at: list[int] = []  # accepted draft tokens by position
@@ -208,12 +209,20 @@ class OutputProcessor:
                 self.scored.append(ScoredToken(token_id, self._text_offset, logprobs))
             was_in_reasoning = self._parser.in_reasoning
             deltas = self._parser.push(self._detokenizer.push(token_id))
-            self.reasoning_tokens += was_in_reasoning and self._parser.in_reasoning
+            self._count_reasoning(was_in_reasoning and self._parser.in_reasoning)
             if self._append(deltas):
                 return True
             if self._num_unscanned or self.completion_tokens == self._min_tokens:
                 self._note_unscanned()
         return False
+
+    def _count_reasoning(self, is_reasoning: bool) -> None:
+        """Count the last token, and those before it about which nothing was decided."""
+        if self._parser.is_undecided:
+            self._undecided_tokens += 1
+        else:
+            self.reasoning_tokens += is_reasoning + self._undecided_tokens
+            self._undecided_tokens = 0
 
     def _note_unscanned(self) -> None:
         """Count what is held back of the first `min_tokens` tokens: no more than all that is."""
@@ -223,8 +232,9 @@ class OutputProcessor:
 
     def _flush(self) -> bool:
         """Release what is held back; return whether a stop string ends the text in it."""
-        last = self._parser.push(self._detokenizer.flush())
-        if self._append([*last, *self._parser.flush()]):
+        last = [*self._parser.push(self._detokenizer.flush()), *self._parser.flush()]
+        self.reasoning_tokens += self._undecided_tokens * self._parser.in_reasoning
+        if self._append(last):
             return True
         self._release_content()
         return False

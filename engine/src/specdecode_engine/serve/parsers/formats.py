@@ -1,6 +1,7 @@
 """The formats of a checkpoint's messages, and the parsers that they make."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from specdecode_api.boot import ServerBoot
 from specdecode_engine.serve.parsers.harmony import HarmonyParser
@@ -17,6 +18,7 @@ from specdecode_engine.serve.parsers.reasoning import (
     TaggedReasoningParser,
     detect_reasoning_format,
 )
+from specdecode_engine.serve.parsers.thought_calls import CallFinder
 from specdecode_engine.serve.parsers.tool_formats import TOOL_FORMATS, detect_tool_format
 
 HARMONY_REASONING, HARMONY_TOOLS = "openai_gptoss", "openai"
@@ -50,10 +52,16 @@ class MessageFormats:
             return HarmonyParser(context)
         reasoning: ReasoningParser = ContentParser()
         if self.reasoning is not None:
-            reasoning = TaggedReasoningParser(self.reasoning, context.in_reasoning)
+            finder = self._call_finder(context)
+            reasoning = TaggedReasoningParser(self.reasoning, context.in_reasoning, finder)
         if self.tools is None or not (context.parameters or self.tools.marks_content):
             return reasoning
         return ChainedParser(reasoning, self.tools.make_parser(context))
+
+    def _call_finder(self, context: ParserContext) -> CallFinder | None:
+        if self.tools is None or not (context.parameters and context.calls_in_reasoning):
+            return None
+        return CallFinder(self.tools.call_markers, partial(self.tools.make_parser, context))
 
 
 def resolve_formats(template: str, server: ServerBoot) -> MessageFormats:

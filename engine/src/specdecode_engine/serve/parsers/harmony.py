@@ -35,6 +35,8 @@ class _Kind(Enum):
 class HarmonyParser(StreamingParser):
     """Reads messages; text outside them is content. Messages of one kind are joined by a line."""
 
+    is_undecided = False
+
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
         self._kind = _Kind.REASONING if context.in_reasoning else _Kind.CONTENT

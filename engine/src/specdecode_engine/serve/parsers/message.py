@@ -63,17 +63,23 @@ class ReasoningParser(MessageParser, Protocol):
     def in_reasoning(self) -> bool:
         """Whether what follows is reasoning, as far as is known."""
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether reasoning is held back that may be a call."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParserContext:
     """What a parser needs of the request.
 
     `in_reasoning` is whether the prompt ends inside reasoning. `parameters` are the JSON schemas of
-    the parameters by name of the tool; empty without tools.
+    the parameters by name of the tool; empty without tools. `calls_in_reasoning` is whether a
+    complete call ends reasoning that is never closed.
     """
 
     in_reasoning: bool = False
     parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    calls_in_reasoning: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +88,21 @@ class MessageFormat:
 
     `special_tokens` are the tokens whose spelling the parser reads; other special tokens have no
     text. `marks_content` is whether they also surround content, so that a response to a request
-    without tools has some.
+    without tools has some. `call_markers` are the texts that begin calls anywhere.
     """
 
     name: str
     special_tokens: frozenset[str]
     make_parser: Callable[[ParserContext], MessageParser]
     marks_content: bool = False
+    call_markers: tuple[str, ...] = ()
 
 
 class ContentParser:
     """Everything is content."""
 
     in_reasoning = False
+    is_undecided = False
     num_held = 0
 
     def push(self, piece: str) -> list[MessageDelta]:
@@ -114,6 +122,10 @@ class ChainedParser:
     @property
     def in_reasoning(self) -> bool:
         return self._reasoning.in_reasoning
+
+    @property
+    def is_undecided(self) -> bool:
+        return self._reasoning.is_undecided
 
     @property
     def num_held(self) -> int:

@@ -73,6 +73,6 @@ class _LiteralReader(StreamingParser):
 
 def _literal_as_json(text: str) -> str | None:
     reader = _LiteralReader()
-    reader.push(text + "\n")  # what the end of a text cuts is no literal
+    reader.push(text + "\n")  # which the end of the text does not cut
     reader.flush()
     return "".join(reader.parts) if reader.is_literal else None

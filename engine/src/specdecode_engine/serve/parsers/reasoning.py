@@ -16,6 +16,7 @@ from specdecode_engine.serve.parsers.message import (
     ReasoningDelta,
     ReasoningParser,
 )
+from specdecode_engine.serve.parsers.thought_calls import CallFinder
 
 MAX_LEADING_SPACE = 64
 """White space before the opening tag; more of it is content."""
@@ -25,14 +26,12 @@ MAX_LEADING_SPACE = 64
 class ReasoningTags:
     """The tags of a family; they are special tokens in some vocabularies and text in others.
 
-    `label` is what a model writes after the opening tag before the reasoning. `ended_by` is a
-    marker of the content before which models leave out the closing tag.
+    `label` is what a model writes after the opening tag before the reasoning.
     """
 
     start: str
     end: str
     label: str = ""
-    ended_by: str = ""
 
     def are_open(self, prompt: str, continued: str = "") -> bool:
         """Whether a prompt ends inside reasoning, so that the text begins there.
@@ -53,7 +52,7 @@ REASONING_TAGS: Mapping[str, ReasoningTags] = {
     "deepseek_r1": THINK,
     "gemma4": ReasoningTags("<|channel>", "<channel|>", "thought\n"),
     "glm45": THINK,
-    "kimi_k2": ReasoningTags(THINK.start, THINK.end, ended_by=KIMI_TOKENS.calls_begin),
+    "kimi_k2": THINK,
     "minimax_m2": THINK,
     "mistral": ReasoningTags("[THINK]", "[/THINK]"),
     "olmo3": THINK,
@@ -94,15 +93,21 @@ class TaggedReasoningParser:
     """Separates reasoning from what follows it.
 
     Line breaks right after a tag and right before the closing one belong to neither part, as chat
-    templates write and remove them.
+    templates write and remove them. From the marker of a call on, reasoning is held back: if it is
+    closed later, the marker was text; if it never is, a complete call ends it.
 
     Args:
         is_open: the prompt ends inside reasoning; a repeated opening tag is then dropped.
+        calls: finds calls in reasoning that is not closed; None leaves them in it.
     """
 
-    def __init__(self, tags: ReasoningTags, is_open: bool) -> None:
+    def __init__(self, tags: ReasoningTags, is_open: bool, calls: CallFinder | None = None) -> None:
         self._tags = tags
-        self._ends = Markers(*filter(None, (tags.end, tags.ended_by)))
+        self._calls = calls
+        self._markers = Markers(tags.end, *(calls.markers if calls else ()))
+        self._undecided: list[str] = []  # reasoning from the marker of a call on
+        self._num_undecided = 0
+        self._end_of_undecided = ""
         self._unopened = _Part.REASONING if is_open else _Part.CONTENT
         self._part = _Part.BEGINNING
         self._held = ""
@@ -116,10 +121,18 @@ class TaggedReasoningParser:
         return part is _Part.REASONING
 
     @property
+    def is_undecided(self) -> bool:
+        return bool(self._undecided)
+
+    @property
     def num_held(self) -> int:
+        if self.is_undecided:
+            return self._num_undecided
         return 0 if self.in_reasoning else len(self._held)
 
     def push(self, piece: str) -> list[MessageDelta]:
+        if self.is_undecided:
+            return self._read_undecided(piece)
         if self._part is _Part.BEGINNING:
             piece = self._open(self._held + piece)
         if self._part is _Part.REASONING:
@@ -132,6 +145,8 @@ class TaggedReasoningParser:
             is_opened = held.lstrip().startswith(self._tags.start)  # and its label is cut short
             self._begin(_Part.REASONING if is_opened else self._unopened)
             held = "" if is_opened else held
+        if self.is_undecided:
+            return self._decide()
         return self._reasoning(held) if self._part is _Part.REASONING else self._content(held)
 
     def _open(self, text: str) -> str:
@@ -154,15 +169,47 @@ class TaggedReasoningParser:
         self._held = ""
 
     def _read_reasoning(self, text: str) -> list[MessageDelta]:
-        found = self._ends.pattern.search(text)
-        if found is not None:
-            deltas = self._reasoning(text[: found.start()])
-            self._part, self._held, self._is_at_start = _Part.CONTENT, "", True
-            is_tag = found[0] == self._tags.end
-            return deltas + self._content(text[found.end() if is_tag else found.start() :])
-        released = len(text) - max(partial_length(text, end) for end in self._ends.texts)
-        self._held = text[released:]
-        return self._reasoning(text[:released])
+        found = self._markers.pattern.search(text)
+        if found is None:
+            released = len(text) - max(partial_length(text, each) for each in self._markers.texts)
+            self._held = text[released:]
+            return self._reasoning(text[:released])
+        self._held = ""
+        if found[0] == self._tags.end:
+            return self._close(text, found.start())
+        deltas = self._reasoning(text[: found.start()])
+        return deltas + self._read_undecided(text[found.start() :])
+
+    def _close(self, text: str, end: int) -> list[MessageDelta]:
+        """Read a text whose closing tag begins at `end`."""
+        deltas = self._reasoning(text[:end])
+        self._part, self._is_at_start = _Part.CONTENT, True
+        return deltas + self._content(text[end + len(self._tags.end) :])
+
+    def _read_undecided(self, piece: str) -> list[MessageDelta]:
+        """Hold reasoning with the marker of a call back until it is closed."""
+        tag, seen = self._tags.end, self._end_of_undecided + piece
+        found = seen.find(tag)
+        self._undecided.append(piece)
+        self._num_undecided += len(piece)
+        self._end_of_undecided = seen[max(len(seen) - len(tag) + 1, 0) :]
+        if found < 0:
+            return []
+        text = "".join(self._undecided)
+        self._undecided = []
+        return self._close(text, len(text) - len(seen) + found)
+
+    def _decide(self) -> list[MessageDelta]:
+        """Return the reasoning that was held back, and the content from its first call on."""
+        assert self._calls is not None
+        text = "".join(self._undecided)
+        self._undecided = []
+        start = self._calls.find(text)
+        if start is None:
+            return self._reasoning(text)
+        self._part = _Part.CONTENT
+        end = len(text) - partial_length(text, self._tags.end)
+        return [*self._reasoning(text[:start]), ContentDelta(text[start:end])]
 
     def _reasoning(self, text: str) -> list[MessageDelta]:
         body = text.rstrip("\n")
@@ -201,6 +248,10 @@ class HiddenParts:
     @property
     def in_reasoning(self) -> bool:
         return self._parser.in_reasoning
+
+    @property
+    def is_undecided(self) -> bool:
+        return self._parser.is_undecided
 
     @property
     def num_held(self) -> int:

@@ -22,6 +22,8 @@ _COHERE = frozenset({cohere.ACTION, cohere.ACTION_END})
 _COHERE_RESPONSE = _COHERE | {cohere.RESPONSE, cohere.RESPONSE_END}
 _COHERE_TEXT = _COHERE | {cohere.TEXT, cohere.TEXT_END}
 _DEEPSEEK, _KIMI = frozenset(deepseek.TOKENS), frozenset(deepseek.KIMI_TOKENS)
+_DEEPSEEK_CALLS = deepseek.CALLS_BEGIN, deepseek.CALL_BEGIN
+_KIMI_CALLS = deepseek.KIMI_TOKENS.calls_begin, deepseek.KIMI_TOKENS.begin
 _GEMMA = frozenset({gemma.BEGIN, gemma.END, gemma.STRING})
 _HARMONY = frozenset(
     {
@@ -47,24 +49,71 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
     {
         each.name: each
         for each in (
-            MessageFormat("cohere_command3", _COHERE_RESPONSE, cohere.CohereCommand3Parser, True),
-            MessageFormat("cohere_command4", _COHERE_TEXT, cohere.CohereCommand4Parser, True),
-            MessageFormat("deepseek_v3", _DEEPSEEK, deepseek.DeepSeekV3Parser),
-            MessageFormat("deepseek_v31", _DEEPSEEK, deepseek.DeepSeekV31Parser),
-            MessageFormat("gemma4", _GEMMA, gemma.Gemma4Parser),
-            MessageFormat("glm45", _GLM, glm.GlmParser),
-            MessageFormat("glm47", _GLM, glm.GlmParser),
-            MessageFormat("hermes", frozenset({hermes.BEGIN, hermes.END}), hermes.HermesParser),
-            MessageFormat("kimi_k2", _KIMI, deepseek.KimiK2Parser),
-            MessageFormat("lfm2", _LFM2, pythonic.Lfm2Parser),
-            MessageFormat("llama3_json", frozenset({llama.PYTHON_TAG}), llama.LlamaJsonParser),
-            MessageFormat("minimax_m2", _MINIMAX, minimax.MiniMaxM2Parser),
-            MessageFormat("mistral", _MISTRAL, mistral.MistralParser),
-            MessageFormat("olmo3", _OLMO3, pythonic.Olmo3Parser),
+            MessageFormat(
+                "cohere_command3",
+                _COHERE_RESPONSE,
+                cohere.CohereCommand3Parser,
+                True,
+                call_markers=(cohere.ACTION,),
+            ),
+            MessageFormat(
+                "cohere_command4",
+                _COHERE_TEXT,
+                cohere.CohereCommand4Parser,
+                True,
+                call_markers=(cohere.ACTION,),
+            ),
+            MessageFormat(
+                "deepseek_v3", _DEEPSEEK, deepseek.DeepSeekV3Parser, call_markers=_DEEPSEEK_CALLS
+            ),
+            MessageFormat(
+                "deepseek_v31", _DEEPSEEK, deepseek.DeepSeekV31Parser, call_markers=_DEEPSEEK_CALLS
+            ),
+            MessageFormat("gemma4", _GEMMA, gemma.Gemma4Parser, call_markers=(gemma.BEGIN,)),
+            MessageFormat("glm45", _GLM, glm.GlmParser, call_markers=(glm.BEGIN,)),
+            MessageFormat("glm47", _GLM, glm.GlmParser, call_markers=(glm.BEGIN,)),
+            MessageFormat(
+                "hermes",
+                frozenset({hermes.BEGIN, hermes.END}),
+                hermes.HermesParser,
+                call_markers=(hermes.BEGIN,),
+            ),
+            MessageFormat("kimi_k2", _KIMI, deepseek.KimiK2Parser, call_markers=_KIMI_CALLS),
+            MessageFormat("lfm2", _LFM2, pythonic.Lfm2Parser, call_markers=(pythonic.LFM2_START,)),
+            MessageFormat(
+                "llama3_json",
+                frozenset({llama.PYTHON_TAG}),
+                llama.LlamaJsonParser,
+                call_markers=(llama.PYTHON_TAG,),
+            ),
+            MessageFormat(
+                "minimax_m2", _MINIMAX, minimax.MiniMaxM2Parser, call_markers=(minimax.BEGIN,)
+            ),
+            MessageFormat(
+                "mistral", _MISTRAL, mistral.MistralParser, call_markers=(mistral.TOOL_CALLS,)
+            ),
+            MessageFormat(
+                "olmo3", _OLMO3, pythonic.Olmo3Parser, call_markers=(pythonic.OLMO3_START,)
+            ),
             MessageFormat("openai", _HARMONY, harmony.HarmonyParser, True),
-            MessageFormat("pythonic", _PYTHONIC, pythonic.PythonicParser),
-            MessageFormat("qwen3_coder", _QWEN_CODER, qwen_coder.QwenCoderParser),
-            MessageFormat("seed_oss", _SEED, qwen_coder.SeedOssParser),
+            MessageFormat(
+                "pythonic",
+                _PYTHONIC,
+                pythonic.PythonicParser,
+                call_markers=(pythonic.PYTHON_START,),
+            ),
+            MessageFormat(
+                "qwen3_coder",
+                _QWEN_CODER,
+                qwen_coder.QwenCoderParser,
+                call_markers=(qwen_coder.BEGIN, qwen_coder.FUNCTION),
+            ),
+            MessageFormat(
+                "seed_oss",
+                _SEED,
+                qwen_coder.SeedOssParser,
+                call_markers=(qwen_coder.SEED_BEGIN, qwen_coder.FUNCTION),
+            ),
         )
     }
 )
