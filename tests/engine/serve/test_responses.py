@@ -267,3 +267,13 @@ def test_an_engine_that_fails_ends_the_stream_with_an_error(start_server, write_
     assert events[-1].type == "error"
     assert events[-1].code == "engine_failed"
     assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [(None, {}), ("", {}), ({"city": "Paris"}, {"city": "Paris"}), ("{a: 1", "{a: 1")],
+)
+def test_an_earlier_call_is_read_when_its_arguments_are_odd(server, arguments, expected) -> None:
+    call = {"type": "function_call", "call_id": "a", "name": "get_weather", "arguments": arguments}
+    (message,) = seen(server, [call])
+    assert message["tool_calls"][0]["function"]["arguments"] == expected

@@ -218,3 +218,34 @@ def test_a_conversation_with_results_of_calls_is_rendered(published: PublishedTe
     rendered = published.render({"role": "assistant", "tool_calls": CALLS[:1]}, result)
     arguments = rendered.index("ü" if "ü" in rendered else "\\u00fc")
     assert arguments < rendered.index("It is sunny.")
+
+
+@pytest.mark.parametrize("arguments", ["", "null", None, {}, "missing"])
+def test_a_call_has_no_arguments_when_they_are_empty(published, arguments) -> None:
+    function = {"name": "now", "arguments": arguments}
+    if arguments == "missing":
+        del function["arguments"]
+    messages = [
+        {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": each}]}
+        for each in (function, function | {"arguments": "{}"})
+    ]
+    found, expected = (published.render(message) for message in messages)
+    assert found == expected
+
+
+@pytest.mark.parametrize("arguments", ['{"query": ', "Paris", "[1]"])
+def test_earlier_calls_are_rendered_when_they_are_not_json(published, arguments) -> None:
+    function = {"name": "search", "arguments": arguments}
+    call = {"id": "a", "type": "function", "function": function}
+    result = {"role": "tool", "tool_call_id": "a", "content": "no such tool"}
+    rendered = published.render({"role": "assistant", "tool_calls": [call]}, result)
+    assert "no such tool" in rendered
+    assert arguments in rendered or json.dumps(arguments)[1:-1] in rendered
+
+
+def test_an_object_is_rendered_as_its_text_when_a_client_sends_one(published) -> None:
+    text = json.dumps(ARGUMENTS, ensure_ascii=False)
+    functions = [{"name": "search", "arguments": each} for each in (text, ARGUMENTS)]
+    calls = [{"id": "a", "type": "function", "function": each} for each in functions]
+    found = [published.render({"role": "assistant", "tool_calls": [each]}) for each in calls]
+    assert found[0] == found[1]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specdecode_engine.serve.errors import HttpError
 from specdecode_engine.serve.openai.chat_protocol import ChatBody, ChatMessage
 from specdecode_engine.serve.text.tokenizer import TextProcessor
 
@@ -16,6 +17,8 @@ NUMBERED_IDS = "<|tool_call_argument_begin|>"
 TOOL_PLAN = "tool_plan"
 # gpt-oss was trained with either of the two before a call, and its template refuses both.
 CONTENT_OR_REASONING = "Cannot pass both content and thinking"
+# The name of arguments that are not JSON, where a template takes only objects.
+TEXT_ARGUMENTS = "arguments"
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")  # to transformers the same
 
 
@@ -48,7 +51,12 @@ def render_conversation(body: ChatBody, text: TextProcessor) -> str:
         "add_generation_prompt": body.add_generation_prompt is not False,
         "continue_final_message": bool(body.continue_final_message),
     }
-    return text.render_chat(messages, tools, variables, body.prompt_field)
+    try:
+        return text.render_chat(messages, tools, variables, body.prompt_field)
+    except HttpError:
+        if text.concatenates_arguments or not _wrap_arguments(messages):
+            raise
+        return text.render_chat(messages, tools, variables, body.prompt_field)
 
 
 def template_variables(body: ChatBody) -> dict[str, Any]:
@@ -84,6 +92,18 @@ def _for_template(
     if has_tool_plan and "reasoning_content" in fields:
         fields.setdefault(TOOL_PLAN, fields["reasoning_content"])
     return {"content": ""} | fields | {"role": role}
+
+
+def _wrap_arguments(messages: Sequence[dict[str, Any]]) -> bool:
+    """Make an object of arguments that are text, for templates that take no other.
+
+    Returns whether there were any.
+    """
+    functions = [call["function"] for message in messages for call in message.get("tool_calls", ())]
+    texts = [each for each in functions if isinstance(each["arguments"], str)]
+    for each in texts:
+        each["arguments"] = {TEXT_ARGUMENTS: each["arguments"]}
+    return bool(texts)
 
 
 def _shorten_ids(messages: Sequence[dict[str, Any]]) -> None:

@@ -25,6 +25,7 @@ from specdecode_engine.serve.openai.refused_fields import (
     check_refused,
 )
 from specdecode_engine.serve.openai.tools import (
+    ArgumentText,
     FunctionDefinition,
     FunctionName,
     FunctionReference,
@@ -79,7 +80,7 @@ class FunctionCallItem(_Item):
     type: Literal["function_call"]
     call_id: str
     name: str
-    arguments: str
+    arguments: ArgumentText = ""
 
 
 class FunctionCallOutputItem(_Item):

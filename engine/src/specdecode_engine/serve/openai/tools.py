@@ -1,8 +1,16 @@
 """Tools of a request and calls in its messages: OpenAI's objects of type `function`."""
 
+import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 from pydantic_core import from_json
 
 from specdecode_engine.serve.openai.refused_fields import TOOL, WRAPPED_TOOL, check_refused
@@ -66,21 +74,35 @@ class NamedToolChoice(BaseModel):
 ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
 
 
+def _argument_text(arguments: object) -> object:
+    """Return arguments as text: clients also send back an object, or null for none."""
+    if isinstance(arguments, dict):
+        return json.dumps(arguments, ensure_ascii=False)
+    return "" if arguments is None else arguments
+
+
+ArgumentText = Annotated[
+    str,
+    BeforeValidator(_argument_text, json_schema_input_type=str | dict[str, Any] | None),
+]
+
+
 class CalledFunction(BaseModel):
     """A call that the model made: `arguments` is JSON text as the model wrote it."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
     name: str
-    arguments: str = ""
+    arguments: ArgumentText = ""
 
     def for_template(self, *, as_text: bool) -> dict[str, object]:
         """Return the call with its arguments decoded, or as JSON text.
 
-        Arguments that are not a JSON object stay text: a model may have written anything. So do
-        those with lone surrogates, which no prompt could contain.
+        Without arguments, or with null, it has none. Arguments that are not a JSON object stay
+        text: a model may have written anything. So do those with lone surrogates, which no prompt
+        could contain.
         """
-        text = self.arguments if self.arguments.strip() else "{}"
+        text = "{}" if self.arguments.strip() in ("", "null") else self.arguments
         return {"name": self.name, "arguments": text if as_text else self._decoded(text)}
 
     def _decoded(self, text: str) -> object:
