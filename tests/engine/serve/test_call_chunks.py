@@ -81,7 +81,7 @@ def helped(client: Any, text: str) -> tuple[list[tuple[str, str]], list[tuple[st
         for event in stream:
             if event.type == "tool_calls.function.arguments.done":
                 chat.append((event.name, event.arguments))
-    flat = [{"type": "function", **tool["function"], "strict": False} for tool in TOOLS]
+    flat: Any = [{"type": "function", "name": name} for name, _ in EXPECTED]
     with client.responses.stream(model="echo", input=text, tools=flat) as stream:
         done = [each for each in stream if each.type == "response.function_call_arguments.done"]
     return chat, [(each.name, each.arguments) for each in done]

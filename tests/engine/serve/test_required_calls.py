@@ -86,8 +86,17 @@ def test_a_required_call_has_no_content_when_it_is_cut(server, limit: int) -> No
     chunks = [chunk.choices[0].delta for chunk in ask(server, **asked, stream=True)]
     assert not any(delta.content for delta in chunks)
     assert chunks[0].content is None
-    flat = {"type": "function", **SEE["function"]}
-    body = {"input": "Which animal do you see?", "tools": [flat], "tool_choice": "required"}
+    flat: dict[str, Any] = {
+        "type": "function",
+        "name": "see",
+        "parameters": PARAMETERS,
+        "strict": True,
+    }
+    body: dict[str, Any] = {
+        "input": "Which animal do you see?",
+        "tools": [flat],
+        "tool_choice": "required",
+    }
     body |= {"max_output_tokens": limit, "temperature": 1, "seed": 3}
     response = server.post("/v1/responses", json=body).json()
     assert {item["type"] for item in response["output"]} <= {"reasoning", "function_call"}

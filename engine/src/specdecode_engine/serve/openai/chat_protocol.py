@@ -15,8 +15,6 @@ from specdecode_engine.serve.errors import field_error
 from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.refused_fields import CHAT
 from specdecode_engine.serve.openai.tools import (
-    FunctionTool,
-    NamedToolChoice,
     ToolCall,
     ToolFields,
 )
@@ -130,19 +128,14 @@ class ChatBody(ToolFields, GenerationBody):
                 "tools", f"the function {twice[:80]} is there twice; rename or remove one"
             )
         wanted = self.tool_choice
-        if not names and wanted not in (None, "none", "auto"):
+        if not names and self.requires_calls:
             raise field_error(
                 "tool_choice", "it requires a call and there are no tools; send tools"
             )
-        if isinstance(wanted, NamedToolChoice) and wanted.function.name not in names:
-            named = wanted.function.name[:80]
-            raise field_error("tool_choice", f"it names {named}, which is not in tools")
+        for named in wanted.names if wanted else ():
+            if named not in names:
+                raise field_error("tool_choice", f"it names {named[:80]}, which is not in tools")
         return self
-
-    @property
-    def offered_tools(self) -> tuple[FunctionTool, ...]:
-        """The tools that the model may call: none with `tool_choice: "none"`."""
-        return () if self.tool_choice == "none" else tuple(self.tools or ())
 
     @property
     def requested_tokens(self) -> int | None:

@@ -7,7 +7,7 @@ from specdecode_engine.grammar import GrammarSource
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.constraints import read_constraint
-from specdecode_engine.serve.openai.tools import FunctionTool, NamedToolChoice
+from specdecode_engine.serve.openai.tools import FunctionTool
 from specdecode_engine.serve.parsers.formats import MessageFormats
 from specdecode_engine.serve.parsers.tool_grammar import (
     MessageConstraint,
@@ -44,9 +44,9 @@ def read_message_constraint(
     constraint = MessageConstraint(
         tool_format=formats.tools.name if formats.tools else None,
         reasoning=ReasoningSpan(tags.start, tags.end, in_reasoning) if tags else None,
-        tools=_callable_tools(body),
+        tools=callable_tools(body),
         is_required=body.requires_calls,
-        is_parallel=body.parallel_tool_calls is not False,
+        is_parallel=body.is_parallel,
         content=content and content[1],
     )
     field = "tools" if constraint.constrains_calls or content is None else content[0]
@@ -58,13 +58,14 @@ def read_message_constraint(
     return None if source is None else (field, source)
 
 
-def _callable_tools(body: ChatBody) -> tuple[ToolSchema, ...]:
-    wanted = body.tool_choice
-    only = wanted.function.name if isinstance(wanted, NamedToolChoice) else None
+def callable_tools(body: ChatBody) -> tuple[ToolSchema, ...]:
+    """Return the tools that a call may name, with the fields that describe them."""
+    named = body.tool_choice and body.tool_choice.named
+    names = {tool.function.name for tool in body.offered_tools}
     return tuple(
         _schema(index, tool)
-        for index, tool in enumerate(body.offered_tools)
-        if only is None or tool.function.name == only
+        for index, tool in enumerate(body.tools or ())
+        if tool.function.name in (names if named is None else {named})
     )
 
 

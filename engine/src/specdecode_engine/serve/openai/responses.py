@@ -59,7 +59,7 @@ def as_chat(body: ResponsesBody) -> ChatBody:
     fields |= {
         "messages": chat_messages(body),
         "tools": body.chat_tools,
-        "tool_choice": body.chat_tool_choice,
+        "tool_choice": body.tool_choice,
         "parallel_tool_calls": body.parallel_tool_calls,
         "max_completion_tokens": body.max_output_tokens,
         "response_format": wanted_format and wanted_format.as_response_format(),

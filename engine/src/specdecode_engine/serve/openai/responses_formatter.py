@@ -8,6 +8,7 @@ from specdecode_engine.serve.openai.formatting import Event, ResponseHead
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.responses_items import ResponseItems
 from specdecode_engine.serve.openai.responses_protocol import ResponsesBody
+from specdecode_engine.serve.openai.tool_choice import ToolChoice
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 
 _STATUS = {FinishReason.STOP: "completed", FinishReason.LENGTH: "incomplete"}
@@ -24,9 +25,8 @@ class ResponsesFormatter:
         del vocabulary  # of log-probabilities, which this API does not return
         self._body = body
         self._head = head
-        self._items = ResponseItems(
-            head.request_id, has_message=body.tool_choice in (None, "auto", "none")
-        )
+        self._choice = body.tool_choice or ToolChoice("auto")
+        self._items = ResponseItems(head.request_id, has_message=self._choice.mode != "required")
         self.num_events = 0
         self._status = "in_progress"
         self._error: dict[str, Any] | None = None
@@ -96,19 +96,20 @@ class ResponsesFormatter:
         wanted = body.text.format if body.text else None
         text_format = wanted.model_dump(by_alias=True, exclude_none=True) if wanted else None
         tools = [tool.model_dump() for tool in body.tools or ()]
-        choice = body.tool_choice or "auto"
         return {
             "background": False,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {},
-            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "parallel_tool_calls": (
+                body.parallel_tool_calls is not False and self._choice.is_parallel
+            ),
             "previous_response_id": None,
             "reasoning": {"effort": effort, "summary": None},
             "store": False,
             "temperature": body.temperature,
             "text": {"format": text_format or {"type": "text"}},
-            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+            "tool_choice": self._choice.for_responses(),
             "tools": tools,
             "top_p": body.top_p,
             "truncation": "disabled",

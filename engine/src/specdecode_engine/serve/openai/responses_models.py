@@ -87,7 +87,7 @@ class ResponseObject(BaseModel):
     store: bool
     temperature: float | None
     text: dict[str, Any]
-    tool_choice: str | dict[str, str]
+    tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
     top_p: float | None
     truncation: str

@@ -24,14 +24,12 @@ from specdecode_engine.serve.openai.refused_fields import (
     check_constraint,
     check_refused,
 )
+from specdecode_engine.serve.openai.tool_choice import ResponsesChoice
 from specdecode_engine.serve.openai.tools import (
     ArgumentText,
     FunctionDefinition,
     FunctionName,
-    FunctionReference,
     FunctionTool,
-    NamedToolChoice,
-    ToolChoice,
 )
 
 _TEXT_FIELDS = {
@@ -139,13 +137,6 @@ class ResponsesTool(_Item):
         return self
 
 
-class ResponsesToolChoice(_Item):
-    """A `tool_choice` that requires a call of one function."""
-
-    type: Literal["function"]
-    name: FunctionName
-
-
 class TextFormat(_Item):
     """`text.format`: the grammar of the text; `json_object` may have a schema, as in chat."""
 
@@ -209,7 +200,7 @@ class ResponsesBody(GenerationBody):
     ]
     instructions: str | None = None
     tools: Annotated[list[ResponsesTool], Field(max_length=1024, fail_fast=True)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ResponsesToolChoice | None = None
+    tool_choice: ResponsesChoice = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
@@ -261,14 +252,6 @@ class ResponsesBody(GenerationBody):
             for tool in self.tools
         ]
         return [FunctionTool(type="function", function=each) for each in definitions]
-
-    @property
-    def chat_tool_choice(self) -> ToolChoice | None:
-        """The choice as chat has it."""
-        choice = self.tool_choice
-        if not isinstance(choice, ResponsesToolChoice):
-            return choice
-        return NamedToolChoice(type="function", function=FunctionReference(name=choice.name))
 
     @property
     def requested_tokens(self) -> int | None:

@@ -14,6 +14,7 @@ from pydantic import (
 from pydantic_core import from_json
 
 from specdecode_engine.serve.openai.refused_fields import TOOL, WRAPPED_TOOL, check_refused
+from specdecode_engine.serve.openai.tool_choice import ChatToolChoice, ToolChoice
 
 FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 
@@ -52,26 +53,6 @@ class FunctionTool(BaseModel):
         known = {*FunctionDefinition.model_fields}
         function = self.function.model_dump(include=known, exclude_none=True)
         return {"type": self.type, "function": function}
-
-
-class FunctionReference(BaseModel):
-    """The name of a function."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
-
-    name: FunctionName
-
-
-class NamedToolChoice(BaseModel):
-    """A `tool_choice` that requires a call of one function."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
-
-    type: Literal["function"]
-    function: FunctionReference
-
-
-ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
 
 
 def _argument_text(arguments: object) -> object:
@@ -131,10 +112,26 @@ class ToolFields(BaseModel):
     """The fields of tools that a body of chat has."""
 
     tools: Annotated[list[FunctionTool], Field(max_length=1024, fail_fast=True)] | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: ChatToolChoice = None
     parallel_tool_calls: bool | None = None
 
     @property
     def requires_calls(self) -> bool:
         """Whether the message has to consist of calls."""
-        return self.tool_choice not in (None, "auto", "none")
+        return self.tool_choice is not None and self.tool_choice.mode == "required"
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether the message may contain several calls."""
+        choice = self.tool_choice
+        return self.parallel_tool_calls is not False and (choice is None or choice.is_parallel)
+
+    @property
+    def offered_tools(self) -> tuple[FunctionTool, ...]:
+        """The tools that the prompt shows: none with `tool_choice: "none"`."""
+        choice = self.tool_choice or ToolChoice("auto")
+        if choice.mode == "none":
+            return ()
+        allowed = choice.allowed
+        tools = self.tools or ()
+        return tuple(each for each in tools if allowed is None or each.function.name in allowed)
