@@ -14,7 +14,7 @@ SEED ?= 1
 .PHONY: help setup fmt lint vocabulary size manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-ngram bench-fallback bench-dialled bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-router bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
-        compile-gate fuzz soak clients test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo drafts-zoo release-dry-run clean
+        compile-gate fuzz soak clients test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
 
 help: ## List all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -107,6 +107,9 @@ lossless: setup ## Compare N random speculative runs with plain decoding (SEED: 
 
 models-zoo: setup ## Compare every model type of tests/zoo/models.toml with transformers, with lossless cases (ARGS="gemma2 --seed 1")
 	@PYTHONPATH=bench:. $(RUN) python -m zoo $(ARGS)
+
+test-transformers: setup ## Compare what is left to modules of transformers with the table, under another release (VERSION=5.24.0)
+	@PYTHONPATH=bench:. $(RUN) --with transformers==$(or $(VERSION),5.24.0) python -m zoo.left_parts
 
 drafts-zoo: setup ## Check every format of drafts: errors of the loader, drafted tokens, acceptance, state, lossless cases (ARGS="eagle --cases 5")
 	@PYTHONPATH=bench:. $(RUN) python -m drafts_zoo $(ARGS)

@@ -38,6 +38,10 @@ WITHOUT_EFFECT = frozenset(
 """Arguments that change nothing in a forward of ours."""
 
 
+CACHES = frozenset({"past_key_values", "cache"})
+"""Names of the cache of transformers, which a forward of ours has none of: from 5.24 on `cache`."""
+
+
 class UnsupportedModel(CheckpointError):
     """A model type that transformers can load and we cannot compute; the message has the reason."""
 

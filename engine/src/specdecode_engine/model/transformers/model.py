@@ -22,6 +22,7 @@ from specdecode_engine.model.transformers.attention import ForwardState, Unsuppo
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.division import DividedModules, Division
 from specdecode_engine.model.transformers.gated_delta_net import stack_params
+from specdecode_engine.model.transformers.left_parts import report_left
 from specdecode_engine.model.transformers.loading import (
     check_tensors,
     load_network,
@@ -187,6 +188,9 @@ class TransformersModel(LanguageModel):
                 f"model type {config.model_type} has no linear head; it is not supported"
             )
         scorer, softcap = _without_base(whole)
+        layers = _decoder_layers(base, config)
+        if division is None:
+            report_left(config.model_type, layers)
         return cls(
             config=config,
             network=base,
@@ -197,7 +201,7 @@ class TransformersModel(LanguageModel):
             rotary_limits=limits,
             skipped_tensors=skipped_tensors,
             _state=state,
-            _layers=_decoder_layers(base, config),
+            _layers=layers,
             _collected={},
             _hooked=set(),
             _delta_params=_stacked(base, config),

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specdecode_engine.model.layers import Linear
 from specdecode_engine.model.transformers.attention import (
+    CACHES,
     WITHOUT_EFFECT,
     PagedAttention,
     UnsupportedModel,
@@ -137,9 +138,8 @@ class RowAttention(RowModule):
 
 def check_arguments(path: str, mask: object, arguments: Mapping[str, Any]) -> None:
     """Raise if a layer gives what its attention module was not recognised with."""
-    known = WITHOUT_EFFECT | {"past_key_values"}
     given = {name for name, value in arguments.items() if value is not None}
-    unknown = sorted(given - known) + ["attention_mask"] * (mask is not None)
+    unknown = sorted(given - WITHOUT_EFFECT - CACHES) + ["attention_mask"] * (mask is not None)
     if unknown:
         raise UnsupportedModel(
             f"{path} is given the arguments {', '.join(unknown)} by its layer; this model type is "

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from specdecode_engine.model.transformers.attention import CACHES
 from specdecode_engine.model.transformers.modules import (
     RotaryRows,
     RowGatedMlp,
@@ -22,11 +23,12 @@ from specdecode_engine.model.transformers.row_attention import RowAttention
 from specdecode_engine.model.transformers.row_latent_attention import RowLatentAttention
 from specdecode_kernels import Backend
 
-ARGUMENTS = [
-    *("self", "hidden_states", "attention_mask", "position_ids", "past_key_values", "use_cache"),
-    "position_embeddings",
-]
-"""First arguments of a layer's forward: a model may give them by place."""
+ARGUMENTS = tuple(
+    ("self", "hidden_states", "attention_mask", "position_ids", cache, "use_cache",
+     "position_embeddings")
+    for cache in CACHES
+)  # fmt: skip
+"""First arguments of a layer's forward: a model may give them by place, or by either name."""
 
 _WIDTH, _ROWS = 8, 3
 
@@ -62,7 +64,7 @@ class RowDecoderLayer(RowModule):
         hidden_states: Tensor,
         attention_mask: object = None,
         position_ids: object = None,
-        past_key_values: object = None,
+        cache: object = None,
         use_cache: object = None,
         position_embeddings: RotaryRows | None = None,
         **arguments: Any,
@@ -91,8 +93,11 @@ class _ProbeAttention(nn.Module):
 
 def recognise_layer(layer: nn.Module) -> LayerParts | None:
     """Return the parts of a layer that `RowDecoderLayer` computes, None for any other."""
-    names = _names(layer)
-    if names is None or list(inspect.signature(type(layer).forward).parameters)[:7] != ARGUMENTS:
+    names = part_names(layer)
+    if (
+        names is None
+        or tuple(inspect.signature(type(layer).forward).parameters)[:7] not in ARGUMENTS
+    ):
         return None
     attention = _ProbeAttention()
     first, second, mlp = (random_linear(_WIDTH, _WIDTH, seed) for seed in (2, 3, 4))
@@ -110,8 +115,11 @@ def recognise_layer(layer: nn.Module) -> LayerParts | None:
     return LayerParts(*(layer._modules[name] for name in names))  # type: ignore[arg-type]
 
 
-def _names(layer: nn.Module) -> tuple[str, ...] | None:
-    """Return the names of the four children in the order in which they are computed."""
+def part_names(layer: nn.Module) -> tuple[str, ...] | None:
+    """Return the names of the four children in the order in which they are computed.
+
+    None: they are not two norms, an attention and a gated MLP of ours.
+    """
     norms = [name for name, child in layer.named_children() if type(child) is RowRmsNorm]
     kinds = RowAttention | RowLatentAttention, RowGatedMlp
     others = [
