@@ -77,10 +77,13 @@ def test_one_section_is_read_as_transformers_does(model_type: str) -> None:
 @pytest.mark.parametrize("model_type", TYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_scaling_replaces_parameters_that_it_repeats(kind: str, model_type: str) -> None:
-    scaling = {"rope_type": kind, **KINDS[kind]}
-    for parameters in (PLAIN, {"rope_theta": 1e6}, {**scaling, "rope_theta": 1e6}, {}, None):
-        for extra in ({"rope_theta": 1e6}, {"rope_scaling": {**scaling, "rope_theta": 1e6}}):
-            keys = {"rope_parameters": parameters, "rope_scaling": scaling, **extra}
+    scaling: dict[str, Any] = {"rope_type": kind, **KINDS[kind]}
+    theta: dict[str, Any] = {"rope_theta": 1e6}
+    repeated: list[Any] = [PLAIN, theta, scaling | theta, {}, None]
+    for parameters in repeated:
+        inside: dict[str, Any] = {"rope_scaling": scaling | theta}
+        for extra in (theta, inside):
+            keys: dict[str, Any] = {"rope_parameters": parameters, "rope_scaling": scaling, **extra}
             found = read(keys, model_type)
             assert dict(found.parameters) == by_transformers(keys, model_type), keys
             assert (found.kind, found.theta) == (kind, 1e6)

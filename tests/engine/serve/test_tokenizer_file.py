@@ -113,7 +113,7 @@ def test_ids_are_those_of_the_file(
 @pytest.mark.parametrize("legacy", [True, False])
 @pytest.mark.parametrize("prefix", [None, True, False])
 def test_flags_of_a_class_change_no_ids(legacy: bool, prefix: bool | None, tmp_path: Path) -> None:
-    keys = {"legacy": legacy, "add_prefix_space": prefix, "add_bos_token": True}
+    keys: dict[str, Any] = {"legacy": legacy, "add_prefix_space": prefix, "add_bos_token": True}
     keys |= {"add_eos_token": True, "tokenizer_class": "LlamaTokenizer"}
     text = load_text_model(write(tmp_path, llama_file(), **keys))
     reader = Tokenizer.from_str(llama_file())
@@ -134,7 +134,10 @@ def test_named_tokens_become_special_when_the_file_has_them(tmp_path: Path) -> N
     reader.add_tokens(["<call>", "<turn>", "<text>"])
     call, turn, end = (reader.token_to_id(name) for name in ("<call>", "<turn>", "value"))
     stated = {str(call): {"content": "<call>", "special": True}, "0": {"content": "<other>"}}
-    keys = {"added_tokens_decoder": stated, "additional_special_tokens": ["<turn>", "<none>"]}
+    keys: dict[str, Any] = {
+        "added_tokens_decoder": stated,
+        "additional_special_tokens": ["<turn>", "<none>"],
+    }
     keys |= {"eot_token": {"content": "value", "__type": "AddedToken"}}
     text = load_text_model(write(tmp_path, reader.to_str(), **keys))
     assert text.vocabulary.special_ids == {0, 1, 2, call, turn, end}
@@ -217,9 +220,11 @@ def test_case_22_latin_letters_are_decoded_as_tokenizers_does() -> None:
     reader = Tokenizer.from_str(byte_file())
     names = ["naïve", "Straße", "中文", "<think>"]
     reader.add_tokens(names)
-    vocabulary = Vocabulary(reader)
-    for name in names:
-        token_id = reader.token_to_id(name)
-        assert vocabulary.shown(token_id) == reader.decode([token_id])
-    assert [reader.decode([reader.token_to_id(name)]) for name in names[2:]] == names[2:]
-    assert vocabulary.shown(reader.token_to_id("naïve")) == "na\ufffdve"
+    vocabulary, ids = Vocabulary(reader), {name: reader.token_to_id(name) for name in names}
+    decoded: dict[str, str] = {}
+    for name, token_id in ids.items():
+        assert token_id is not None
+        decoded[name] = reader.decode([token_id])
+        assert vocabulary.shown(token_id) == decoded[name]
+    assert [decoded[name] for name in names[2:]] == names[2:]
+    assert decoded["naïve"] == "na\ufffdve"

@@ -1,7 +1,7 @@
 """Which parts of a network stay those of transformers, and a message where more do than expected.
 
 A release of transformers that renames an argument or moves an op would otherwise leave its own
-layers in place without a word: the same texts, slower.
+layers in place silently: the same texts, slower.
 """
 
 import logging

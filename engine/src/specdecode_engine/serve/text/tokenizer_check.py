@@ -19,7 +19,7 @@ TEXTS = (
     "The quick brown fox jumps over the lazy dog.",
     "  two spaces before, two after  ",
     "turn 1 12 123 1234 12345 3.14159",
-    "I'm sure they'll say we'd've DON'T",
+    "I'm sure they'll see we'd've DON'T",
     "größer naïve café, e\u0301 and é, ﬁne, ½",
     "北京の天気は？ 안녕하세요 Привет नमस्ते",
     "😀👩\u200d👩\u200d👧 ok",
