@@ -93,7 +93,8 @@ def test_scaling_replaces_parameters_that_it_repeats(kind: str, model_type: str)
 def test_drawn_mixtures_are_refused_when_a_value_would_be_lost(seed: int) -> None:
     chance, refused = random.Random(seed), 0
     for _ in range(150):
-        model_type, keys = chance.choice([*TYPES]), {}
+        model_type = chance.choice([*TYPES])
+        keys: dict[str, Any] = {}
         for place in chance.sample(["rope_parameters", "rope_scaling"], chance.choice((1, 2, 2))):
             kind = chance.choice(["default", "yarn", "linear", "llama3"])
             keys[place] = {chance.choice(["type", "rope_type"]): kind, **KINDS[kind]}
