@@ -11,6 +11,7 @@ from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.verify_rows import VerifyRowsPolicy, rows_within_limits
 from specdecode_engine.ranks import check_agreement
+from specdecode_engine.sampling.sampler import NO_TOKEN, no_token_error
 from specdecode_engine.schedule.drafting import skip_draft
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.stats.counters import Counters
@@ -328,6 +329,9 @@ class EngineCore:
             if count >= room or not sequence.ending_ids.isdisjoint(token_ids):
                 count, reason, stop_token_id = sequence.check_stop(token_ids)
                 kept = token_ids[:count]
+            if NO_TOKEN in kept:
+                outputs.append(self._fail(sequence, no_token_error(len(tokens) + count - 1)))
+                continue
             if request.grammar is not None:
                 assert sequence.req_index is not None
                 fault = self.context.sampler.grammars.follow(sequence.req_index, kept)

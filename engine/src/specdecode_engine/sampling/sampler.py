@@ -21,6 +21,9 @@ _Numbers = tuple[float, float, float, int, int]
 
 _GREEDY: _Numbers = (0.0, 1.0, 0.0, 0, 0)
 
+NO_TOKEN = -1
+"""What `sample` returns for a row whose request allows no token, as rules contradict each other."""
+
 
 class SamplingBatch(NamedTuple):
     """How the requests of a batch sample in one step; None is what no request of it needs."""
@@ -37,6 +40,11 @@ class SamplingBatch(NamedTuple):
     def needs_positions(self) -> bool:
         """Whether tokens depend on their positions; they do not where every request is greedy."""
         return self.params is not None or self.rules is not None
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether a request forbids tokens, so that `sample` may return `NO_TOKEN`."""
+        return not self.penalties is self.rules is self.grammar is None
 
 
 class Sampler:
@@ -162,7 +170,7 @@ class Sampler:
             on_host: what `grammars.ship` returned for the draft.
 
         Returns:
-            [batch, nodes] i64.
+            [batch, nodes] i64; `NO_TOKEN` where no token is allowed, which equals no drafted token.
         """
         if batch.penalties is not None:
             logits = self._penalties.apply(logits, batch.penalties, draft)
@@ -170,7 +178,12 @@ class Sampler:
             logits = self._rules.apply(logits, batch.rules, positions, draft)
         if batch.grammar is not None:
             logits = self.grammars.apply(logits, batch.grammar, on_host)
-        return self.ops.sample(logits, batch.params, positions, None)
+        tokens = self.ops.sample(logits, batch.params, positions, None)
+        if not batch.is_restricted:
+            return tokens
+        # Noise is finite and filters keep the likeliest token: a forbidden one wins no other row.
+        is_forbidden = logits.gather(-1, tokens[..., None])[..., 0] == -torch.inf
+        return tokens.masked_fill(is_forbidden, NO_TOKEN)
 
     def sample_draft(
         self,
@@ -262,6 +275,14 @@ class Sampler:
             return logits
         perturbed = self.ops.perturb_logits(logits, params, positions, target_ids, rows)
         return logits.index_copy(0, rows, perturbed)
+
+
+def no_token_error(position: int) -> str:
+    """Return the error of a request that got `NO_TOKEN` at a position of prompt and answer."""
+    return (
+        f"no token is allowed at position {position} of prompt and answer: allowed_token_ids, "
+        "bad_words, min_tokens and the grammar forbid all that the model has; allow more tokens"
+    )
 
 
 def _signed(seed: int) -> int:

@@ -161,7 +161,9 @@ def decode(
     if staged.limits is not None:
         # The token after a shorter path is the target's own too: the text stays the same.
         accepted = torch.minimum(accepted, staged.limits)
-    tokens = gather_accepted(context.ops, tokens, path)
+    sampled = gather_accepted(context.ops, tokens, path)
+    # The next step may be launched before the host knows that a request has no token.
+    tokens = sampled.clamp(min=0) if sampling.is_restricted else sampled
     _commit(context, batch, tokens, accepted, path)
     hidden = outputs.hidden
     hidden = None if hidden is None else _by_node(hidden, batch.size, inputs.verify)
@@ -175,7 +177,7 @@ def decode(
         routed = staged.routed.select(context, batch, tokens.shape[1])
     verified = None if verify is None or inputs.verified is None else verify.acceptable()
     others = logprobs, routed, staged.drafted, verified
-    steps[-1].send_tokens(staged.sequences, tokens, accepted, _num_drafted(draft), *others)
+    steps[-1].send_tokens(staged.sequences, sampled, accepted, _num_drafted(draft), *others)
 
 
 def _num_drafted(draft: Draft | None) -> int:

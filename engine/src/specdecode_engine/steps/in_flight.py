@@ -12,6 +12,7 @@ from specdecode_engine.adaptive.policy import Decision
 from specdecode_engine.batch.proposals import Proposals
 from specdecode_engine.batch.request import ExpertIds, TokenLogprobs
 from specdecode_engine.batch.sequence import Sequence
+from specdecode_engine.sampling.sampler import NO_TOKEN
 from specdecode_engine.steps.logprobs import LogprobRows, ScoredPrompt
 from specdecode_engine.steps.routed_experts import RoutedRows
 from specdecode_engine.steps.timing import Timing
@@ -92,7 +93,8 @@ class InFlightStep:
 
         Args:
             tokens: [B, width] i64.
-            accepted: [B] i64; the first accepted + 1 tokens of each row count.
+            accepted: [B] i64; the first accepted + 1 tokens of each row count, of which only the
+                last may be `NO_TOKEN`.
             drafted: tokens of each sequence.
             proposed: instead, where each sequence has a draft of its own.
             verified: [B or more] i64, drafted tokens that each sequence verifies, where the device
@@ -122,7 +124,10 @@ class InFlightStep:
             self._arrival.record()
 
     def received(self) -> dict[int, tuple[int, ...]]:
-        """Wait for the tokens and return them by request index; they stay to be collected."""
+        """Wait for the tokens and return them by request index; they stay to be collected.
+
+        A request without a next token, which ends when that is collected, is left out.
+        """
         if self._tokens is None:
             return {}
         if self._arrival is not None:
@@ -130,7 +135,7 @@ class InFlightStep:
         return {
             sequence.req_index: token_ids
             for sequence, token_ids in zip(self.sequences, self._token_ids(), strict=True)
-            if sequence.req_index is not None
+            if sequence.req_index is not None and token_ids[-1] != NO_TOKEN
         }
 
     def collect(self) -> StepResult:

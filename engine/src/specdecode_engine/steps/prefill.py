@@ -250,13 +250,14 @@ def _sample_first_tokens(
 ) -> None:
     """Sample from logits [E, 1, vocab] of the last rows of the prompts that end."""
     positions = last.positions + 1
-    tokens = context.sampler.sample(logits, ending.sampling, positions[:, None])
+    sampled = context.sampler.sample(logits, ending.sampling, positions[:, None])
+    tokens = sampled.clamp(min=0) if ending.sampling.is_restricted else sampled
     context.table.put_tokens(last.req_indices, positions, tokens[:, 0])
     none_accepted = torch.zeros_like(positions)
     context.sampler.commit(ending.sampling, tokens, none_accepted)
     logprobs = None if ending.logprobs is None else ending.logprobs.select(logits, tokens)
     routed = routed_prompts(context, ending.sequences)
-    step.send_tokens(ending.sequences, tokens, none_accepted, 0, logprobs, routed)
+    step.send_tokens(ending.sequences, sampled, none_accepted, 0, logprobs, routed)
 
 
 def _req_index(chunk: PrefillChunk) -> int:

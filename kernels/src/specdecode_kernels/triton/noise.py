@@ -13,6 +13,7 @@ from specdecode_kernels.triton.likelihood import of_request
 
 _GOLDEN = tl.constexpr(0x9E3779B9)
 _TO_UNIT = tl.constexpr(2.0**-32)
+_LARGEST_UNIFORM = tl.constexpr(1.0 - 2.0**-24)
 
 
 @triton.jit
@@ -44,8 +45,13 @@ def gumbel_noise(seed, position, tokens):
     low = _mix(seed.to(tl.uint32) ^ _mix((position + 1).to(tl.uint32)))
     high = _mix((seed >> 32).to(tl.uint32) ^ (low * _GOLDEN))
     keys = _mix(tokens.to(tl.uint32) * _GOLDEN + 1)
-    bits = _mix(_mix(keys ^ low) ^ high)
-    return _gumbel((bits.to(tl.float32) + 0.5) * _TO_UNIT)
+    return noise_of_bits(_mix(_mix(keys ^ low) ^ high))
+
+
+@triton.jit
+def noise_of_bits(bits):
+    """Map hashes [n] u32 to standard Gumbel noise [n] f32, all finite."""
+    return _gumbel(tl.minimum((bits.to(tl.float32) + 0.5) * _TO_UNIT, _LARGEST_UNIFORM))
 
 
 @triton.jit
