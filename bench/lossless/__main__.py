@@ -32,7 +32,7 @@ from lossless.grammars import Constraints
 from lossless.mtp_module import write_mtp_modules
 from lossless.prompts import load_prompts
 from lossless.ranks import run_on_ranks
-from lossless.resumed import resume_some
+from lossless.resumed import resume_everywhere, resume_some
 from lossless.run import (
     Answer,
     Models,
@@ -235,6 +235,7 @@ def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models], fo
         prompts,
         len(tokenizer),
         constraints.grammars,
+        constraints.long_grammars,
         tuple(by_family),
         algorithms=("NGRAM", *by_family[LLAMA].drafts),
     )
@@ -251,9 +252,14 @@ def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models], fo
             drafts = models.drafts.get(case.algorithm)
             disturbances = Disturbances(f"{options.seed}/{number}", core, drafts)
             answers = run_case(core, requests, case.preempted_at_steps, disturbances.before)
+            again = resume_everywhere(case, plain, constraints.long_grammars)
+            answers += run_case(core, tuple(request for request, _ in again)) if again else []
         tally.seen += disturbances.seen
         tally.count(case, core)
+        requests += tuple(request for request, _ in again)
+        plain += [answer for _, answer in again]
         tally.seen["requests resumed"] += sum(bool(each.begun) for each in requests)
+        tally.seen["requests resumed at every tenth token"] += len(again)
         for request, expected, answer in zip(requests, plain, answers, strict=True):
             tally.mismatches += _differs(case, request, expected, answer, models, tokenizer)
             tally.invalid += _is_invalid(case, request, answer, constraints, tally.seen)

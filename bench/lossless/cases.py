@@ -14,6 +14,9 @@ ALGORITHMS = ("STANDALONE", "EAGLE", "EAGLE3", "NGRAM")
 MODULES = 4
 """Of MTP_CHAIN, which drafts chains alone: as many draft steps at most."""
 
+LONG_TOKENS = 240
+"""Of an answer with long texts, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class CaseRequest:
@@ -71,6 +74,7 @@ class Material:
     prompts: tuple[tuple[int, ...], ...]
     vocab: int
     grammars: tuple[Grammar, ...] = ()
+    long_grammars: tuple[Grammar, ...] = ()
     families: tuple[str, ...] = (LLAMA,)
     algorithms: tuple[str, ...] = ALGORITHMS
 
@@ -80,6 +84,7 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
     rng = random.Random(f"{seed}/{number}")
     requests = tuple(_draw_request(rng, material) for _ in range(rng.choice((1, 1, 2, 3, 5, 8))))
     requests = _with_extremes(random.Random(f"{seed}/{number}/extremes"), requests, material.vocab)
+    requests = _with_long_texts(random.Random(f"{seed}/{number}/long"), requests, material)
     longest = max(len(r.prompt_ids) + r.sampling.max_tokens for r in requests)
     num_steps = rng.choice((0, 1, 2, 3, 3, 4, 5, 7, 9))
     topk = rng.choice((1, 1, 2, 3, 4, 8, 16))
@@ -252,6 +257,20 @@ def _with_token_rules(rng: random.Random, sampling: SamplingParams, vocab: int) 
         allowed = frozenset(rng.sample(range(vocab), vocab - vocab // rng.choice((2, 3, 9))))
     least = rng.choice((0, 0, 0, 1, 4, 12))
     return replace(sampling, min_tokens=least, bad_words=words, allowed_token_ids=allowed)
+
+
+def _with_long_texts(
+    rng: random.Random, requests: tuple[CaseRequest, ...], material: Material
+) -> tuple[CaseRequest, ...]:
+    """Let a third of the constrained requests write long texts."""
+
+    def change(request: CaseRequest) -> CaseRequest:
+        if request.grammar is None or not material.long_grammars or rng.random() > 0.33:
+            return request
+        sampling = replace(request.sampling, max_tokens=rng.choice((120, LONG_TOKENS)))
+        return replace(request, sampling=sampling, grammar=rng.choice(material.long_grammars))
+
+    return tuple(map(change, requests))
 
 
 def _with_extremes(

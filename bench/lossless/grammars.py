@@ -71,6 +71,22 @@ def _fits(schema: dict[str, Any]) -> IsValid:
     return is_valid
 
 
+def _words(most: int, chars: int) -> dict[str, Any]:
+    """A text of counted words."""
+    counted = rf"^(?:\S+\s+){{0,{most - 1}}}\S+$"
+    return {"type": "string", "maxLength": chars, "pattern": counted}
+
+
+def _record(*fields: dict[str, Any]) -> dict[str, Any]:
+    names = [f"f{number}" for number in range(len(fields))]
+    return {
+        "type": "object",
+        "properties": dict(zip(names, fields, strict=True)),
+        "required": names,
+        "additionalProperties": False,
+    }
+
+
 def _matches(pattern: str) -> IsValid:
     return lambda text: re.fullmatch(pattern, text) is not None
 
@@ -100,6 +116,25 @@ _PLAIN = (
         _matches("yes|no|not at all"),
     ),
 )
+
+
+def _text(chars: int) -> dict[str, Any]:
+    return {"type": "string", "maxLength": chars}
+
+
+_NESTED = {"type": "array", "items": {"type": "array", "items": _text(300), "maxItems": 4}}
+LONG_OUTPUTS = tuple(
+    _schema(_record(*fields))
+    for fields in (
+        (_text(200), _text(2000)),
+        (_words(20, 200), _words(20, 200)),
+        (_words(50, 500),) * 4,
+        (_words(100, 1000), _text(1000)),
+        (_words(200, 2000),),
+        (_NESTED, {"type": "array", "items": _words(30, 400)}),
+    )
+)
+"""Long texts, counters of words and nested arrays: more work than the library does at a time."""
 
 
 def _calls(name: str, is_parallel: bool) -> ConstrainedOutput:
@@ -151,10 +186,10 @@ class Constraints:
     def __init__(self, target: Path, eos_ids: frozenset[int]) -> None:
         text = load_text_model(target)
         compiler = GrammarCompiler(text.token_bytes(eos_ids))
-        self.grammars: tuple[Grammar, ...] = tuple(
-            compiler.compile(each.source) for each in CONSTRAINED_OUTPUTS
-        )
-        self._checks = {each.source: each.is_valid for each in CONSTRAINED_OUTPUTS}
+        self.grammars = _compile(compiler, CONSTRAINED_OUTPUTS)
+        self.long_grammars = _compile(compiler, LONG_OUTPUTS)
+        outputs = (*CONSTRAINED_OUTPUTS, *LONG_OUTPUTS)
+        self._checks = {each.source: each.is_valid for each in outputs}
         self._vocabulary: Vocabulary = text.vocabulary
         self._eos_ids = eos_ids
 
@@ -164,3 +199,9 @@ class Constraints:
             return None
         spellings = map(self._vocabulary.text_bytes, token_ids[:-1])
         return self._checks[grammar.source](b"".join(spellings).decode())
+
+
+def _compile(
+    compiler: GrammarCompiler, outputs: tuple[ConstrainedOutput, ...]
+) -> tuple[Grammar, ...]:
+    return tuple(compiler.compile(each.source) for each in outputs)

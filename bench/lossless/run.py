@@ -262,7 +262,8 @@ def _request(name: str, request: CaseRequest, returns_experts: bool) -> Request:
         name,
         request.prompt_ids,
         request.sampling,
-        request.grammar,
+        # Requests share no grammar, as in the server.
+        None if request.grammar is None else request.grammar.compile_again(),
         max_steps=request.max_steps,
         return_routed_experts=returns_experts,
         output_ids=request.begun,

@@ -22,6 +22,7 @@ from specdecode_engine.grammar import (
     GrammarCompiler,
     GrammarKind,
     GrammarSource,
+    Matcher,
     TokenBytes,
 )
 from specdecode_engine.sampling.grammar_masks import (
@@ -235,8 +236,16 @@ def test_answers_are_the_same_when_masks_take_too_long_for_a_whole_draft(
 @pytest.mark.parametrize("topk", [1, 3])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_batch_of_all_kinds_that_is_retracted_goes_on_as_if_nothing_was(
-    checkpoints, compile_source, plain_core, topk: int, overlap: bool
+    checkpoints, compile_source, plain_core, topk: int, overlap: bool, monkeypatch
 ) -> None:
+    followed: list[int] = []
+    replay = Grammar._replay
+
+    def count(self: Grammar, output: Sequence[int], *options: Any) -> Matcher:
+        followed.append(len(output))
+        return replay(self, output, *options)
+
+    monkeypatch.setattr(Grammar, "_replay", count)
     grammars = [None, *(compile_source(source) for source in SOURCES.values())]
     requests = [
         replace(request, grammar=grammar)
@@ -255,6 +264,7 @@ def test_a_batch_of_all_kinds_that_is_retracted_goes_on_as_if_nothing_was(
     answers = run(core, requests)
     assert [a.tokens for a in answers] == [e.tokens for e in expected]
     assert core.scheduler.preempted_total > 0
+    assert not any(followed), "a grammar keeps its place while its request waits"
 
 
 def scripted(core: EngineCore, texts: list[list[int]], right: float) -> EngineCore:

@@ -3,6 +3,7 @@
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,19 +21,21 @@ from specdecode_engine.batch.request import (
     TokenLogprobs,
 )
 from specdecode_engine.grammar import (
+    Grammar,
     GrammarCompiler,
     GrammarKind,
     GrammarSource,
     TokenBytes,
     TranslatedGrammar,
 )
+from specdecode_engine.serve.engine.compile_threads import COMPILE_THREADS, Yielding
 from specdecode_engine.serve.engine.core import (
     EngineFailed,
     GrammarBusy,
     LoadedEngine,
     ProcessFailed,
 )
-from specdecode_engine.serve.engine.engine_host import COMPILE_THREADS, EngineHost
+from specdecode_engine.serve.engine.engine_host import EngineHost
 from specdecode_engine.serve.engine.messages import (
     Abort,
     Ended,
@@ -106,7 +109,7 @@ def occupied(hosted: Hosted) -> Iterator[Callable[[], None]]:
     """Both compile threads are busy until the function is called."""
     release = threading.Event()
     for _ in range(COMPILE_THREADS):
-        hosted.host._pool.submit(release.wait)
+        hosted.host._compile_threads.submit(False, release.wait)
     yield release.set
     release.set()
 
@@ -122,7 +125,48 @@ def test_the_engine_gets_compiled_grammars(hosted: Hosted) -> None:
     reply = hosted.call(2, Submit((request("a", WORD), request("b"), request("c", WORD))))
     assert reply.error is None
     assert [one.grammar is not None for one in submitted] == [True, False, True]
-    assert submitted[0].grammar is submitted[2].grammar
+    assert submitted[0].grammar is not submitted[2].grammar, "they would share limits"
+
+
+def test_a_continued_answer_is_followed_before_the_engine_gets_it(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[Request] = []
+    hosted.core.submit = submitted.append  # type: ignore[method-assign, assignment]
+    begun = replace(request("a", WORD), output_ids=(97, 97))
+    assert hosted.call(2, Submit((begun,))).error is None
+    monkeypatch.delattr(Grammar, "_replay")
+    grammar = submitted[0].grammar
+    assert grammar is not None
+    assert grammar.follow((97, 97), ends_late=True).tokens == [97, 97]
+
+
+def test_new_answers_wait_for_none_that_is_followed_long(hosted: Hosted) -> None:
+    release = threading.Event()
+    for _ in range(COMPILE_THREADS):
+        hosted.host._compile_threads.submit(True, release.wait)
+    continued = replace(request("a", WORD), output_ids=(97,))
+    hosted.send(2, Submit((continued,)))
+    assert hosted.call(3, Submit((request("b", WORD),))).error is None
+    assert not hosted.replies(2)
+    hosted.clock.now_s = 60.0
+    release.set()
+    assert hosted.reply(2).error is None, "the client has a part of it"
+
+
+def test_work_of_threads_leaves_two_thirds_of_the_time() -> None:
+    now_s, rests = [0.0], list[float]()
+
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        now_s[0] += seconds
+
+    yielding = Yielding(lambda: now_s[0], rest)
+    for _ in range(1000):
+        now_s[0] += 0.00026
+        yielding()
+    assert sum(rests) == pytest.approx(0.5)
+    assert max(rests) == 0.001
 
 
 def test_a_grammar_that_the_engine_refuses_ends_its_request_alone(hosted: Hosted) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -108,7 +109,8 @@ class GrammarCompiler:
         state = LLMatcher(self._tokenizer, translated.text, log_level=0, limits=_LIMITS)
         if state.is_error():
             raise GrammarRefused(self._explain(source, state.get_error()))
-        grammar = Grammar(source, self._eos_ids, state)
+        again = partial(self.compile_translated, translated)
+        grammar = Grammar(source, self._eos_ids, self.num_words, state, again)
         try:
             grammar.follow(()).fill(np.zeros(self.num_words, dtype=np.int32))
         except GrammarFault as fault:

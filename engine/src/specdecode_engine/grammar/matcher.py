@@ -29,10 +29,16 @@ class Matcher:
     """
 
     def __init__(self, inner: LLMatcher, eos_token_ids: frozenset[int], ends_late: bool) -> None:
+        self.tokens: list[int] = []
+        """What it has advanced over."""
         self._inner = inner
         self._eos_token_ids = eos_token_ids
         self._eos = np.array(sorted(eos_token_ids), dtype=np.int64)
         self._ends_late = ends_late
+
+    def stands_after(self, output: Sequence[int], ends_late: bool) -> bool:
+        """Whether it is where `Grammar.follow` would put it."""
+        return self._ends_late == ends_late and self.tokens == list(output)
 
     def ends_with(self, token: int) -> bool:
         return token in self._eos_token_ids
@@ -53,11 +59,13 @@ class Matcher:
     def advance(self, token: int) -> None:
         self._inner.consume_token(token)
         self._check()
+        self.tokens.append(token)
 
     def rollback(self) -> None:
         """Take back the last token."""
         self._inner.rollback(1)
         self._check()
+        self.tokens.pop()
 
     def _check(self) -> None:
         if self._inner.is_error():
@@ -65,23 +73,76 @@ class Matcher:
             raise GrammarFault(message.removesuffix("; stopping"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Grammar:
     """A grammar compiled for a vocabulary.
 
     The outputs that start from one grammar share its lexer and its limits: if one fails, all fail.
-    Therefore requests do not share a grammar, even if their sources are equal.
+    Therefore requests and choices do not share a grammar, even if their sources are equal.
+
+    Attributes:
+        num_words: words of a mask.
+        compile_again: returns the grammar with a lexer of its own, which has done no work yet.
     """
 
     source: GrammarSource
     eos_token_ids: frozenset[int]
-    start_state: LLMatcher = field(repr=False, compare=False)
+    num_words: int
+    start_state: LLMatcher = field(repr=False)
+    compile_again: Callable[[], "Grammar"] = field(repr=False)
+    _kept: Matcher | GrammarFault | None = field(default=None, init=False, repr=False)
 
-    def follow(self, output: Sequence[int], ends_late: bool = False) -> Matcher:
-        """Return a matcher that continues after `output`; may raise `GrammarFault`."""
+    def follow(
+        self,
+        output: Sequence[int],
+        ends_late: bool = False,
+        pause: Callable[[], None] = lambda: None,
+    ) -> Matcher:
+        """Return a matcher that continues after `output`; may raise `GrammarFault`.
+
+        It may fail where an answer that was never interrupted would fail, and nowhere else. A
+        matcher that was kept in this place is returned at once.
+
+        Args:
+            pause: called after each token.
+        """
+        kept, self._kept = self._kept, None
+        if isinstance(kept, GrammarFault):
+            raise kept
+        if kept is not None and kept.stands_after(output, ends_late):
+            return kept
+        try:
+            return self._replay(output, ends_late, False, pause)
+        except GrammarFault:
+            # Only masks refill the fuel of the library's lexer, which may have run out without
+            # them. A lexer that failed stays so.
+            self.start_state = self.compile_again().start_state
+            return self._replay(output, ends_late, True, pause)
+
+    def keep(self, matcher: Matcher) -> None:
+        """Keep a matcher that is not used at present for the next `follow`."""
+        self._kept = matcher
+
+    def prepare(self, output: Sequence[int], ends_late: bool, pause: Callable[[], None]) -> None:
+        """Do the work of the next `follow` with the same arguments, whatever its result is."""
+        try:
+            self._kept = self.follow(output, ends_late, pause)
+        except GrammarFault as fault:
+            self._kept = fault
+
+    def _replay(
+        self, output: Sequence[int], ends_late: bool, fills_masks: bool, pause: Callable[[], None]
+    ) -> Matcher:
+        """Advance over `output`, with the masks of an answer that is generated or without."""
         matcher = Matcher(self.start_state.deep_copy(), self.eos_token_ids, ends_late)
+        words = np.empty(self.num_words, dtype=np.int32)
         for token in output:
+            if fills_masks:
+                matcher.fill(words)
             matcher.advance(token)
+            pause()
+        if output:  # this mask has more work, if those before it were left out
+            matcher.fill(words)
         return matcher
 
 

@@ -81,17 +81,21 @@ class GrammarMasks:
         self._bits = torch.arange(32, device=staging.device, dtype=torch.int32)
         self.clock: Callable[[], float] = time.perf_counter
         self.states: dict[int, Matcher | GrammarFault] = {}
+        self._grammars: dict[int, Grammar] = {}
 
     def open(self, req_index: int, grammar: Grammar, output: list[int], ends_late: bool) -> None:
         """Start a request, after the output that it already has."""
+        self._grammars[req_index] = grammar
         try:
             self.states[req_index] = grammar.follow(output, ends_late)
         except GrammarFault as fault:
             self.states[req_index] = fault
 
     def close(self, req_index: int) -> None:
-        """Free a request."""
-        del self.states[req_index]
+        """Free a request; its grammar keeps the state, in case that it continues later."""
+        grammar, state = self._grammars.pop(req_index), self.states.pop(req_index)
+        if isinstance(state, Matcher):
+            grammar.keep(state)
 
     def needs_host_tokens(self, req_indices: Iterable[int]) -> bool:
         """Whether `follow` needs the last tokens of any request before the next are sampled."""

@@ -48,6 +48,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.preempted_total = 0
+        self.left_req_indices: list[int] = []  # by preempted sequences, until the next step opens
         self._draft_kv_generation = 0
         self._blocked: Sequence | None = None  # the first to wait, until memory is given back
         self._lacking: set[int] = set()  # cached pages of which the draft lacks rows
@@ -151,6 +152,7 @@ class Scheduler:
         """Preempt a running sequence: free its pages; it waits at the front and starts over."""
         assert sequence.in_flight_steps == 0, "collect what is in flight before preempting"
         self.running.remove(sequence)
+        self.left_req_indices.append(sequence.req_index or 0)
         self._release(sequence)
         sequence.computed = 0
         self.waiting.appendleft(sequence)

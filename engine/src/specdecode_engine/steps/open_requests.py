@@ -10,6 +10,9 @@ from specdecode_engine.steps.model_context import ModelContext
 
 def open_requests(context: ModelContext, plan: SchedulerOutput, scheduler: Scheduler) -> None:
     """Open the requests that start in a step, and write the pages that its requests got."""
+    for req_index in scheduler.left_req_indices:  # first: a grammar keeps its place for later
+        context.sampler.close(req_index)
+    scheduler.left_req_indices.clear()
     for chunk in plan.chunks:
         if chunk.sequence.computed == chunk.sequence.matched:
             _open_request(context, chunk.sequence)

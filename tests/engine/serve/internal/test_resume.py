@@ -38,6 +38,13 @@ SCHEMA = {
     "required": ["name", "tags"],
     "additionalProperties": False,
 }
+COUNTED = {"type": "string", "maxLength": 500, "pattern": r"^(?:\S+\s+){0,49}\S+$"}
+NOTES = {
+    "type": "object",
+    "properties": dict.fromkeys(("first", "second"), COUNTED),
+    "required": ["first", "second"],
+    "additionalProperties": False,
+}
 FILTERS = {"temperature": 1, "top_p": 0.95, "top_k": 40, "min_p": 0.01}
 PENALTIES = {"presence_penalty": 0.5, "frequency_penalty": 0.4, "repetition_penalty": 1.1}
 WORDS = "the quick brown fox jumps over the lazy dog and"
@@ -81,6 +88,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "response_format": {
                 "type": "json_schema",
                 "json_schema": {"name": "animal", "schema": SCHEMA, "strict": True},
+            },
+        },
+    ),
+    "counted words": (
+        CHAT,
+        {
+            "messages": MESSAGES, "n": 2, "max_tokens": 160, "temperature": 1,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "notes", "schema": NOTES, "strict": True},
             },
         },
     ),

@@ -23,13 +23,14 @@ from specdecode_engine.process import (
     return_freed_tensors,
     termination_message_for,
 )
+from specdecode_engine.serve.engine.compile_threads import CompileThreads
 from specdecode_engine.serve.engine.core import (
     LoadedEngine,
     ProcessFailed,
     Progress,
     RankPlace,
 )
-from specdecode_engine.serve.engine.engine_host import EngineHost, start_compile_threads
+from specdecode_engine.serve.engine.engine_host import EngineHost
 from specdecode_engine.serve.engine.followers import Followers, LeadingCore, follow
 from specdecode_engine.serve.engine.messages import EngineCall, Event, Failed
 
@@ -134,7 +135,7 @@ def _follow(
     try:
         loaded = load(boot, lambda description: None)
         freeze_heap()
-        follow(loaded.core, leader, start_compile_threads())
+        follow(loaded.core, leader, CompileThreads())
     except Exception as error:
         log.exception("a follower fails")
         emit(Failed(error, None))

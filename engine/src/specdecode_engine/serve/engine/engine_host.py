@@ -5,14 +5,16 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from specdecode_engine.adaptive.policy import DraftRefused, StageDraft, TableRefused
-from specdecode_engine.batch.request import Output, RequestRefused
-from specdecode_engine.grammar import STACK_BYTES, GrammarCompiler, GrammarRefused, TokenBytes
+from specdecode_engine.batch.request import Output, Request, RequestRefused
+from specdecode_engine.grammar import GrammarCompiler, GrammarRefused, TokenBytes
+from specdecode_engine.serve.engine.compile_threads import CompileThreads, compile_grammar
 from specdecode_engine.serve.engine.core import Core, EngineFailed, GrammarBusy, Load
 from specdecode_engine.serve.engine.engine_thread import EngineThread
 from specdecode_engine.serve.engine.followers import (
@@ -42,9 +44,8 @@ from specdecode_engine.serve.engine.messages import (
 
 log = logging.getLogger(__name__)
 
-COMPILE_THREADS = 2
 COMPILE_WAIT_SECONDS = 5.0
-"""How long a request waits for a thread that compiles its grammar."""
+"""How long a new request waits for a thread that compiles its grammar."""
 ALIVE_SECONDS = 1.0
 
 
@@ -73,7 +74,7 @@ class EngineHost:
         self._compiler: GrammarCompiler | None = None
         self._compiling: set[str] = set()  # ids of requests whose grammar is being compiled
         self._lock = threading.Lock()
-        self._pool = start_compile_threads()
+        self._compile_threads = CompileThreads()
         self._thread = EngineThread(
             self._load_core,
             on_ready=self._report_start,
@@ -89,14 +90,15 @@ class EngineHost:
         command = call.command
         match command:
             case PrepareGrammars():
-                self._pool.submit(self._answer, call.number, self._prepare, command.tokens)
+                self._work(False, call.number, self._prepare, command.tokens)
             case ExchangeDraft():
                 exchange = partial(self._exchange, call.number, command.folder)
                 threading.Thread(target=exchange, name="draft", daemon=True).start()
-            case Submit() if command.has_grammars:
+            case Submit() if command.constrained:
                 with self._lock:
                     self._compiling.update(command.request_ids)
-                self._pool.submit(self._answer, call.number, self._compile, command, self._clock())
+                work = self._compile, command, self._clock()
+                self._work(command.is_continued, call.number, *work)
             case Abort():
                 with self._lock:
                     self._compiling.difference_update(command.request_ids)
@@ -106,7 +108,7 @@ class EngineHost:
 
     def stop(self) -> None:
         """End the thread after the current step."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._compile_threads.shutdown()
         self._thread.put(self._report_end)
         self._thread.stop()
 
@@ -174,6 +176,11 @@ class EngineHost:
         if number:
             self._emit(Reply(number, value, error))
 
+    def _work(
+        self, is_continued: bool, number: int, work: Callable[..., None], *arguments: object
+    ) -> None:
+        self._compile_threads.submit(is_continued, self._answer, number, work, *arguments)
+
     def _answer(self, number: int, work: Callable[..., None], *arguments: object) -> None:
         """Do work that replies to a command; what it raises is the reply: somebody waits."""
         try:
@@ -196,19 +203,29 @@ class EngineHost:
 
     def _compile(self, number: int, command: Submit, queued_s: float) -> None:
         """Compile the grammars of requests and submit them, unless they were aborted meanwhile."""
-        if self._clock() - queued_s > COMPILE_WAIT_SECONDS:
+        is_late = self._clock() - queued_s > COMPILE_WAIT_SECONDS
+        if is_late and not command.is_continued:  # the client has a part of that answer
             raise GrammarBusy("other grammars are being compiled; try again")
         assert self._compiler is not None, "the vocabulary was not prepared"
-        self._share(Compile(command.grammars))
+        # Prompts come with the requests, which are submitted afterwards.
+        self._share(Compile(tuple(replace(each, prompt_ids=()) for each in command.constrained)))
         try:
-            compiled = command.compile_grammars(self._compiler)
+            compiled = [compile_grammar(each, self._compiler) for each in self._wanted(command)]
         except GrammarRefused as refusal:
             raise RequestRefused(f"the grammar is refused: {refusal}") from None
         with self._lock:
-            left = [each for each in compiled.requests if each.request_id in self._compiling]
+            left = [each for each in compiled if each.request_id in self._compiling]
             if left:
                 self._put(number, Submit(tuple(left)))
             self._compiling.difference_update(command.request_ids)
+
+    def _wanted(self, command: Submit) -> Iterator[Request]:
+        """Yield the requests, each unless it was aborted meanwhile."""
+        for request in command.requests:
+            with self._lock:
+                is_wanted = request.request_id in self._compiling
+            if is_wanted:
+                yield request
 
     def _share(self, command: FollowerCommand) -> None:
         """Have the followers of a divided engine execute a command, between two steps."""
@@ -264,19 +281,3 @@ def in_thread(load: Load, clock: Callable[[], float]) -> Connect:
         return EngineHost(load, emit, clock)
 
     return connect
-
-
-def start_compile_threads() -> ThreadPoolExecutor:
-    """Start the compile threads now: the stack size of new threads is a process-wide setting.
-
-    They are apart from those that tokenize prompts, which a slow grammar must not occupy.
-    """
-    all_started = threading.Barrier(COMPILE_THREADS)
-    default_bytes = threading.stack_size(STACK_BYTES)
-    try:
-        pool = ThreadPoolExecutor(COMPILE_THREADS, "grammar")
-        for _ in range(COMPILE_THREADS):
-            pool.submit(all_started.wait)
-    finally:
-        threading.stack_size(default_bytes)
-    return pool

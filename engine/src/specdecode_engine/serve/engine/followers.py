@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -14,7 +14,8 @@ from typing import NamedTuple
 from specdecode_engine.adaptive.policy import TableRefused
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import Output, Request, RequestRefused
-from specdecode_engine.grammar import Grammar, GrammarCompiler, TokenBytes, TranslatedGrammar
+from specdecode_engine.grammar import GrammarCompiler, TokenBytes
+from specdecode_engine.serve.engine.compile_threads import CompileThreads, compile_grammar
 from specdecode_engine.serve.engine.core import Core
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
@@ -36,9 +37,9 @@ class Prepare(NamedTuple):
 
 
 class Compile(NamedTuple):
-    """Begin to compile grammars: the leader does, and submits their requests afterwards."""
+    """Begin to compile the grammars of requests: the leader does, and submits them afterwards."""
 
-    grammars: frozenset[TranslatedGrammar]
+    requests: tuple[Request, ...]
 
 
 FollowerCommand = CoreCall | Prepare | Compile
@@ -103,7 +104,7 @@ class LeadingCore:
         return self._core.snapshot()
 
 
-def follow(core: Core, link: Connection, grammar_threads: ThreadPoolExecutor) -> None:
+def follow(core: Core, link: Connection, grammar_threads: CompileThreads) -> None:
     """Execute the leader's commands until it closes the link, or is gone."""
     grammars = _Grammars(grammar_threads)
     with suppress(EOFError):
@@ -112,8 +113,8 @@ def follow(core: Core, link: Connection, grammar_threads: ThreadPoolExecutor) ->
             match command:
                 case Prepare(tokens):
                     grammars.prepare(tokens)
-                case Compile(translated):
-                    grammars.begin(translated)
+                case Compile(requests):
+                    grammars.begin(requests)
                 case CoreCall("submit", (Request() as request,)):
                     with suppress(RequestRefused):  # by the leader's core too
                         core.submit(grammars.complete(request))
@@ -125,30 +126,28 @@ def follow(core: Core, link: Connection, grammar_threads: ThreadPoolExecutor) ->
 class _Grammars:
     """The grammars of requests, compiled in other threads while the leader compiles them."""
 
-    def __init__(self, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, threads: CompileThreads) -> None:
         self._threads = threads
         self._compiler: GrammarCompiler | None = None
-        self._compiled: OrderedDict[TranslatedGrammar, Future[Grammar]] = OrderedDict()
+        self._compiled: OrderedDict[str, Future[Request]] = OrderedDict()
 
     def prepare(self, tokens: TokenBytes) -> None:
         self._compiler = GrammarCompiler(tokens)
 
-    def begin(self, grammars: frozenset[TranslatedGrammar]) -> None:
-        for grammar in grammars:
-            self._begin(grammar)
+    def begin(self, requests: tuple[Request, ...]) -> None:
+        for request in requests:
+            self._compiled[request.request_id] = self._compile(request)
+            if len(self._compiled) > MAX_GRAMMARS:
+                self._compiled.popitem(last=False)
 
     def complete(self, request: Request) -> Request:
         """Return the request with its grammar, once that is compiled."""
         if request.translated_grammar is None:
             return request
-        return replace(request, grammar=self._begin(request.translated_grammar).result())
+        compiled = self._compiled.pop(request.request_id, None) or self._compile(request)
+        return replace(request, grammar=compiled.result().grammar)
 
-    def _begin(self, grammar: TranslatedGrammar) -> Future[Grammar]:
+    def _compile(self, request: Request) -> Future[Request]:
         assert self._compiler is not None, "the vocabulary was not prepared"
-        future = self._compiled.pop(grammar, None)
-        if future is None:
-            future = self._threads.submit(self._compiler.compile_translated, grammar)
-        self._compiled[grammar] = future
-        if len(self._compiled) > MAX_GRAMMARS:
-            self._compiled.popitem(last=False)
-        return future
+        is_continued = bool(request.output_ids)
+        return self._threads.submit(is_continued, compile_grammar, request, self._compiler)

@@ -2,13 +2,13 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import Output, Request, RequestRefused
-from specdecode_engine.grammar import GrammarCompiler, TokenBytes, TranslatedGrammar
+from specdecode_engine.grammar import TokenBytes
 from specdecode_engine.serve.engine.core import Core, EngineFailed
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
@@ -26,25 +26,14 @@ class Submit:
         return tuple(each.request_id for each in self.requests)
 
     @property
-    def has_grammars(self) -> bool:
-        return bool(self.grammars)
+    def constrained(self) -> tuple[Request, ...]:
+        """The requests with a grammar, each of which is compiled: they share no limits."""
+        return tuple(each for each in self.requests if each.translated_grammar is not None)
 
     @property
-    def grammars(self) -> frozenset[TranslatedGrammar]:
-        """The grammars of the requests, equal ones once."""
-        found = (each.translated_grammar for each in self.requests)
-        return frozenset(each for each in found if each is not None)
-
-    def compile_grammars(self, compiler: GrammarCompiler) -> "Submit":
-        """Return it with compiled grammars; may raise `GrammarRefused`."""
-        grammars = {each: compiler.compile_translated(each) for each in self.grammars}
-        compiled = (
-            each
-            if each.translated_grammar is None
-            else replace(each, grammar=grammars[each.translated_grammar])
-            for each in self.requests
-        )
-        return Submit(tuple(compiled))
+    def is_continued(self) -> bool:
+        """Whether a request continues an answer."""
+        return any(each.output_ids for each in self.requests)
 
     def __call__(self, core: Core) -> None:
         for index, request in enumerate(self.requests):
