@@ -14,7 +14,7 @@ SEED ?= 1
 .PHONY: help setup fmt lint vocabulary size manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-ngram bench-fallback bench-dialled bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-router bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
-        compile-gate fuzz soak clients test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
+        compile-gate fuzz soak grammars clients test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
 
 help: ## List all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -119,6 +119,9 @@ fuzz: setup ## Send hostile requests to an engine next to 16 running streams for
 
 soak: setup ## Send mixed requests to an engine for MINUTES and check that memory, pages, threads and descriptors do not grow
 	@PYTHONPATH=bench:. $(RUN) python -m soak --minutes $(or $(MINUTES),10) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
+
+grammars: setup ## Compare random GBNF grammars with xgrammar, in an environment of its own (ARGS="--count 200 --seed 1")
+	@PYTHONPATH=bench:. $(RUN) python -m grammars $(ARGS)
 
 clients: setup ## Run real clients (openai, langchain, instructor, ai, litellm, lm-eval, guidellm, schemathesis) in environments of their own (ARGS="--only lm-eval", ARGS=--docs)
 	@PYTHONPATH=bench:. $(RUN) python -m clients $(ARGS)

@@ -7,6 +7,7 @@ is built on llguidance; no code outside this folder depends on that.
 """
 
 from specdecode_engine.grammar.compiler import GrammarCompiler, TokenBytes, TranslatedGrammar
+from specdecode_engine.grammar.lark import lark_literal
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault, Matcher, mask_nodes
 from specdecode_engine.grammar.nesting import STACK_BYTES
 from specdecode_engine.grammar.source import (
@@ -37,5 +38,6 @@ __all__ = [
     "TrialLimits",
     "TrialProcess",
     "TrialUnavailable",
+    "lark_literal",
     "mask_nodes",
 ]

@@ -9,6 +9,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from specdecode_engine.grammar.json_schema import JsonSchema, find_fault, with_defaults
+from specdecode_engine.grammar.lark import explain_gbnf, explain_lark, is_gbnf
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault
 from specdecode_engine.grammar.source import (
     GrammarKind,
@@ -118,7 +119,7 @@ class GrammarCompiler:
         return grammar
 
     def _explain(self, source: GrammarSource, message: str) -> str:
-        shown = _own_words(source.kind, message)
+        shown = _own_words(source, message)
         if source.kind is GrammarKind.MESSAGE:
             return self._explain_message(MessageGrammar.from_source(source), shown)
         if source.kind is GrammarKind.JSON_SCHEMA:
@@ -161,10 +162,11 @@ def _with_remedy(reason: str) -> str:
     return f"{reason}; remove them" if reason.startswith("Unimplemented keys") else reason
 
 
-def _own_words(kind: GrammarKind, message: str) -> str:
-    """Drop from a message what the client did not write."""
+def _own_words(source: GrammarSource, message: str) -> str:
+    """Drop from a message what the client did not write; put the place first."""
     shown = message.partition("%llguidance")[0]
-    if kind is GrammarKind.EBNF:
-        return shown.rpartition("\n")[0] or message
+    if source.kind is GrammarKind.EBNF:
+        explain = explain_gbnf if is_gbnf(source.text) else explain_lark
+        return explain(source.text, shown.rpartition("\n")[0] or message)
     reason = shown.partition("(in regex): ")[2] or shown
     return reason.partition("\n   1 |")[0]

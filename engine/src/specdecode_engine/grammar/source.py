@@ -6,9 +6,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from llguidance import regex_to_lark
-from llguidance.gbnf_to_lark import any_to_lark
 
+from specdecode_engine.grammar.gbnf import GbnfError, gbnf_to_lark
 from specdecode_engine.grammar.json_schema import with_defaults
+from specdecode_engine.grammar.lark import (
+    describe_place,
+    first_statement,
+    is_gbnf,
+    lark_literal,
+    unavailable_attribute,
+)
 from specdecode_engine.grammar.nesting import MAX_DEPTH, lark_depth, schema_depth
 
 MAX_SOURCE_CHARS = 256 * 2**10
@@ -68,13 +75,9 @@ class GrammarSource:
             case GrammarKind.REGEX:
                 return f"start: /{regex_to_lark(self.text, '')}/"
             case GrammarKind.CHOICE:
-                choices = json.loads(self.text)
-                return "start: " + " | ".join(json.dumps(c, ensure_ascii=False) for c in choices)
+                return "start: " + " | ".join(map(lark_literal, json.loads(self.text)))
             case GrammarKind.EBNF:
-                try:
-                    lark = str(any_to_lark(self.text))
-                except Exception as error:  # the converter raises plain exceptions
-                    raise GrammarRefused(str(error)) from None
+                lark = _ebnf_to_lark(self.text)
                 _check_depth(lark_depth(lark), "the start rule", "rules that lead to other rules")
                 return lark
             case GrammarKind.MESSAGE:
@@ -149,6 +152,24 @@ def _check_depth(depth: int, place: str, parts: str) -> None:
             f"it nests {depth} levels deep from {place}, with references followed ({parts}); at "
             f"most {MAX_DEPTH} are allowed; shorten the chain of references or split the grammar"
         )
+
+
+def _ebnf_to_lark(text: str) -> str:
+    """Translate GBNF; return a Lark grammar as it is."""
+    match is_gbnf(text):
+        case True:
+            try:
+                return gbnf_to_lark(text)
+            except GbnfError as error:
+                raise GrammarRefused(str(error)) from None
+        case None:
+            place = describe_place(text, first_statement(text))
+            raise GrammarRefused(
+                f"{place}: expected a rule: `root ::= …` in GBNF, `start: …` in Lark"
+            )
+    if (reason := unavailable_attribute(text)) is not None:
+        raise GrammarRefused(reason)
+    return text
 
 
 def _read_object(text: str) -> dict[str, object]:

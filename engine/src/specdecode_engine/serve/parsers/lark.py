@@ -3,15 +3,13 @@
 A marker may be a special token of the vocabulary, which no text contains, or plain text.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 
+from specdecode_engine.grammar import lark_literal
+
 ANY_TEXT = r"(?s:.*)"
-
-
-def literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+literal = lark_literal
 
 
 def either(parts: Iterable[str]) -> str:

@@ -1,0 +1,1 @@
+"""Grammars read by the engine and by a second reader."""
