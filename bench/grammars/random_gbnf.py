@@ -193,7 +193,7 @@ class _Recognizer:
 
     def _repeated(self, part: Part, starts: set[int]) -> set[int]:
         found: set[int] = set(starts) if not part.least else set()
-        # As many more rounds as there are characters find every end.
+        # As many more repetitions as there are characters reach every end.
         most = part.least + len(self._text) + 1 if part.most is None else part.most
         for count in range(1, most + 1):
             starts = self._after(part.parts[0], starts)

@@ -20,7 +20,7 @@ def compiler_of_bytes() -> GrammarCompiler:
 
 
 class GrammarReader:
-    """Tells which texts a grammar accepts. Raises `GrammarRefused` if it is invalid."""
+    """Finds which texts a grammar accepts. Raises `GrammarRefused` if it is invalid."""
 
     def __init__(
         self, compiler: GrammarCompiler, source: str, kind: GrammarKind = GrammarKind.EBNF

@@ -1,4 +1,4 @@
-"""Lark grammars: how they are told from GBNF, what they may not have, and places of errors."""
+"""Lark grammars: how they differ from GBNF, what they may not have, and places of errors."""
 
 import json
 from collections.abc import Callable

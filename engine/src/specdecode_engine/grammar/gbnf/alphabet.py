@@ -1,4 +1,4 @@
-"""Sets of characters as bits, for the characters that one grammar tells apart."""
+"""Sets of characters as bits, for the characters that one grammar distinguishes."""
 
 from bisect import bisect_left
 from collections.abc import Iterable

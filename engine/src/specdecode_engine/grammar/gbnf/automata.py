@@ -97,7 +97,7 @@ class TerminalAutomata:
             self._last.update(piece.last)
 
     def conflicts(self, max_steps: int) -> tuple[set[int], int]:
-        """Return the ids of terminals that go on where another one, or a shorter match, may end.
+        """Return the ids of terminals that continue where another one, or a shorter match, may end.
 
         Also returns the steps that the search took; raises `SearchTooLong` beyond `max_steps`.
         Follows the sets of positions that a lexer may be in, as the lexer does, from the sets of
@@ -128,7 +128,7 @@ class TerminalAutomata:
         return found, self._steps
 
     def _going_on(self, ended: set[int], after: list[int]) -> set[int]:
-        """Return the terminals with positions `after` that a character behind `ended` leads to."""
+        """Return the terminals with positions `after` that a character after `ended` leads to."""
         following = 0
         for number in ended:
             following |= self._characters_after(number)
@@ -197,7 +197,7 @@ class TerminalAutomata:
                 )
             case Repetition():
                 return self._repeat(node)
-        raise AssertionError(f"{node} is no part of a terminal")
+        raise AssertionError(f"{node} cannot be a part of a terminal")
 
     def _repeat(self, node: Repetition) -> _Piece:
         if node.most is None or node.most > _MAX_COPIES:

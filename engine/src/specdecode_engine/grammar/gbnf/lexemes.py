@@ -7,7 +7,7 @@ parser for every byte of every token.
 
 Therefore the largest regular parts become terminals first. A terminal conflicts with another one,
 or with itself, if both may come next and a text that it matches, with a character that may follow,
-begins a match of the other one. What goes on too long is split into its parts, until nothing
+begins a match of the other one. What continues too far is split into its parts, until nothing
 conflicts.
 """
 

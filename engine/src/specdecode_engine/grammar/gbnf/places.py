@@ -28,7 +28,7 @@ class TerminalPlaces:
         phrases: names of the rules that the parser reads, the start rule first.
         terminals: the nodes by id.
         first: the terminals that a text, or the rest of one after a token, may begin with.
-        following: the terminals that may follow each one, by its id. Rules are not told apart by
+        following: the terminals that may follow each one, by its id. Rules are not distinguished by
             where they are used, so it may be more.
     """
 

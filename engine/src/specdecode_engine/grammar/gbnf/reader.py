@@ -1,7 +1,7 @@
 """Parses GBNF.
 
 The notation is that of llama.cpp, with what xgrammar's EBNF adds without another meaning: a rule
-may go on in any line that does not begin the next one, and escapes of C and of regular expressions.
+may continue in any line that does not begin the next one, and escapes of C and of regular expressions.
 """
 
 import re
@@ -237,7 +237,7 @@ class _Reader:
             code = ord(self._text[self._at - 1])
             if 0xD800 <= code <= 0xDFFF:
                 self._at -= 1
-                raise self._error(f"U+{code:04X} is a surrogate, which is no character")
+                raise self._error(f"U+{code:04X} is a surrogate, not a character")
             return code
         escape = self._text[self._at + 1 : self._at + 2]
         if escape in _HEX_DIGITS:

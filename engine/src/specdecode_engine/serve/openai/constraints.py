@@ -1,6 +1,7 @@
 """Structured output: the fields of OpenAI, vLLM and SGLang that constrain a response's text."""
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
@@ -103,7 +104,7 @@ class StructuredOutputs(_Constraint):
 
 
 class ConstraintFields(BaseModel):
-    """The fields of a body that constrain its choices; at most one of them may be set."""
+    """The fields of a body that constrain its choices; all that are set have to be equal."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -120,7 +121,8 @@ class ConstraintFields(BaseModel):
 def read_constraint(body: ConstraintFields) -> tuple[str, GrammarSource] | None:
     """Return the constraining field of a body and its grammar; None without one.
 
-    Raises `HttpError` if two fields are set, or one is incomplete.
+    One constraint may be in several fields, as some clients send it. It is strict if any of them
+    is. Raises `HttpError` if two fields differ, or one is incomplete.
     """
     candidates = {
         **_read_response_format(body.response_format),
@@ -135,11 +137,25 @@ def read_constraint(body: ConstraintFields) -> tuple[str, GrammarSource] | None:
         "grammar": _source(GrammarKind.EBNF, body.grammar or None),
     }
     sources = {field: source for field, source in candidates.items() if source is not None}
-    if len(sources) > 1:
-        first, second, *_ = sources
-        message = f"{first} and {second} both constrain the response; send only one"
-        raise errors.invalid(second, message)
-    return next(iter(sources.items()), None)
+    if not sources:
+        return None
+    (first, source), *others = sources.items()
+    for field, other in others:
+        if _value(other) != _value(source):
+            message = f"{first} and {field} both constrain the response, and differ; send only one"
+            raise errors.invalid(field, message)
+    is_strict = any(each.is_strict for each in sources.values())
+    return first, replace(source, is_strict=is_strict)
+
+
+def _value(source: GrammarSource) -> tuple[GrammarKind, str]:
+    """Return what two spellings of one constraint have in common: not the blanks of a schema."""
+    if source.kind is not GrammarKind.JSON_SCHEMA:
+        return source.kind, source.text
+    try:
+        return source.kind, json.dumps(json.loads(source.text))
+    except (ValueError, RecursionError):
+        return source.kind, source.text
 
 
 def _read_response_format(wanted: ResponseFormat | None) -> dict[str, GrammarSource | None]:
