@@ -1,7 +1,7 @@
 """Parses GBNF.
 
 The notation is that of llama.cpp, with what xgrammar's EBNF adds without another meaning: a rule
-may continue in any line that does not begin the next one, and escapes of C and of regular expressions.
+may continue in any line that does not begin the next one, and there are more escapes.
 """
 
 import re
