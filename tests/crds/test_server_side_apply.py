@@ -19,6 +19,8 @@ from tests.crds.test_trial import GOOD
 pytestmark = pytest.mark.apiserver
 
 Path = tuple[str, ...]
+CLEARED: tuple[dict[str, Any] | None, ...] = ({}, None)
+"""What becomes of a section: emptied, removed."""
 MORE: tuple[dict[str, Any], ...] = (
     {"engine": {"config": {"scheduling": {"overlap": False}}}},
     {"speculation": {"algorithm": "MTP", "draft": {"uri": "pvc://m/d"}}},
@@ -64,9 +66,7 @@ def specs() -> tuple[dict[str, Any], ...]:
 def spec_with(path: Path) -> dict[str, Any]:
     """A valid spec with fields at a path, if there is one of those that may lose them."""
     found = [spec for spec in specs() if at(spec, path)]
-    free = (
-        spec for spec in found if all(is_valid(edited(spec, path, each)) for each in ({}, None))
-    )
+    free = (spec for spec in found if all(is_valid(edited(spec, path, each)) for each in CLEARED))
     return next(free, found[0])
 
 
@@ -79,12 +79,13 @@ def is_valid(spec: dict[str, Any]) -> bool:
 
 
 def apply(server, collection: str, resource: dict[str, Any]) -> httpx.Response:
-    return server.client.patch(
+    answer: httpx.Response = server.client.patch(
         f"{collection}/{resource['metadata']['name']}",
         params={"fieldManager": "flux", "fieldValidation": "Strict"},
         headers={"Content-Type": "application/apply-patch+yaml"},
         content=json.dumps(resource),
     )
+    return answer
 
 
 def check_refusal(answer: httpx.Response) -> None:
@@ -96,7 +97,7 @@ def check_refusal(answer: httpx.Response) -> None:
 @pytest.mark.parametrize("path", sorted(PATHS), ids=".".join)
 def test_a_section_is_emptied_and_removed_by_apply(server, path):
     name, full = "applied", spec_with(path)
-    for value in (at(full, path), {}, None):
+    for value in (at(full, path), *CLEARED):
         spec = edited(full, path, value)
         answer = apply(server, server.resources, make_resource(spec, name))
         if not is_valid(spec):
@@ -129,7 +130,7 @@ def test_a_section_of_a_trial_is_emptied_and_removed_by_apply(server, path, spec
     spec = {**spec, "state": "Running", "promote": False}
     try:
         assert apply(server, server.trials, trial_of(spec)).status_code == 201
-        for value in ({}, None):
+        for value in CLEARED:
             answer = apply(server, server.trials, trial_of(edited(spec, path, value)))
             if answer.is_success:
                 assert at(answer.json()["spec"], path) == value

@@ -1,5 +1,7 @@
 """Requests of which one token, or none, may be generated: that token, or an error by name."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -45,7 +47,7 @@ def test_the_only_allowed_token_is_generated_at_any_hash(core) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_request_without_a_token_ends_with_an_error(core, temperature: float) -> None:
     """The rules leave none at the start, or after two tokens; other requests continue."""
-    fields = {"temperature": temperature, "logit_bias": {TOKEN: 90.0}}
+    fields: dict[str, Any] = {"temperature": temperature, "logit_bias": {TOKEN: 90.0}}
     params = {
         "none": sampling({TOKEN}, bad_words=((TOKEN,),), temperature=temperature),
         "later": sampling({TOKEN, OTHER}, bad_words=((OTHER,), (TOKEN, TOKEN, TOKEN)), **fields),

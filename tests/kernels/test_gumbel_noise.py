@@ -1,6 +1,7 @@
 """Noise of the largest and smallest hashes: finite, so that the only allowed token is sampled."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,8 +67,9 @@ def test_the_only_allowed_token_is_sampled(bits: int, dtype: torch.dtype) -> Non
     assert TORCH.sample(masked, batch, positions, None).item() == token
     likeliest = torch.linspace(5, -5, VOCAB, dtype=dtype)[None, None].clone()
     likeliest[0, 0, token] = 9.0
-    for filters in ({"top_k": 1}, {"top_p": 0.5}, {"min_p": 1.0}):
-        filtered = batch_of(batch.seeds.item(), **filters)
+    each_alone: tuple[dict[str, Any], ...] = ({"top_k": 1}, {"top_p": 0.5}, {"min_p": 1.0})
+    for filters in each_alone:
+        filtered = batch_of(int(batch.seeds.item()), **filters)
         assert TORCH.sample(likeliest, filtered, positions, None).item() == token
     perturbed = TORCH.perturb_logits(masked, batch, positions, None, torch.tensor([0]))
     assert perturbed.isfinite().nonzero().tolist() == [[0, 0, token]]

@@ -1,5 +1,7 @@
 """The kernel's noise of the largest and smallest hashes, and the only allowed token it samples."""
 
+from typing import Any
+
 import pytest
 import torch
 import triton
@@ -15,7 +17,7 @@ from tests.kernels.triton_ops import TRITON
 BLOCK = 4096
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def noise_kernel(bits_ptr, out_ptr, BLOCK: tl.constexpr):
     here = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + here, noise.noise_of_bits(tl.load(bits_ptr + here).to(tl.uint32)))
@@ -41,7 +43,11 @@ def test_the_only_allowed_token_is_sampled(bits: int, device: torch.device) -> N
     likeliest[0, 0, place] = 9.0
     logits = torch.cat([masked, likeliest, likeliest, likeliest])
     positions = torch.full((4, 1), POSITION, device=device)
-    filters = {"top_k": [0, 1, 0, 0], "top_p": [1.0, 1.0, 0.5, 1.0], "min_p": [0.0, 0.0, 0.0, 1.0]}
+    filters: dict[str, Any] = {
+        "top_k": [0, 1, 0, 0],
+        "top_p": [1.0, 1.0, 0.5, 1.0],
+        "min_p": [0.0, 0.0, 0.0, 1.0],
+    }
     rows = sampling(device, temperature=[1.0] * 4, seeds=[seed] * 4, **filters)
     assert TRITON.sample(logits, rows, positions, ids).tolist() == [[place]] * 4
     alone = sampling(device, temperature=[1.0], seeds=[seed])

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from contextlib import asynccontextmanager
+from typing import Any
 
 import kopf
 import pytest
@@ -48,7 +49,8 @@ class FailingServer:
     """Serves the watched kinds; the lists and watches of each fail in turn."""
 
     def __init__(self):
-        self.watches, self.lists = Counter(), Counter()
+        self.watches: Counter[str] = Counter()
+        self.lists: Counter[str] = Counter()
 
     async def answer(self, request):
         documents = discovery()
@@ -79,7 +81,8 @@ class FailingServer:
 
 def discovery():
     """The documents of an API server that has the watched kinds and no other."""
-    documents, groups = {}, {}
+    documents: dict[str, dict[str, Any]] = {}
+    groups: dict[str, dict[str, Any]] = {}
     for kind in (NAMESPACE, *WATCHED):
         path = kind.path(None).rpartition("/")[0]
         known = documents.setdefault(path, {"groupVersion": kind.api_version, "resources": []})

@@ -73,11 +73,11 @@ class Road:
             status = {"kind": "Status", "code": code, "reason": "Reason", "message": "made up"}
             self.refused.append(code)
             return web.Response(text=json.dumps({"type": "ERROR", "object": status}) + "\n")
-        code = self.refuse(request.method, request.path) if self.refuse else None
-        if code:
-            self.refused.append(code)
-            body = {"kind": "Status", "code": code, "message": "made up"}
-            return web.json_response(body, status=code, headers={"Retry-After": "1"})
+        refusal = self.refuse(request.method, request.path) if self.refuse else None
+        if refusal:
+            self.refused.append(refusal)
+            body = {"kind": "Status", "code": refusal, "message": "made up"}
+            return web.json_response(body, status=refusal, headers={"Retry-After": "1"})
         return await self.forward(request, is_watch)
 
     async def forward(self, request, is_watch):

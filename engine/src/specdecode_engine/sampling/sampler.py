@@ -44,7 +44,7 @@ class SamplingBatch(NamedTuple):
     @property
     def is_restricted(self) -> bool:
         """Whether a request forbids tokens, so that `sample` may return `NO_TOKEN`."""
-        return not self.penalties is self.rules is self.grammar is None
+        return any(each is not None for each in (self.penalties, self.rules, self.grammar))
 
 
 class Sampler:
