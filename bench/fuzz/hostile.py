@@ -68,6 +68,19 @@ def bounded_schema(rng: random.Random) -> Json:
     return {"type": kind, keyword: rng.choice((-1, 0, 1e-300, 10**9, 2**63, 1e308, "1", None))}
 
 
+def number_schema(rng: random.Random) -> Json:
+    """Return a number beyond 53 or 64 bits somewhere, next to a mistake or alone."""
+    number = rng.choice((1, -1)) * (2 ** rng.choice((53, 63, 64, 65, 200, 2000)) + rng.randrange(3))
+    keyword = rng.choice(
+        ("const", "enum", "minimum", "exclusiveMaximum", "multipleOf", "maxLength", "minItems",
+         "default", "examples", "x-of-no-one")
+    )  # fmt: skip
+    part = {"type": rng.choice(("integer", "number", "string", "array", "nope")), keyword: number}
+    if keyword in ("enum", "examples"):
+        part[keyword] = [number, {"a": number}]
+    return rng.choice((part, {"properties": {"a": part}}, {"anyOf": [{"type": "nope"}, part]}))
+
+
 def pattern_schema(rng: random.Random) -> Json:
     """Return a schema with an expression or a format in it."""
     if rng.random() < 0.3:
@@ -94,7 +107,7 @@ def odd_schema(rng: random.Random) -> Json:
 
 SCHEMAS: tuple[Callable[[random.Random], Json], ...] = (
     nested_schema, reference_chain, recursive_schema, wide_schema, exponential_schema,
-    bounded_schema, pattern_schema, enum_schema, odd_schema,
+    bounded_schema, number_schema, pattern_schema, enum_schema, odd_schema,
 )  # fmt: skip
 
 

@@ -6,9 +6,20 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from specdecode_engine.grammar import GrammarKind, GrammarSource, TokenBytes, TrialLimits
+from specdecode_engine.grammar import (
+    GrammarKind,
+    GrammarSource,
+    TokenBytes,
+    TrialLimits,
+    trial_process,
+)
 from specdecode_engine.serve.errors import HttpError
-from specdecode_engine.serve.text.grammars import Grammars, GrammarTrial, TrialCache
+from specdecode_engine.serve.text.grammars import (
+    TRIAL_PROCESSES,
+    Grammars,
+    GrammarTrial,
+    TrialCache,
+)
 
 SPELLINGS = [*(bytes([byte]) for byte in range(256)), b"</s>"]
 TOKENS = TokenBytes(SPELLINGS, frozenset({256}), frozenset({256}))
@@ -69,6 +80,63 @@ def test_a_request_waits_for_a_free_process_but_not_for_long(make: Callable[...,
         await grammars.translate("guided", regex("new"))
 
     asyncio.run(main())
+
+
+# Stands in for a library that fails: following `odd` raises an error, and `panic` what Rust's
+# panics are in Python.
+FAILING = """
+import os
+os.nice({})
+from specdecode_engine.grammar import trial
+class PanicException(BaseException): pass
+real = trial.walk
+def walk(grammar, *arguments):
+    if grammar.source.text == "odd":
+        raise ValueError("a number is odd")
+    if grammar.source.text == "panic":
+        raise PanicException("index out of range")
+    real(grammar, *arguments)
+trial.walk = walk
+trial.serve({})
+"""
+
+
+def test_whatever_the_library_raises_refuses_one_grammar(
+    make: Callable[..., Grammars],
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Callable[[Callable[[], bool]], None],
+) -> None:
+    async def main() -> None:
+        grammars = make()
+        await grammars.translate("guided", regex("known"))
+        eventually(lambda: len(pids(grammars)) == TRIAL_PROCESSES + 1)
+        before = pids(grammars)
+        for text, words in (("odd", "a number is odd"), ("panic", "index out of range")):
+            error = await refusal(grammars, regex(text))
+            assert (error.status, error.code) == (400, "invalid_grammar")
+            assert f"cannot read it: {words}; simplify it" in str(error)
+            await grammars.translate("guided", regex(f"after a {text}"))
+            if text == "odd":
+                assert before == pids(grammars)
+        assert before - pids(grammars), "a panic ends its process"
+
+    monkeypatch.setattr(trial_process, "_PROGRAM", FAILING)
+    asyncio.run(main())
+
+
+def test_a_process_that_a_grammar_ended_starts_again(
+    make: Callable[..., Grammars],
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Callable[[Callable[[], bool]], None],
+) -> None:
+    monkeypatch.setattr(trial_process, "_PROGRAM", FAILING)
+    grammars = make()
+    asyncio.run(refusal(grammars, regex("panic")))
+    eventually(lambda: len(pids(grammars)) == TRIAL_PROCESSES + 1)
+
+
+def pids(grammars: Grammars) -> set[int]:
+    return {process.pid for process in grammars._processes if process.pid is not None}
 
 
 def test_a_client_that_leaves_does_not_free_the_process_that_works_for_it(

@@ -148,7 +148,8 @@ class GrammarCompiler:
         return shown
 
     def _refuse(self, schema: JsonSchema) -> str | None:
-        grammar = LLMatcher.grammar_from_json_schema(dict(schema))
+        # As text: of a mapping the library raises ValueError for integers beyond 64 bits.
+        grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema))
         validate = LLMatcher.validate_grammar_with_warnings
         is_wrong, messages = validate(grammar, self._tokenizer, limits=_LIMITS)
         return messages[0].strip() if is_wrong else None

@@ -42,7 +42,7 @@ def find_fault(schema: JsonSchema, refuse: Refuse) -> tuple[str, str] | None:
     place, part = "$", schema
     probes = _MOST_PROBES
     while True:
-        for step, child in _parts(part, is_root=part is schema):
+        for step, child in schema_parts(part, is_root=part is schema):
             probes -= 1
             if probes < 0:
                 return place, reason
@@ -53,7 +53,8 @@ def find_fault(schema: JsonSchema, refuse: Refuse) -> tuple[str, str] | None:
             return place, reason
 
 
-def _parts(schema: JsonSchema, is_root: bool) -> Iterator[tuple[str, JsonSchema]]:
+def schema_parts(schema: JsonSchema, is_root: bool) -> Iterator[tuple[str, JsonSchema]]:
+    """Yield the steps to the schemas in a schema, and these; definitions only of a root."""
     for key in (*_DEFINITIONS, *_NAMED) if is_root else _NAMED:
         named = schema.get(key)
         for name, child in named.items() if isinstance(named, Mapping) else ():

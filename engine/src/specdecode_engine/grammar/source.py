@@ -1,13 +1,15 @@
 """A grammar as the client writes it, and its translation to Lark for the library."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from llguidance import regex_to_lark
 
 from specdecode_engine.grammar.gbnf import GbnfError, gbnf_to_lark
+from specdecode_engine.grammar.json_numbers import unusable_number
 from specdecode_engine.grammar.json_schema import with_defaults
 from specdecode_engine.grammar.lark import (
     describe_place,
@@ -24,6 +26,7 @@ CONTENT = "content"
 
 # Without it, a piece of text that the grammar forces is narrowed to the tokenizer's own way to cut
 # it. A mask is every token that may follow; the model chooses among them.
+_JSON_RULE = re.compile(r"%json\s*")
 _ALL_TOKENS = '\n%llguidance {"no_forcing": true}\n'
 
 
@@ -141,9 +144,15 @@ class MessageGrammar:
 
 def _json_rule(schema: Mapping[str, object], is_strict: bool) -> str:
     """Return the right side of a rule for the values of a schema."""
+    _check_numbers(schema)
     schema = with_defaults(schema, is_strict)
     _check_depth(schema_depth(schema), "$", "$ref, properties, items, anyOf …")
     return f"%json {json.dumps(schema, ensure_ascii=False)}"
+
+
+def _check_numbers(schema: Mapping[str, object]) -> None:
+    if (reason := unusable_number(schema)) is not None:
+        raise GrammarRefused(reason)
 
 
 def _check_depth(depth: int, place: str, parts: str) -> None:
@@ -169,7 +178,20 @@ def _ebnf_to_lark(text: str) -> str:
             )
     if (reason := unavailable_attribute(text)) is not None:
         raise GrammarRefused(reason)
+    for schema in _schemas_of_lark(text):
+        _check_numbers(schema)
     return text
+
+
+def _schemas_of_lark(text: str) -> Iterator[dict[str, object]]:
+    """Yield the JSON Schemas after `%json`; what is malformed is left to the library."""
+    for found in _JSON_RULE.finditer(text):
+        try:
+            schema, _ = json.JSONDecoder().raw_decode(text, found.end())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(schema, dict):
+            yield schema
 
 
 def _read_object(text: str) -> dict[str, object]:

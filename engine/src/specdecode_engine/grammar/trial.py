@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from specdecode_engine.frames import receive_frame, send_frame
-from specdecode_engine.grammar.compiler import GrammarCompiler
+from specdecode_engine.grammar.compiler import MAX_LINE_CHARS, GrammarCompiler
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault, Words
 from specdecode_engine.grammar.nesting import STACK_BYTES
 from specdecode_engine.grammar.source import GrammarKind, GrammarRefused, GrammarSource
@@ -116,11 +116,21 @@ def serve(file_descriptor: int) -> None:
             answer = {"refusal": str(refusal)}
         except MemoryError:
             answer = {"refusal": limits.too_large(), "is_last": True}
+        except Exception as error:
+            answer = {"refusal": _library_error(error)}
+        except BaseException as panic:  # of Rust, after which the library's state is not known
+            answer = {"refusal": _library_error(panic), "is_last": True}
         if _address_space() > base_bytes + limits.memory_bytes // 2:
             answer["is_last"] = True
         send_frame(channel, json.dumps(answer).encode())
         if answer.get("is_last"):
             return
+
+
+def _library_error(error: BaseException) -> str:
+    """Return the refusal of a grammar at which the library raised something."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"the grammar library cannot read it: {lines[0][:MAX_LINE_CHARS]}; simplify it"
 
 
 class _Trial:

@@ -34,7 +34,7 @@ class TrialUnavailable(Exception):
 
 
 class TrialProcess:
-    """A child process that is started at the first grammar, and again whenever it has died.
+    """A child process that `start` or a grammar starts, and again whenever it has ended.
 
     Safe in any thread; it tries one grammar at a time.
 
@@ -55,6 +55,13 @@ class TrialProcess:
     def pid(self) -> int | None:
         """The process id; None before the start and after the end."""
         return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the process if none runs; raises `TrialUnavailable`."""
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                self._end()
+                self._start()
 
     def try_grammar(self, source: GrammarSource) -> str:
         """Return the grammar, translated, after it was compiled and followed.

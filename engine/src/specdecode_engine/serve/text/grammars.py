@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 5.0
 TRIAL_PROCESSES = 2
+"""Grammars that are tried at a time; there is a process more, for one that has to start again."""
 MAX_CACHED_CHARS = 16 * 2**20
 
 T = TypeVar("T")
@@ -127,19 +128,22 @@ class Grammars:
         self._limits = limits or TrialLimits()
         self._wait_seconds = wait_seconds
         trials = ThreadPoolExecutor(TRIAL_PROCESSES, "grammar-trial")
+        self._starting = ThreadPoolExecutor(TRIAL_PROCESSES + 1, "grammar-start")
         self._trying = Workers(trials, TRIAL_PROCESSES, wait_seconds)
         self._processes: list[TrialProcess] = []
         self._idle: queue.SimpleQueue[TrialProcess] = queue.SimpleQueue()
         self.refusal: str | None = "the model is not loaded"
         """Why every grammar is refused; None if grammars can be compiled."""
         self._cache = TrialCache()
+        self._has_tried = False
 
     def prepare(self, tokens: TokenBytes) -> None:
         """Take the vocabulary, before any request; one without an end refuses every grammar."""
         self.refusal = tokens.refusal
         if self.refusal is not None:
             return
-        self._processes = [TrialProcess(tokens, self._limits) for _ in range(TRIAL_PROCESSES)]
+        count = TRIAL_PROCESSES + 1
+        self._processes = [TrialProcess(tokens, self._limits) for _ in range(count)]
         for process in self._processes:
             self._idle.put(process)
 
@@ -171,12 +175,17 @@ class Grammars:
         for process in self._processes:
             process.close()
         self._trying.close()
+        self._starting.shutdown(wait=False, cancel_futures=True)
 
     async def _run_trial(self, source: GrammarSource) -> GrammarTrial:
         return await self._trying.run(lambda: self._try(source))
 
     def _try(self, source: GrammarSource) -> GrammarTrial:
         process = self._idle.get()
+        if not self._has_tried:  # models of which no grammar is asked need no processes
+            self._has_tried = True
+            for each in self._processes:
+                self._starting.submit(each.start)
         try:
             return GrammarTrial(translated=process.try_grammar(source))
         except GrammarRefused as refusal:
@@ -184,5 +193,17 @@ class Grammars:
         except TrialUnavailable as error:
             log.warning("a grammar was not tried: %s", error)
             raise
+        finally:
+            if process.pid is None:
+                self._starting.submit(self._start_again, process)
+            else:
+                self._idle.put(process)
+
+    def _start_again(self, process: TrialProcess) -> None:
+        """Start a process that a grammar has ended, while others take the next grammars."""
+        try:
+            process.start()
+        except TrialUnavailable as error:
+            log.warning("a process that tries grammars did not start: %s", error)
         finally:
             self._idle.put(process)

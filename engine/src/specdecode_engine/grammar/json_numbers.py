@@ -1,0 +1,99 @@
+"""Numbers of a JSON Schema that the grammar library changes or cannot take, with their paths.
+
+llguidance 1.9.1 reads every number as a float of 64 bits: an integer beyond 2^53 may become its
+neighbour, and a constrained answer would contain that one. Bounds with 19 digits it refuses in
+words of its own, without their keyword.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TypeGuard
+
+from specdecode_engine.grammar.json_schema import JsonSchema, schema_parts
+
+BEYOND_INTEGERS = 2**63
+"""Limit of integers, and of bounds on the side that admits 0."""
+BEYOND_NARROW_BOUNDS = 10**18
+"""Limit of lower bounds above 0 and of upper bounds below 0."""
+BEYOND_MULTIPLES = BEYOND_EXCLUSIVE = 2**53
+"""Next to an exclusive bound is an integer that a float of 64 bits may not hold."""
+_LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+_COUNTS = (
+    "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
+    "minContains", "maxContains",
+)  # fmt: skip
+
+
+def unusable_number(schema: JsonSchema) -> str | None:
+    """Return the place of the first schema with such numbers, and each of them; None if none."""
+    pending: list[tuple[str, JsonSchema]] = [("$", schema)]
+    while pending:
+        place, part = pending.pop()
+        if faults := [*_faults(part)]:
+            return f"at {place}: {'; '.join(faults)}"
+        pending += ((place + step, child) for step, child in schema_parts(part, is_root=True))
+    return None
+
+
+def _faults(schema: JsonSchema) -> Iterator[str]:
+    for key in _LOWER:
+        yield from _bound(key, schema.get(key), -1)
+    for key in _UPPER:
+        value, is_inclusive = schema.get(key), key == "maximum"
+        # These admit every integer of 64 bits, which is where the library stops.
+        admits_all = _is_number(value) and value >= BEYOND_INTEGERS - is_inclusive
+        if not (admits_all and _is_integer_type(schema)):
+            yield from _bound(key, value, 1)
+    multiple = schema.get("multipleOf")
+    if _is_number(multiple) and multiple >= BEYOND_MULTIPLES:
+        yield f"multipleOf is {multiple}; it has to be below 2^53; remove it"
+    for key in _COUNTS:
+        count = schema.get(key)
+        if _is_number(count) and count >= BEYOND_INTEGERS:
+            yield f"{key} is {count}; it has to be below 2^63; remove it"
+    for key in ("const", "enum"):
+        for value in _integers(schema.get(key)):
+            if abs(value) >= BEYOND_INTEGERS:
+                yield f"{key} has {value}; integers lie between -2^63 and 2^63; use a string"
+            elif int(float(value)) != value:
+                yield f"{key} has {_inexact(value)}; use a string, or a pattern of digits"
+
+
+def _bound(key: str, value: object, side: int) -> Iterator[str]:
+    """Yield what is wrong with a lower (-1) or upper (1) bound."""
+    if not _is_number(value):
+        return
+    low, high = ("-2^63", "10^18") if side < 0 else ("-10^18", "2^63")
+    outward = value * side
+    if not -BEYOND_NARROW_BOUNDS < outward < BEYOND_INTEGERS:
+        yield f"{key} is {value}; it has to lie between {low} and {high}; remove it, or narrow it"
+    elif key.startswith("exclusive") and abs(value) >= BEYOND_EXCLUSIVE:
+        yield f"{key} is {value}; it has to lie between -2^53 and 2^53; use {key[9:].lower()}"
+    elif int(float(value)) != int(value):
+        yield f"{key} is {_inexact(value)}; use that one, or its other neighbour"
+
+
+def _inexact(value: int | float) -> str:
+    return f"{value}, and numbers of a schema are 64-bit floats: the nearest is {int(float(value))}"
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_integer_type(schema: JsonSchema) -> bool:
+    types = schema.get("type")
+    listed = types if isinstance(types, list) else [types]
+    return "integer" in listed and "number" not in listed
+
+
+def _integers(value: object) -> Iterator[int]:
+    """Yield the integers of a JSON value, at any depth."""
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, int) and not isinstance(each, bool):
+            yield each
+        elif isinstance(each, Mapping):
+            pending += each.values()
+        elif isinstance(each, list):
+            pending += each
