@@ -12,8 +12,19 @@ Json = Any
 Container = dict[Any, Json] | list[Json]
 
 
+MAX_CHARS = 2**20
+"""Characters of a changed body as JSON: repetitions of repetitions would take gigabytes."""
+
+
 def mutate(rng: random.Random, body: Json) -> Json:
-    """Return a copy with one to three changes."""
+    """Return a copy with one to three changes, of at most `MAX_CHARS` if the body has fewer."""
+    while True:
+        changed = _changed(rng, body)
+        if len(json.dumps(changed)) <= max(MAX_CHARS, len(json.dumps(body))):
+            return changed
+
+
+def _changed(rng: random.Random, body: Json) -> Json:
     changed = copy.deepcopy(body)
     for _ in range(rng.randint(1, 3)):
         places = list(_places(changed))

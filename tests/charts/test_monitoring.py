@@ -45,7 +45,8 @@ COVERED_BY_OTHERS = {
     "specdecode_decode_steps_total",  # the sum of those by range
     "specdecode_kv_cache_usage",  # the panel divides pages
     "specdecode_cache_config_info",  # constants, for endpoint pickers
-    "specdecode_ignored_fields_total",  # about clients; the log has each name
+    "specdecode_drafted_request_steps_total",  # next to the accept length, by range
+    "specdecode_operator_part_failure_total",  # a condition and an event have each
     # What an interval is worked out from: the operator does so, stratum by stratum.
 }
 """Metrics without a panel, because an alert or the panels of other metrics cover them."""
