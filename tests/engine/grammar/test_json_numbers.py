@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specdecode_engine.grammar.compiler import GrammarCompiler, TokenBytes
-from specdecode_engine.grammar.json_numbers import unusable_number
+from specdecode_engine.grammar.json_numbers import WIDEST_BOUND, narrowed, unusable_number
 from specdecode_engine.grammar.source import GrammarKind, GrammarRefused, GrammarSource
 
 EOS = 256
@@ -60,7 +60,7 @@ def test_bounds_of_integers_are_exact_or_refused_by_name(compiler):
             assert all(f"{key} is {value}" in reason for key, value in bounds.items())
             continue
         for value in {near(rng), *bounds.values(), *(each + 1 for each in bounds.values())}:
-            if abs(value) < 2**63:
+            if abs(value) <= WIDEST_BOUND:
                 assert accepts(compiler, schema, value) == holds(schema, value), (schema, value)
                 checked += 1
     assert checked > 200
@@ -89,11 +89,11 @@ def test_constants_are_that_number_or_refused_by_name(compiler, keyword):
         ({"properties": {"a": {"const": 2**53 + 1}}}, "$.properties.a", "const has"),
         ({"properties": {"a": {"enum": [{"b": [2**53 + 1]}]}}}, "$.properties.a", "enum has"),
         ({"items": {"multipleOf": 2**53 + 1}}, "$.items", "multipleOf is 9007199254740993"),
-        ({"$defs": {"x": {"minimum": -(2**64) + 1}}}, "$.$defs.x", "minimum is -1844674407370955"),
+        ({"$defs": {"x": {"maximum": -(2**64) + 1}}}, "$.$defs.x", "maximum is -1844674407370955"),
         ({"anyOf": [{}, {"maxLength": 2**64}]}, "$.anyOf[1]", "maxLength is 18446744073709551616"),
         ({"type": "integer", "exclusiveMinimum": 2**53}, "$", "use minimum"),
-        ({"type": "integer", "minimum": -(2**63)}, "$", "between -2^63 and 10^18"),
-        ({"type": "number", "minimum": -3.4e38, "maximum": 3.4e38}, "$", "; maximum is 3.4e+38"),
+        ({"type": "integer", "minimum": 2**63}, "$", "below 10^18"),
+        ({"type": "number", "minimum": 3.4e38, "maximum": -3.4e38}, "$", "; maximum is -3.4e+38"),
     ],
 )
 def test_a_number_is_refused_with_place_value_and_remedy(compiler, schema, place, words):
@@ -112,6 +112,8 @@ def test_a_number_is_refused_with_place_value_and_remedy(compiler, schema, place
     "schema",
     [
         {"type": "integer", "maximum": 2**63 - 1},
+        {"type": "integer", "minimum": -(2**63), "exclusiveMaximum": 2**63},
+        {"type": "number", "minimum": -3.4028234663852886e38, "maximum": 3.4028234663852886e38},
         {"type": ["integer", "null"], "maximum": 2**64},
         {"type": "integer", "minimum": -(2**53), "maximum": 2**53},
         {"default": 2**70, "examples": [2**70], "type": "string"},
@@ -121,6 +123,20 @@ def test_a_number_is_refused_with_place_value_and_remedy(compiler, schema, place
 def test_numbers_that_change_nothing_are_accepted(compiler, schema):
     assert unusable_number(schema) is None
     compiler.compile(GrammarSource(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+
+
+def test_bounds_beyond_64_bits_are_narrowed_and_nothing_else_changes(compiler):
+    wide = {"type": "number", "exclusiveMinimum": -3.4e38, "maximum": 10**30}
+    schema = {"properties": {"a": wide}, "default": {"maximum": 10**30}}
+    found = narrowed(schema)
+    assert found["default"] == schema["default"]
+    assert found["properties"]["a"] == {
+        "type": "number", "minimum": -WIDEST_BOUND, "maximum": WIDEST_BOUND,
+    }  # fmt: skip
+    assert schema["properties"]["a"] == wide
+    assert accepts(compiler, wide, "-12.5")
+    assert accepts(compiler, wide, WIDEST_BOUND)
+    assert not accepts(compiler, wide, '"a"')
 
 
 def test_a_fault_next_to_a_large_number_is_found(compiler):

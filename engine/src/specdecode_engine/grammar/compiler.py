@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
+from specdecode_engine.grammar.json_numbers import narrowed
 from specdecode_engine.grammar.json_schema import JsonSchema, find_fault, with_defaults
 from specdecode_engine.grammar.lark import explain_gbnf, explain_lark, is_gbnf
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault
@@ -129,7 +130,7 @@ class GrammarCompiler:
 
     def _explain_schema(self, schema: JsonSchema, is_strict: bool) -> str | None:
         """Return what is wrong with a schema, and where; None if nothing is."""
-        fault = find_fault(with_defaults(schema, is_strict), self._refuse)
+        fault = find_fault(with_defaults(narrowed(schema), is_strict), self._refuse)
         if fault is None:
             return None
         place, reason = fault

@@ -2,16 +2,18 @@
 
 llguidance 1.9.1 reads every number as a float of 64 bits: an integer beyond 2^53 may become its
 neighbour, and a constrained answer would contain that one. Bounds with 19 digits it refuses in
-words of its own, without their keyword.
+words of its own, without their keyword. Bounds that admit more than 64 bits are narrowed to these:
+whatever a narrowed schema admits, the schema admits too.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import TypeGuard
 
 from specdecode_engine.grammar.json_schema import JsonSchema, schema_parts
 
 BEYOND_INTEGERS = 2**63
-"""Limit of integers, and of bounds on the side that admits 0."""
+"""Limit of integers."""
 BEYOND_NARROW_BOUNDS = 10**18
 """Limit of lower bounds above 0 and of upper bounds below 0."""
 BEYOND_MULTIPLES = BEYOND_EXCLUSIVE = 2**53
@@ -21,6 +23,27 @@ _COUNTS = (
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
     "minContains", "maxContains",
 )  # fmt: skip
+
+
+WIDEST_BOUND = 2**63 - 2**10
+"""The largest 64-bit float below 2^63."""
+
+
+def narrowed(schema: JsonSchema) -> dict[str, object]:
+    """Return a copy of a schema whose bounds beyond 64 bits are those of 64 bits."""
+    copied: dict[str, object] = json.loads(json.dumps(schema))
+    pending: list[JsonSchema] = [copied]
+    while pending:
+        part = pending.pop()
+        pending += (child for _, child in schema_parts(part, is_root=True))
+        assert isinstance(part, dict)
+        for keys, side in ((_LOWER, -1), (_UPPER, 1)):
+            for key in keys:
+                value = part.get(key)
+                if _is_number(value) and value * side > WIDEST_BOUND:
+                    del part[key]
+                    part[keys[0]] = side * WIDEST_BOUND
+    return copied
 
 
 def unusable_number(schema: JsonSchema) -> str | None:
@@ -35,14 +58,9 @@ def unusable_number(schema: JsonSchema) -> str | None:
 
 
 def _faults(schema: JsonSchema) -> Iterator[str]:
-    for key in _LOWER:
-        yield from _bound(key, schema.get(key), -1)
-    for key in _UPPER:
-        value, is_inclusive = schema.get(key), key == "maximum"
-        # These admit every integer of 64 bits, which is where the library stops.
-        admits_all = _is_number(value) and value >= BEYOND_INTEGERS - is_inclusive
-        if not (admits_all and _is_integer_type(schema)):
-            yield from _bound(key, value, 1)
+    for keys, side in ((_LOWER, -1), (_UPPER, 1)):
+        for key in keys:
+            yield from _bound(key, schema.get(key), side)
     multiple = schema.get("multipleOf")
     if _is_number(multiple) and multiple >= BEYOND_MULTIPLES:
         yield f"multipleOf is {multiple}; it has to be below 2^53; remove it"
@@ -60,12 +78,11 @@ def _faults(schema: JsonSchema) -> Iterator[str]:
 
 def _bound(key: str, value: object, side: int) -> Iterator[str]:
     """Yield what is wrong with a lower (-1) or upper (1) bound."""
-    if not _is_number(value):
+    if not _is_number(value) or value * side > WIDEST_BOUND:  # which is narrowed
         return
-    low, high = ("-2^63", "10^18") if side < 0 else ("-10^18", "2^63")
-    outward = value * side
-    if not -BEYOND_NARROW_BOUNDS < outward < BEYOND_INTEGERS:
-        yield f"{key} is {value}; it has to lie between {low} and {high}; remove it, or narrow it"
+    if value * side <= -BEYOND_NARROW_BOUNDS:
+        limit = "below 10^18" if side < 0 else "above -10^18"
+        yield f"{key} is {value}; it has to be {limit}; remove it"
     elif key.startswith("exclusive") and abs(value) >= BEYOND_EXCLUSIVE:
         yield f"{key} is {value}; it has to lie between -2^53 and 2^53; use {key[9:].lower()}"
     elif int(float(value)) != int(value):
@@ -78,12 +95,6 @@ def _inexact(value: int | float) -> str:
 
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_integer_type(schema: JsonSchema) -> bool:
-    types = schema.get("type")
-    listed = types if isinstance(types, list) else [types]
-    return "integer" in listed and "number" not in listed
 
 
 def _integers(value: object) -> Iterator[int]:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from llguidance import regex_to_lark
 
 from specdecode_engine.grammar.gbnf import GbnfError, gbnf_to_lark
-from specdecode_engine.grammar.json_numbers import unusable_number
+from specdecode_engine.grammar.json_numbers import narrowed, unusable_number
 from specdecode_engine.grammar.json_schema import with_defaults
 from specdecode_engine.grammar.lark import (
     describe_place,
@@ -144,9 +144,9 @@ class MessageGrammar:
 
 def _json_rule(schema: Mapping[str, object], is_strict: bool) -> str:
     """Return the right side of a rule for the values of a schema."""
-    _check_numbers(schema)
-    schema = with_defaults(schema, is_strict)
     _check_depth(schema_depth(schema), "$", "$ref, properties, items, anyOf …")
+    _check_numbers(schema)
+    schema = with_defaults(narrowed(schema), is_strict)
     return f"%json {json.dumps(schema, ensure_ascii=False)}"
 
 
