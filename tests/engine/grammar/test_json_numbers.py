@@ -2,6 +2,7 @@
 
 import json
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,9 +127,9 @@ def test_numbers_that_change_nothing_are_accepted(compiler, schema):
 
 
 def test_bounds_beyond_64_bits_are_narrowed_and_nothing_else_changes(compiler):
-    wide = {"type": "number", "exclusiveMinimum": -3.4e38, "maximum": 10**30}
+    wide: dict[str, Any] = {"type": "number", "exclusiveMinimum": -3.4e38, "maximum": 10**30}
     schema = {"properties": {"a": wide}, "default": {"maximum": 10**30}}
-    found = narrowed(schema)
+    found: dict[str, Any] = narrowed(schema)
     assert found["default"] == schema["default"]
     assert found["properties"]["a"] == {
         "type": "number", "minimum": -WIDEST_BOUND, "maximum": WIDEST_BOUND,
