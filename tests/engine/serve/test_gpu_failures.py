@@ -204,13 +204,13 @@ async def test_after_a_sticky_error_no_step_runs_and_liveness_fails(service: Ser
 def test_a_slow_step_fails_liveness_until_it_ends_and_the_answer_is_equal(
     start: Start, text: str, gpu: ShadowDevice, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = start(step_timeout_seconds=0.3)
+    server = start(step_timeout_seconds=1.5)
     gpu.failures.stall()
     with ThreadPoolExecutor() as pool, caplog.at_level(logging.ERROR):
         waiting = pool.submit(answer, server)
         eventually(lambda: server.get("/live").status_code == 503)
         reason = server.get("/live").json()["reason"]
-        assert "the limit is 0.3 s (lifecycle.stepTimeout" in reason
+        assert "the limit is 1.5 s (lifecycle.stepTimeout" in reason
         gpu.failures.release()
         assert waiting.result(30) == text
     assert server.get("/live").status_code == 200

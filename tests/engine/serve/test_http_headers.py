@@ -101,7 +101,8 @@ def test_the_log_names_the_request_of_a_line(start_server, eventually):
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     log = logging.getLogger("specdecode_engine.serve.openai.streaming")
     log.addHandler(handler)
-    level, log.level = log.level, logging.DEBUG
+    level = log.level
+    log.setLevel(logging.DEBUG)  # which also forgets what the logger remembers of its level
     try:
         url = server.url + "/v1/completions"
         body = {"prompt": "the fox", "max_tokens": 200, "ignore_eos": True, "stream": True}
@@ -111,5 +112,5 @@ def test_the_log_names_the_request_of_a_line(start_server, eventually):
         eventually(lambda: len(lines) > 0)
     finally:
         log.removeHandler(handler)
-        log.level = level
+        log.setLevel(level)
     assert "streaming [job-9] client disconnected" in lines[0]
