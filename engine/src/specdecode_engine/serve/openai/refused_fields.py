@@ -160,7 +160,6 @@ CHAT: RefusedFields = MappingProxyType(
         "instructions": RefusedField(_SYSTEM),
         "max_output_tokens": RefusedField("use max_completion_tokens"),
         "previous_response_id": RefusedField(_WHOLE_CONVERSATION),
-        "prompt": RefusedField("use messages, or /v1/completions"),
         "reasoning": RefusedField("use reasoning_effort"),
         "suffix": RefusedField("it is not supported; remove it"),
         "system": RefusedField(_SYSTEM),
