@@ -128,7 +128,7 @@ def test_numbers_that_change_nothing_are_accepted(compiler, schema):
 
 def test_bounds_beyond_64_bits_are_narrowed_and_nothing_else_changes(compiler):
     wide: dict[str, Any] = {"type": "number", "exclusiveMinimum": -3.4e38, "maximum": 10**30}
-    schema = {"properties": {"a": wide}, "default": {"maximum": 10**30}}
+    schema: dict[str, Any] = {"properties": {"a": wide}, "default": {"maximum": 10**30}}
     found: dict[str, Any] = narrowed(schema)
     assert found["default"] == schema["default"]
     assert found["properties"]["a"] == {
