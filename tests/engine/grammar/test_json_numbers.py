@@ -135,6 +135,8 @@ def test_bounds_beyond_64_bits_are_narrowed_and_nothing_else_changes(compiler):
         "type": "number", "minimum": -WIDEST_BOUND, "maximum": WIDEST_BOUND,
     }  # fmt: skip
     assert schema["properties"]["a"] == wide
+    both = {"type": "integer", "minimum": 5, "exclusiveMinimum": -(10**30)}
+    assert narrowed(both) == {"type": "integer", "minimum": 5}
     assert accepts(compiler, wide, "-12.5")
     assert accepts(compiler, wide, WIDEST_BOUND)
     assert not accepts(compiler, wide, '"a"')

@@ -42,7 +42,7 @@ def narrowed(schema: JsonSchema) -> dict[str, object]:
                 value = part.get(key)
                 if _is_number(value) and value * side > WIDEST_BOUND:
                     del part[key]
-                    part[keys[0]] = side * WIDEST_BOUND
+                    part.setdefault(keys[0], side * WIDEST_BOUND)  # the other may be narrower
     return copied
 
 
