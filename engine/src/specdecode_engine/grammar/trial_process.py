@@ -59,9 +59,7 @@ class TrialProcess:
     def start(self) -> None:
         """Start the process if none runs; raises `TrialUnavailable`."""
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._end()
-                self._start()
+            self._ensure_running()
 
     def try_grammar(self, source: GrammarSource) -> str:
         """Return the grammar, translated, after it was compiled and followed.
@@ -77,14 +75,17 @@ class TrialProcess:
         return str(answer["translated"])
 
     def _answer(self, source: GrammarSource) -> dict[str, Any]:
-        if self._process is None or self._process.poll() is not None:
-            self._end()
-            self._start()
+        self._ensure_running()
         job = json.dumps([source.kind, source.text, source.is_strict]).encode()
         answer: dict[str, Any] = json.loads(self._exchange(job, self._limits.seconds))
         if answer.get("is_last"):
             self._end()
         return answer
+
+    def _ensure_running(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            self._end()
+            self._start()
 
     def close(self) -> None:
         """End the process; a grammar that it is trying is given up."""
