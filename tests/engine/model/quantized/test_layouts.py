@@ -19,6 +19,7 @@ from specdecode_engine.model.quantized.config import read_quantization
 from specdecode_engine.model.quantized.packing import exponent_scales
 from specdecode_engine.model.quantized.store import DequantizingStore
 from specdecode_kernels import Precision
+from tests.engine.model.quantized.writers import by_gptq
 
 
 def store(folder: Path, config: dict[str, Any], **tensors: Tensor) -> DequantizingStore:
@@ -94,19 +95,28 @@ def test_exponents_are_exact_powers_of_two() -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "group", "type_of_scale"),
-    [("mxfp4-pack-quantized", 32, torch.uint8), ("nvfp4-pack-quantized", 16, None)],
+    ("form", "bits", "group"),
+    [
+        ("mxfp4-pack-quantized", 4, 32),
+        ("mxfp6-pack-quantized", 6, 32),
+        ("mxfp8-quantized", 8, 32),
+        ("nvfp4-pack-quantized", 4, 16),
+    ],
 )
-def test_four_bit_floats_are_those_of_compressed_tensors(
-    form: str, group: int, type_of_scale: torch.dtype | None, tmp_path: Path
+def test_floats_of_few_bits_are_those_of_compressed_tensors(
+    form: str, bits: int, group: int, tmp_path: Path
 ) -> None:
-    strategy = "group" if type_of_scale else "tensor_group"
+    has_exponents = group == 32
     weights = QuantizationArgs(
-        num_bits=4, type="float", strategy=strategy, group_size=group, scale_dtype=type_of_scale
+        num_bits=bits,
+        type="float",
+        strategy="group" if has_exponents else "tensor_group",
+        group_size=group,
+        scale_dtype=torch.uint8 if has_exponents else None,
     )
     scheme = QuantizationScheme(targets=["Linear"], weights=weights, format=form)
-    local = {"weight_packed": random_bytes(6, 32)}
-    if type_of_scale:
+    local = {"weight": fp8(6, 64)} if bits == 8 else {"weight_packed": random_bytes(6, bits * 8)}
+    if has_exponents:
         local["weight_scale"] = random_bytes(6, 2, low=118, high=130)
     else:
         local["weight_scale"] = (torch.rand(6, 4) * 40 + 1).to(torch.float8_e4m3fn)
@@ -233,3 +243,32 @@ def test_groups_out_of_order_are_those_of_the_index(tmp_path: Path) -> None:
     )
     expected = (integers - zeros[:, order]) * scales[:, order]
     assert torch.equal(read(tensors, "up.weight"), expected)
+
+
+def test_the_first_expression_in_the_alphabet_decides(tmp_path: Path) -> None:
+    """As in `match_targets` of compressed-tensors, whatever the order of groups."""
+    floats = {"num_bits": 8, "type": "float", "strategy": "tensor"}
+    wide = {"targets": ["re:.*mlp.*"], "format": "float-quantized", "weights": floats}
+    integers = {"num_bits": 8, "strategy": "channel"}
+    narrow = {"targets": ["re:.*down_proj"], "format": "int-quantized", "weights": integers}
+    config = {"quant_method": "compressed-tensors", "config_groups": {"0": wide, "1": narrow}}
+    stored, scale = torch.randint(-128, 128, (6, 4), dtype=torch.int8), torch.rand(6, 1)
+    tensors = store(
+        tmp_path, config, mlp__down_proj__weight=stored, mlp__down_proj__weight_scale=scale
+    )
+    assert torch.equal(read(tensors, "mlp.down_proj.weight"), stored.float() * scale)
+
+
+def test_dynamic_of_gptq_gives_some_modules_other_bits(tmp_path: Path) -> None:
+    """GPTQModel quantizes an output head to 8 bits next to layers of 4."""
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq_v2"}
+    config["dynamic"] = {"-:.*norm": {}, "lm_head": {"bits": 8, "group_size": -1}, "lm_.*": {}}
+    weight = torch.randn(16, 64)
+    parts = {}
+    plain = {}
+    for name, case in (("lm_head", by_gptq(8, -1, is_v2=True)), ("up", by_gptq(4, 32, is_v2=True))):
+        stored, plain[name] = case.quantize(weight)
+        parts |= {f"{name}__{end}": one for end, one in stored.items()}
+    tensors = store(tmp_path, config, **parts)
+    for name, expected in plain.items():
+        assert torch.equal(read(tensors, f"{name}.weight"), expected), name

@@ -255,6 +255,16 @@ CASES: dict[str, QuantizedCase] = {
         group_size=32,
         symmetric=False,
     ),
+    "w8a16-tensor-asymmetric": by_compressed_tensors(
+        "pack-quantized",
+        "8 bits, one scale per tensor",
+        num_bits=8,
+        strategy="tensor",
+        symmetric=False,
+    ),
+    "w3a16-group": by_compressed_tensors(
+        "pack-quantized", "3 bits, groups of 32", num_bits=3, strategy="group", group_size=32
+    ),
     "w8a16-channel-asymmetric": by_compressed_tensors(
         "pack-quantized",
         "8 bits, a scale per channel",

@@ -2,28 +2,35 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.quantized.awq import BITS as AWQ_BITS
 from specdecode_engine.model.quantized.awq import AwqFormat
 from specdecode_engine.model.quantized.compressed_tensors import (
+    FIXED_GROUPS,
     FORMATS,
-    GROUPS_OF_FP4,
     PACKED,
     REGEX,
     CompressedTensorsFormat,
     WeightScheme,
 )
 from specdecode_engine.model.quantized.fp8 import Fp8Format
-from specdecode_engine.model.quantized.gptq import GptqFormat
+from specdecode_engine.model.quantized.gptq import GptqFormat, GptqLayout
 from specdecode_engine.model.quantized.mxfp4 import Mxfp4Format
 from specdecode_engine.model.quantized.weight import Blocks, QuantizedFormat
 
 KEYS = ("quantization_config", "compression_config")  # the second is of older compressed-tensors
 UNQUANTIZED = "use such a checkpoint, or one with unquantized weights"
-BITS_OF_WORDS = (2, 4, 8)
+GPTQ_BITS = (2, 3, 4, 8)
+UNQUANTIZED_BITS = 16
+AUTO_AWQ = ("auto_round:auto_awq", "auto_round:awq")
+AUTO_GPTQ = "auto_round:auto_gptq"
+ZERO_OFFSETS = {AUTO_GPTQ: 1, "auto_round:gptq": 1, "auto_round": 0, "auto_round:gptqmodel": 0}
+"""What is added to stored zero points, by AutoRound's `packing_format`."""
+END = r"\Z"
 DENSE = "dense"
+FIRST_WITH_STREAMS = (0, 18)  # of compressed-tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +85,91 @@ def _awq(section: ConfigFile) -> Quantization:
 
 
 def _gptq(section: ConfigFile) -> Quantization:
-    bits = section.integer("bits")
-    if bits not in BITS_OF_WORDS:
-        supported = ", ".join(map(str, BITS_OF_WORDS))
-        raise section.error("bits", f"supported: {supported}; {UNQUANTIZED}")
     version = _need(section, "checkpoint_format", "gptq", "gptq_v2", default="gptq")
-    overrides = section.section("dynamic")
-    changed = [] if overrides is None else [key for key in overrides.keys if key[:1] != "-"]
-    if changed:
-        raise section.error("dynamic", f"modules of other sizes are not supported; {UNQUANTIZED}")
-    group = _group_size(section)
-    offset, is_ordered = 1 if version == "gptq" else 0, not section.get("desc_act")
-    form = GptqFormat(bits, group, offset, is_ordered)
-    return Quantization("gptq", f"gptq (int{bits}, {_groups(group)})", form)
+    offset, is_ordered = 1 if version == "gptq" else 0, not section.switch("desc_act", False)
+    layout = GptqLayout(section.integer("bits"), _group_size(section), offset, is_ordered)
+    _need_bits(section, layout)
+    dynamic = section.section("dynamic")
+    overrides = (
+        []
+        if dynamic is None
+        else [
+            (_pattern(dynamic, key, rf"\A(?:{key.removeprefix('+:')})"), _override(own, layout))
+            for key, own in _sections(dynamic)
+            if not key.startswith("-:")
+        ]
+    )
+    return _gptq_quantization("gptq", GptqFormat(layout, tuple(overrides)))
+
+
+def _auto_round(section: ConfigFile) -> Quantization:
+    """Read what AutoRound calls `auto_round`: the tensors of GPTQ or AWQ, with its own keys.
+
+    Source: AutoRound 0.16, `inference/backend.py` (packing formats) and `inference/utils.py`.
+    """
+    packing = _need(section, "packing_format", *ZERO_OFFSETS, *AUTO_AWQ, default=AUTO_GPTQ)
+    _need(section, "data_type", "int", default="int")
+    if section.integer("act_bits", UNQUANTIZED_BITS) < UNQUANTIZED_BITS:
+        raise section.error("act_bits", f"weights alone may be integers; {UNQUANTIZED}")
+    offset = ZERO_OFFSETS.get(packing, 0)
+    layout = GptqLayout(section.integer("bits"), _group_size(section), offset, True)
+    extra = section.section("extra_config")
+    changed = [
+        (_auto_round_pattern(extra, key), _override(own, layout))
+        for key, own in ([] if extra is None else _sections(extra))
+        if own.integer("bits", layout.bits) < UNQUANTIZED_BITS
+    ]
+    # A name decides before an expression, which may match names with overrides of their own.
+    overrides = tuple(sorted(changed, key=lambda one: not one[0].pattern.endswith(END)))
+    if packing in ZERO_OFFSETS:
+        _need_bits(section, layout)
+        return _gptq_quantization("auto-round", GptqFormat(layout, overrides))
+    if layout.bits != AWQ_BITS or any(other != layout for _, other in overrides):
+        raise section.error(
+            "bits", f"supported in {AUTO_AWQ[0]}: {AWQ_BITS} everywhere; {UNQUANTIZED}"
+        )
+    description = f"auto-round (int4, {_groups(layout.group_size)})"
+    return Quantization("auto-round", description, AwqFormat(layout.group_size))
+
+
+def _gptq_quantization(method: str, form: GptqFormat) -> Quantization:
+    layouts = dict.fromkeys((form.layout, *(layout for _, layout in form.overrides)))
+    texts = [f"int{one.bits}, {_groups(one.group_size)}" for one in layouts]
+    return Quantization(method, f"{method} ({'; '.join(dict.fromkeys(texts))})", form)
+
+
+def _sections(section: ConfigFile) -> list[tuple[str, ConfigFile]]:
+    """Return the objects in an object, by name."""
+    found = [(str(key), section.section(key)) for key in section.keys]
+    return [(key, own) for key, own in found if own is not None]
+
+
+def _override(own: ConfigFile, layout: GptqLayout) -> GptqLayout:
+    """Return the layout of some modules, from what differs there."""
+    bits = own.integer("bits", layout.bits)
+    group_size = layout.group_size if own.get("group_size") is None else _group_size(own)
+    is_ordered = not own.switch("desc_act", not layout.is_ordered)
+    changed = replace(layout, bits=bits, group_size=group_size, is_ordered=is_ordered)
+    _need_bits(own, changed)
+    return changed
+
+
+def _need_bits(section: ConfigFile, layout: GptqLayout) -> None:
+    if layout.bits not in GPTQ_BITS:
+        supported = ", ".join(map(str, GPTQ_BITS))
+        raise section.error("bits", f"supported: {supported}; {UNQUANTIZED}")
+
+
+def _auto_round_pattern(extra: ConfigFile, key: str) -> re.Pattern[str]:
+    is_name = re.fullmatch(r"[\w.-]+", key) is not None
+    return _pattern(extra, key, rf"\A{re.escape(key)}{END}" if is_name else key)
+
+
+def _pattern(section: ConfigFile, key: str, expression: str) -> re.Pattern[str]:
+    try:
+        return re.compile(expression)
+    except re.error as error:
+        raise section.error(key, f"the key is not a regular expression ({error})") from error
 
 
 def _fp8(section: ConfigFile) -> Quantization:
@@ -131,8 +210,15 @@ def _compressed_tensors(section: ConfigFile) -> Quantization | None:
     )
     layouts = ", ".join(dict.fromkeys(_scheme_text(one) for one in schemes))
     method = "compressed-tensors"
-    form = CompressedTensorsFormat(schemes)
+    form = CompressedTensorsFormat(schemes, is_stream=_packs_streams(section))
     return Quantization(method, f"{method} ({layouts})", form, unused)
+
+
+def _packs_streams(section: ConfigFile) -> bool:
+    """Whether the version that wrote a checkpoint packs a row as one stream of bits."""
+    version = section.get("version")
+    found = re.match(r"(\d+)\.(\d+)", version) if isinstance(version, str) else None
+    return found is None or (int(found[1]), int(found[2])) >= FIRST_WITH_STREAMS
 
 
 def _scheme(section: ConfigFile, group: ConfigFile) -> WeightScheme:
@@ -141,9 +227,8 @@ def _scheme(section: ConfigFile, group: ConfigFile) -> WeightScheme:
     own = group if group.get("format") is not None else section
     stored = _need(own, "format", *FORMATS)
     bits = weights.integer("num_bits", 8)
-    if stored == PACKED and bits not in BITS_OF_WORDS:
-        supported = ", ".join(map(str, BITS_OF_WORDS))
-        raise weights.error("num_bits", f"supported: {supported}; {UNQUANTIZED}")
+    if stored == PACKED and bits > 8:
+        raise weights.error("num_bits", f"supported: 1 to 8; {UNQUANTIZED}")
     targets = group.get("targets")
     if not isinstance(targets, list) or not all(isinstance(one, str) for one in targets):
         raise group.error("targets", "it must be a list of names")
@@ -160,8 +245,8 @@ def _scheme(section: ConfigFile, group: ConfigFile) -> WeightScheme:
 
 def _scheme_blocks(weights: ConfigFile, stored: str) -> tuple[int | None, int | None]:
     """Return the rows and columns that share a scale; None: all."""
-    if stored in GROUPS_OF_FP4:
-        return 1, GROUPS_OF_FP4[stored]
+    if stored in FIXED_GROUPS:
+        return 1, FIXED_GROUPS[stored]
     strategy = weights.get("strategy")
     if strategy is None:
         size = weights.get("group_size")
@@ -220,6 +305,8 @@ METHODS: Mapping[str, Callable[[ConfigFile], Quantization | None]] = {
     "compressed-tensors": _compressed_tensors,
     "awq": _awq,
     "gptq": _gptq,
+    "auto-round": _auto_round,
+    "intel/auto-round": _auto_round,
     "fp8": _fp8,
     "mxfp4": _mxfp4,
 }

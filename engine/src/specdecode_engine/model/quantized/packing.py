@@ -1,9 +1,10 @@
-"""Integers of a few bits in wider words, and numbers of four bits."""
+"""Integers of a few bits in wider words, and floats of four and six bits."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """The magnitudes of E2M1, by its lower three bits; the fourth is the sign."""
@@ -16,11 +17,22 @@ def unpack(words: Tensor, bits: int, order: Sequence[int] | None = None) -> Tens
     """Return the unsigned integers of `bits` bits in int32 words [.., n], as [.., n * 32 / bits].
 
     Args:
-        order: which part of a word each integer is in; by default the lowest bits come first.
+        order: which part of a word each integer is in, if none is in two words; by default the
+            words are one stream of bits, lowest bits first.
     """
+    if order is None and 32 % bits:
+        return _unpack_stream(words, bits)
     parts = torch.tensor(order or range(32 // bits), dtype=torch.int32, device=words.device)
     integers = words.unsqueeze(-1) >> (parts * bits) & ((1 << bits) - 1)
     return integers.flatten(-2)
+
+
+def _unpack_stream(words: Tensor, bits: int) -> Tensor:
+    """As `unpack`, for integers that may begin in one word and end in the next."""
+    starts = torch.arange(words.shape[-1] * 32 // bits, device=words.device) * bits
+    unsigned = functional.pad(words.long() & 0xFFFFFFFF, (0, 1))
+    pairs = unsigned[..., starts // 32] | unsigned[..., starts // 32 + 1] << 32
+    return (pairs >> starts % 32 & ((1 << bits) - 1)).int()
 
 
 def unpack_fp4(packed: Tensor) -> Tensor:
@@ -33,6 +45,20 @@ def unpack_fp4(packed: Tensor) -> Tensor:
     packed = packed.view(torch.uint8)
     halves = torch.stack([packed & 0xF, packed >> 4], dim=-1).flatten(-2)
     return values[halves.int()]
+
+
+def unpack_fp6(packed: Tensor) -> Tensor:
+    """Return the E2M3 numbers in bytes [.., 3 n] as f32 [.., 4 n]; lower bits come first.
+
+    Source: OCP Microscaling Formats (MX) 1.0, section 5.3.2.
+    """
+    low = [eighths / 8 for eighths in range(8)]
+    values = torch.tensor([*low, *((1 + one) * 2**power for power in range(3) for one in low)])
+    values = torch.cat([values, -values]).to(packed.device)
+    first, second, third = packed.view(torch.uint8).int().unflatten(-1, (-1, 3)).unbind(-1)
+    word = first | second << 8 | third << 16
+    codes = torch.stack([word >> start & 0x3F for start in range(0, 24, 6)], dim=-1)
+    return values[codes.flatten(-2)]
 
 
 def exponent_scales(stored: Tensor) -> Tensor:

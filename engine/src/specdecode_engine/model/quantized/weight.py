@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from specdecode_engine.model.checkpoint import Part, Shape, StoredTensor, TensorError
@@ -175,6 +176,22 @@ class Headers:
         for name, stored in self.tensors.items():
             if name.endswith(suffix):
                 yield name.removesuffix(suffix), stored.shape
+
+    def read_sizes(self, suffix: str) -> dict[str, Shape]:
+        """Return the values of the integer tensors with a suffix, by what precedes it.
+
+        Each file is opened once, and its small tensors lie side by side.
+        """
+        names: dict[Path, list[str]] = {}
+        for prefix, _ in self.ending(suffix):
+            names.setdefault(self.tensors[prefix + suffix].file, []).append(prefix)
+        sizes: dict[str, Shape] = {}
+        for file, prefixes in names.items():
+            with safe_open(file, framework="pt") as opened:
+                for prefix in prefixes:
+                    stored = opened.get_tensor(prefix + suffix).flatten()
+                    sizes[prefix] = tuple(map(int, stored.tolist()))
+        return sizes
 
     def need(self, name: str, *shapes: Shape) -> str:
         """Return `name`; raise unless there is such a tensor, of one of the shapes."""

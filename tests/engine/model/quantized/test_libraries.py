@@ -1,6 +1,6 @@
-"""Checkpoints that GPTQModel wrote have the weights that GPTQModel dequantizes.
+"""Checkpoints that GPTQModel and AutoRound wrote have the weights that these dequantize.
 
-`gptqmodel/write.py` made them, in an environment of its own.
+`gptqmodel/write.py` and `autoround/write.py` made them, in environments of their own.
 """
 
 from pathlib import Path
@@ -14,10 +14,18 @@ from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.startup.model_check import CheckOptions, check_pair
 from tests.engine.model.quantized.logits import our_logits, plain_logits
 
-CHECKPOINTS = Path(__file__).parent / "gptqmodel"
-FORMATS = {"awq": "awq", "gptq-desc-act": "gptq", "gptq-v2": "gptq"}
+HERE = Path(__file__).parent
+FORMATS = {
+    "gptqmodel/awq": "awq (int4, groups of 32)",
+    "gptqmodel/gptq-desc-act": "gptq (int4, groups of 32)",
+    "gptqmodel/gptq-v2": "gptq (int4, groups of 32)",
+    "autoround/w2-asymmetric": "auto-round (int2, groups of 32)",
+    "autoround/w3": "auto-round (int3, groups of 32)",
+    "autoround/w4": "auto-round (int4, groups of 32)",
+    "autoround/w4-mixed": "auto-round (int4, groups of 32; int8, groups of 32)",
+}
 CPU = torch.device("cpu")
-IDS = torch.tensor([3, 41, 7, 12, 8, 60, 33])
+IDS = torch.tensor([3, 31, 7, 12, 8, 20, 30])
 TOLERANCE = 2e-5
 
 
@@ -31,19 +39,18 @@ def plain_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_weights_are_those_that_gptqmodel_dequantizes(name: str) -> None:
+def test_weights_are_those_that_the_library_dequantizes(name: str) -> None:
     """In GPTQModel the product of scale and integer is a float16, in the engine a float32."""
-    plain = plain_weights(CHECKPOINTS / name)
-    expected = load_file(CHECKPOINTS / name / "dequantized.safetensors")
+    plain = plain_weights(HERE / name)
+    expected = load_file(HERE / name / "dequantized.safetensors")
     assert len(expected) == 7
     for module, weight in expected.items():
-        assert weight.dtype == torch.float16
-        assert torch.equal(plain[module].half(), weight), module
+        assert torch.equal(plain[module].to(weight.dtype), weight), module
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_logits_are_those_of_the_dequantized_weights(name: str, texts: Any) -> None:
-    folder = CHECKPOINTS / name
+    folder = HERE / name
     expected = plain_logits(folder, plain_weights(folder), IDS)
     for implementation in ("native", "transformers"):
         logits = our_logits(folder, implementation, texts, IDS)
@@ -52,6 +59,6 @@ def test_logits_are_those_of_the_dequantized_weights(name: str, texts: Any) -> N
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_check_names_the_format(name: str) -> None:
-    checked = check_pair(CHECKPOINTS / name, None, CheckOptions(torch.bfloat16)).target
+    checked = check_pair(HERE / name, None, CheckOptions(torch.bfloat16)).target
     assert checked.reason is None
-    assert checked.quantization == f"{FORMATS[name]} (int4, groups of 32)"
+    assert checked.quantization == FORMATS[name]
