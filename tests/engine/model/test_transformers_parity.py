@@ -51,6 +51,7 @@ def draw_config(seed: int) -> transformers.LlamaConfig:
         tie_word_embeddings=chance.random() < 0.4,
         attention_bias=chance.random() < 0.4,
         mlp_bias=chance.random() < 0.4,
+        hidden_act="gelu_pytorch_tanh" if seed % 3 == 1 else "silu",
         rope_parameters={
             "rope_type": kind,
             "rope_theta": chance.choice((100.0, 10_000.0, 500_000.0)),
