@@ -28,6 +28,9 @@ Activation = Literal["silu", "gelu_tanh"]
 ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "swish": "silu", GELU_TANH: "gelu_tanh"}
 """Gates of dense MLPs, by their names in transformers."""
 
+EMBEDDED = -1
+"""Stands for the embedding where outputs of layers are named."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerNames:
@@ -95,8 +98,9 @@ class DecoderConfig:
 class AuxHiddenStates:
     """Which hidden states of the target a draft reads, per row.
 
-    `layers` names layers, ascending, whose outputs are read, concatenated and not normed; `final`
-    selects the last hidden state instead, after the final norm. With neither the draft reads none.
+    `layers` names layers, ascending, whose outputs are read, concatenated and not normed; EMBEDDED
+    among them is what the first layer reads. `final` selects the last hidden state instead, after
+    the final norm. With neither the draft reads none.
     """
 
     layers: tuple[int, ...] = ()
