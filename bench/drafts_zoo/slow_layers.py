@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
+from torch.nn.functional import gelu, silu
 
 Tensors = dict[str, Tensor]
 
@@ -20,6 +20,7 @@ class LayerSizes:
     head_dim: int = 16
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10_000.0
+    hidden_act: str = "silu"  # or gelu_pytorch_tanh
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -70,10 +71,11 @@ def attention(
     return linear(w, f"{prefix}.o_proj", mixed)
 
 
-def mlp(w: Tensors, prefix: str, x: Tensor) -> Tensor:
+def mlp(w: Tensors, prefix: str, sizes: LayerSizes, x: Tensor) -> Tensor:
     """Apply a gated MLP."""
-    gate = silu(linear(w, f"{prefix}.gate_proj", x))
-    return linear(w, f"{prefix}.down_proj", gate * linear(w, f"{prefix}.up_proj", x))
+    gate, up = (linear(w, f"{prefix}.{part}_proj", x) for part in ("gate", "up"))
+    opened = silu(gate) if sizes.hidden_act == "silu" else gelu(gate, approximate="tanh")
+    return linear(w, f"{prefix}.down_proj", opened * up)
 
 
 def decoder_layer(
@@ -95,7 +97,7 @@ def decoder_layer(
         read = rms_norm(x, w[f"{prefix}.input_layernorm.weight"], eps)
     x = x + attention(w, f"{prefix}.self_attn", sizes, read, window)
     normed = rms_norm(x, w[f"{prefix}.post_attention_layernorm.weight"], eps)
-    return x + mlp(w, f"{prefix}.mlp", normed)
+    return x + mlp(w, f"{prefix}.mlp", sizes, normed)
 
 
 def draw_layer(

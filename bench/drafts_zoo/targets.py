@@ -27,13 +27,13 @@ def write_target(folder: Path, name: str = "llama") -> None:
 class TargetStates:
     """What a target computes of one text of T tokens."""
 
-    layers: Tensor  # [layers, T, hidden], what each layer gives to the next
+    layers: Tensor  # [1 + layers, T, hidden], the embedding and what each layer gives to the next
     final: Tensor  # [T, hidden], after the final norm
     logits: Tensor  # [T, vocab]
 
     def side_by_side(self, layers: Sequence[int]) -> Tensor:
-        """Return the outputs of several layers [T, layers * hidden]."""
-        return torch.cat([self.layers[layer] for layer in layers], dim=-1)
+        """Return the outputs of several layers [T, layers * hidden]; -1 is the embedding."""
+        return torch.cat([self.layers[layer + 1] for layer in layers], dim=-1)
 
 
 class SlowTarget:
@@ -54,6 +54,7 @@ class SlowTarget:
     def _states(self, ids: tuple[int, ...]) -> TargetStates:
         """Compute one text; the results of the latest texts are kept."""
         with torch.no_grad(), self._outputs() as (layers, final):
+            layers.append(self.model.get_input_embeddings()(torch.tensor(ids)))
             logits = self.model(torch.tensor([ids])).logits[0]
         return TargetStates(torch.stack(layers), final[0], logits)
 

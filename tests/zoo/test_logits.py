@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdecode_engine.model.config import AuxHiddenStates
+from specdecode_engine.model.config import EMBEDDED, AuxHiddenStates
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
@@ -69,15 +69,15 @@ def test_the_rotary_table_of_another_length_shows(make_model: MakeModel) -> None
         reference.config.rope_parameters["original_max_position_embeddings"] = original
 
 
-def test_aux_hidden_states_are_the_outputs_of_their_layers(make_model: MakeModel) -> None:
+def test_aux_hidden_states_are_the_embedding_and_outputs(make_model: MakeModel) -> None:
     folder, reference = make_model("gemma3_text")
     model = TransformersModel.load(TransformersConfig.load(folder), device=CPU)
     ids = torch.arange(6, 6 + 20)
     with torch.no_grad():
         states = reference(ids[None], output_hidden_states=True).hidden_states
     positions, view = PagedTexts.make(model, 4).spans([(0, 0, 20)])
-    hidden, aux = model.forward(ids, positions, view, AuxHiddenStates(layers=(0, 2)))
-    wanted = torch.cat((states[1][0], states[3][0]), dim=-1)
+    hidden, aux = model.forward(ids, positions, view, AuxHiddenStates(layers=(EMBEDDED, 0, 2)))
+    wanted = torch.cat((states[0][0], states[1][0], states[3][0]), dim=-1)
     torch.testing.assert_close(aux, wanted, atol=1e-3, rtol=1e-4)
     torch.testing.assert_close(hidden, states[4][0], atol=1e-4, rtol=1e-4)
     final, same = model.forward(ids, positions, view, AuxHiddenStates(final=True))

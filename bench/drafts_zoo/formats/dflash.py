@@ -33,15 +33,26 @@ from specdecode_api.speculation import Algorithm
 SIZES = LayerSizes(rope_theta=1_000_000.0)
 LAYERS, BLOCK, MASK_ID = 2, 11, VOCAB - 1
 READ = (0, 1)  # layers of the target
+LAST = (0, 2)  # its last one among them
 ANCHOR_STEP = 3  # between the bonus tokens that a draft is fitted on
+SPECULATORS = {
+    "speculators_model_type": "dflash",
+    "transformer_layer_config": {"model_type": "qwen3"},
+    "aux_hidden_state_layer_ids": [layer + 1 for layer in reversed(LAST)],  # boundaries
+    "dflash_config": None,
+    "mask_token_id": MASK_ID,
+    "sample_from_anchor": True,
+}
 WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 12}
 
 
-def _write(keys: Mapping[str, object], folder: Path, seed: int) -> DraftFiles:
+def _write(
+    kind: type["DFlashReference"], keys: Mapping[str, object], folder: Path, seed: int
+) -> DraftFiles:
     files = DraftFiles(folder / "target", folder / "draft")
     write_target(files.target)
     tensors = draw_backbone(torch.Generator().manual_seed(seed))
-    head = DFlashReference(SlowTarget(files.target), tensors, "layer_types" in keys)
+    head = kind(SlowTarget(files.target), tensors, "layer_types" in keys)
     write_fitted(folder / "draft", head, tensors, {"architectures": ["DFlashDraftModel"], **keys})
     return files
 
@@ -81,6 +92,7 @@ class DFlashReference:
     """Row r of a block predicts the token r positions after the bonus token."""
 
     first_row = 1  # that predicts a token
+    read: tuple[int, ...] = READ
 
     def __init__(self, target: SlowTarget, tensors: Tensors, has_windows: bool) -> None:
         self.target = target
@@ -110,7 +122,7 @@ class DFlashReference:
 
     def _rows_after(self, committed: Sequence[int]) -> Tensor:
         """Compute the rows that draft tokens after the last of `committed`, [1, n, hidden]."""
-        aux = self.target.states(tuple(committed[:-1])).side_by_side(READ)
+        aux = self.target.states(tuple(committed[:-1])).side_by_side(self.read)
         anchors = torch.tensor([len(committed) - 1])
         rows = self._blocks(self._tensors, aux, torch.tensor(committed), anchors)
         return rows[:, self.first_row :]
@@ -119,7 +131,7 @@ class DFlashReference:
         """Cross entropy of the tokens after bonus tokens all over the texts."""
         total = torch.zeros((), dtype=torch.float64)
         for text in texts:
-            ids, aux = torch.tensor(text), self.target.states(text).side_by_side(READ)
+            ids, aux = torch.tensor(text), self.target.states(text).side_by_side(self.read)
             anchors = torch.arange(2, len(text) - BLOCK, ANCHOR_STEP)
             rows = self._blocks(w, aux, ids, anchors)[:, self.first_row :]
             known = ids[anchors[:, None] + torch.arange(rows.shape[1] + 1)]
@@ -156,6 +168,13 @@ class DFlashReference:
         return rms_norm(x, w["norm.weight"], eps).view(len(anchors), rows, -1)
 
 
+class AnchoredReference(DFlashReference):
+    """Row r of a block predicts the token r + 1 positions after the bonus token."""
+
+    first_row = 0
+    read = LAST
+
+
 def _layer(
     w: Tensors, prefix: str, context: Tensor, x: Tensor, key_positions: Tensor, shown: Tensor
 ) -> Tensor:
@@ -180,7 +199,7 @@ def _layer(
     weights = scores.masked_fill(~shown, -torch.inf).softmax(-1)
     x = x + linear(w, f"{attention}.o_proj", torch.einsum("hij,jhd->ihd", weights, v).flatten(1))
     normed = rms_norm(x, w[f"{prefix}.post_attention_layernorm.weight"], eps)
-    return x + mlp(w, f"{prefix}.mlp", normed)
+    return x + mlp(w, f"{prefix}.mlp", SIZES, normed)
 
 
 def _rotated(x: Tensor, positions: Tensor) -> Tensor:
@@ -200,9 +219,13 @@ FORMATS = tuple(
     DraftFormat(
         name=name,
         algorithm=Algorithm.DFLASH,
-        write=partial(_write, keys),
-        reference=partial(DFlashReference.open, bool(keys)),
+        write=partial(_write, kind, keys),
+        reference=partial(kind.open, "layer_types" in keys),
         state=block_drafter_state,
     )
-    for name, keys in (("dflash", {}), ("dflash-causal-swa", WINDOWS))
+    for name, kind, keys in (
+        ("dflash", DFlashReference, {}),
+        ("dflash-causal-swa", DFlashReference, WINDOWS),
+        ("dflash-speculators", AnchoredReference, SPECULATORS),
+    )
 )

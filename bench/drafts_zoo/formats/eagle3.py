@@ -32,6 +32,7 @@ SIZES = LayerSizes()
 TARGET_HIDDEN = 64
 DRAFT_VOCAB = 60
 AUX_LAYERS = (0, 1, 2)  # of the target's three
+EMBEDDED = -1
 MAX_POSITIONS = 8  # the target's length counts, not the head's
 Keys = dict[str, object]
 
@@ -42,6 +43,7 @@ class Eagle3Layout:
 
     keys: Mapping[str, object]  # of config.json, over the layer's sizes
     sizes: LayerSizes = SIZES
+    aux: tuple[int, ...] = AUX_LAYERS
     first: str = "midlayer"  # name of the first layer
     layers: int = 1
     window: int | None = None
@@ -71,7 +73,6 @@ class Eagle3Layout:
             "num_hidden_layers": self.layers,
             "vocab_size": VOCAB,
             "max_position_embeddings": MAX_POSITIONS,
-            "hidden_act": "silu",
         }
         if not self.nested:
             return {**layer, "draft_vocab_size": DRAFT_VOCAB, **self.keys}
@@ -83,7 +84,7 @@ class Eagle3Layout:
         """Draw the tensors of a head whose vocabulary has the tokens `known`, among others."""
         generator = torch.Generator().manual_seed(seed)
         sizes, hidden = self.sizes, self.sizes.hidden_size
-        width = len(AUX_LAYERS) * TARGET_HIDDEN
+        width = len(self.aux) * TARGET_HIDDEN
         tensors = {"fc.weight": draw_map((hidden, width), generator)}
         for number, prefix in enumerate(self.prefixes):
             norms = ("input_layernorm", "post_attention_layernorm")
@@ -130,7 +131,7 @@ class Eagle3Reference:
     def next_logits(self, committed: Sequence[int], drafted: Sequence[int]) -> Tensor:
         w, ids = self._tensors, torch.tensor([*committed, *drafted])
         states = self.target.states(tuple(committed[:-1]))
-        hidden = linear(w, "fc", states.side_by_side(AUX_LAYERS))
+        hidden = linear(w, "fc", states.side_by_side(self._layout.aux))
         for end in range(len(committed), len(ids) + 1):
             output = self._rows(w, ids[1:end], hidden)
             hidden = torch.cat((hidden, output[-1:]))
@@ -160,7 +161,7 @@ class Eagle3Reference:
         total = torch.zeros((), dtype=torch.float64)
         for text in texts:
             ids = torch.tensor(text)
-            aux = self.target.states(text).side_by_side(AUX_LAYERS)[: len(text) - 2]
+            aux = self.target.states(text).side_by_side(self._layout.aux)[: len(text) - 2]
             logits = self._logits(w, self._rows(w, ids[1:-1], linear(w, "fc", aux)))
             total = total + cross_entropy(logits, draft_ids[ids[2:]])
         return total
@@ -179,9 +180,10 @@ def _write(layout: Eagle3Layout, folder: Path, seed: int) -> DraftFiles:
     return files
 
 
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 AUTHORS: Keys = {
     "architectures": ["LlamaForCausalLMEagle3"],
-    "eagle_aux_hidden_state_layer_ids": list(AUX_LAYERS),
+    LAYER_IDS: list(AUX_LAYERS),
 }
 SPECULATORS: Keys = {
     "architectures": ["Eagle3Speculator"],
@@ -192,7 +194,7 @@ SPECULATORS: Keys = {
         "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
         "verifier": {"architectures": ["LlamaForCausalLM"], "name_or_path": "some/target"},
     },
-    "eagle_aux_hidden_state_layer_ids": [layer + 1 for layer in AUX_LAYERS],  # boundaries
+    LAYER_IDS: [layer + 1 for layer in AUX_LAYERS],  # boundaries
     "norm_before_residual": True,
     "target_hidden_size": None,
     "model_type": "qwen3",
@@ -207,6 +209,14 @@ LAYOUTS = {
         qk_norm=True,
         norm_before_residual=True,
         has_embedding=True,
+    ),
+    "eagle3-boundaries": Eagle3Layout(
+        keys={**SPECULATORS, LAYER_IDS: [3, 0], "model_type": "llama"},
+        sizes=LayerSizes(hidden_act="gelu_pytorch_tanh"),
+        aux=(EMBEDDED, 2),
+        nested=("model_type",),
+        first="layers.0",
+        norm_before_residual=True,
     ),
     "eagle3-2layer": Eagle3Layout(
         keys={

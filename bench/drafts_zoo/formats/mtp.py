@@ -78,6 +78,14 @@ MIMO_NAMES = MtpNames(
     layer="model.mtp_layers.0.",
     prefix="model.mtp_layers.",
 )
+SPECULATORS_NAMES = MtpNames(
+    token_norm="mtp_layers.0.token_layernorm",
+    hidden_norm="mtp_layers.0.hidden_layernorm",
+    projection="mtp_layers.0.input_proj",
+    output_norm="mtp_layers.0.final_layernorm",
+    layer="mtp_layers.0.",
+    prefix="mtp_layers.",
+)
 QWEN3_NEXT_NAMES = MtpNames(
     token_norm="mtp.pre_fc_norm_embedding",
     hidden_norm="mtp.pre_fc_norm_hidden",
@@ -343,6 +351,16 @@ FORMS: Mapping[str, MtpForm] = {
             "hidden_act": "silu",
         },
         copies=COPIES,
+    ),
+    "mtp-speculators": MtpForm(
+        target="llama",
+        names=SPECULATORS_NAMES,
+        layer_type="qwen3",
+        export_keys={
+            "architectures": ["MTPDraftModel"],
+            "speculators_model_type": "mtp",
+            "transformer_layer_config": {"model_type": "qwen3", "num_hidden_layers": 3},
+        },
     ),
     "mtp-qwen3next": MtpForm(
         target="qwen3",

@@ -70,7 +70,7 @@ REFUSED_CONFIGS: list[tuple[Config, str]] = [
     ({"qkv_bias": True}, "lacks layers.0.self_attn.k_proj.bias"),
     ({"num_hidden_layers": 2}, "lacks layers.1.input_layernorm.weight"),
     ({"sliding_window": 8}, "sliding_window is 8; this architecture has no sliding windows"),
-    ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only silu"),
+    ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; supported: silu, swish, gelu_pytorch_tanh"),
 ]
 
 

@@ -90,7 +90,7 @@ def test_a_batch_without_rows_runs(
     assert model.logits(model.forward(nothing, nothing, view)[0]).shape == (0, 31)
 
 
-@pytest.mark.parametrize("layers", [(4,), (-1,), (0, 9)])
+@pytest.mark.parametrize("layers", [(4,), (-2,), (0, 9)])
 def test_aux_hidden_states_of_a_layer_that_is_not_there_are_refused(
     tmp_path: Path,
     config: dict[str, object],

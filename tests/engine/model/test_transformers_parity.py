@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specdecode_engine.model.checkpoint import SINGLE
-from specdecode_engine.model.config import AuxHiddenStates
+from specdecode_engine.model.config import EMBEDDED, AuxHiddenStates
 from specdecode_engine.model.llama import Llama
 from specdecode_engine.model.sparse_mlp import SparseMlp
 
@@ -51,6 +51,7 @@ def draw_config(seed: int) -> transformers.LlamaConfig:
         tie_word_embeddings=chance.random() < 0.4,
         attention_bias=chance.random() < 0.4,
         mlp_bias=chance.random() < 0.4,
+        hidden_act="gelu_pytorch_tanh" if seed % 3 == 1 else "silu",
         rope_parameters={
             "rope_type": kind,
             "rope_theta": chance.choice((100.0, 10_000.0, 500_000.0)),
@@ -394,7 +395,7 @@ def test_texts_of_one_batch_have_the_angles_of_their_lengths(
         torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_aux_hidden_states_are_the_outputs_of_their_layers(tmp_path: Path, texts: Any) -> None:
+def test_aux_hidden_states_are_the_embedding_and_outputs(tmp_path: Path, texts: Any) -> None:
     config = transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": 4})
     model = randomised(transformers.LlamaForCausalLM(config), 3)
     model.save_pretrained(tmp_path)
@@ -402,7 +403,7 @@ def test_aux_hidden_states_are_the_outputs_of_their_layers(tmp_path: Path, texts
     with torch.no_grad():
         states = model(ids[None], output_hidden_states=True).hidden_states
     positions, view = texts.make(ours.config, 1, 11, 4).view((0, 0, 11))
-    hidden, aux = ours.forward(ids, positions, view, AuxHiddenStates(layers=(0, 2)))
-    wanted: Tensor = torch.cat((states[1][0], states[3][0]), dim=-1)
+    hidden, aux = ours.forward(ids, positions, view, AuxHiddenStates(layers=(EMBEDDED, 0, 2)))
+    wanted: Tensor = torch.cat((states[0][0], states[1][0], states[3][0]), dim=-1)
     torch.testing.assert_close(aux, wanted, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(hidden, states[4][0], atol=1e-4, rtol=1e-4)

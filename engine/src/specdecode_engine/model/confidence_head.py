@@ -40,19 +40,19 @@ class ConfidenceHead:
     def take(cls, inputs: int, weights: Weights) -> "ConfidenceHead":
         return cls(*map(weights.take, cls.shapes(inputs)))
 
-    def log_survival(self, hidden: Tensor, before: Tensor, embedding: Tensor) -> Tensor:
+    def log_survival(self, hidden: Tensor, before: Tensor, embedding: Tensor | None) -> Tensor:
         """Return the log-probability that a chain is accepted up to each of its tokens.
 
         Args:
             hidden: [B, S, hidden], of the positions' rows.
             before: [B, S] i64, the token before each position, in ids of the target.
-            embedding: [vocab, rank], of the Markov head.
+            embedding: [vocab, rank], of the Markov head; None: there is none.
 
         Returns:
             [B, S] f32, minus infinity where it is not a number.
         """
         read = hidden.float()
-        if self.weight.shape[1] > read.shape[2]:
+        if embedding is not None and self.weight.shape[1] > read.shape[2]:
             read = torch.cat((read, functional.embedding(before, embedding).float()), dim=2)
         logits = functional.linear(read, self.weight.float(), self.bias.float()).squeeze(2)
         confidence = torch.nan_to_num(functional.logsigmoid(logits), nan=-torch.inf)

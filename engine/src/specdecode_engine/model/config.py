@@ -24,6 +24,12 @@ DEFAULT_WINDOW = 4096
 DEFAULT_MAX_WINDOW_LAYERS = 28
 GPT_OSS_WINDOW = 128
 GELU_TANH = "gelu_pytorch_tanh"
+Activation = Literal["silu", "gelu_tanh"]
+ACTIVATIONS: Mapping[str, Activation] = {"silu": "silu", "swish": "silu", GELU_TANH: "gelu_tanh"}
+"""Gates of dense MLPs, by their names in transformers."""
+
+EMBEDDED = -1
+"""Stands for the embedding where outputs of layers are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class DecoderConfig:
     mlp_bias: bool
     qk_norm: bool = False  # RMSNorm over head_dim of every query and key head, before RoPE
     sinks: bool = False  # one more logit of every query head, without a value
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    activation: Activation = "silu"
     is_norm_weight_less_one: bool = False  # norms scale by 1 plus their stored weight, as in Gemma
     has_output_norms: bool = False  # also of what attention and the MLP add, as in Gemma
     attention_scale: float | None = None  # of scores; None: head_dim ** -0.5
@@ -92,8 +98,9 @@ class DecoderConfig:
 class AuxHiddenStates:
     """Which hidden states of the target a draft reads, per row.
 
-    `layers` names layers, ascending, whose outputs are read, concatenated and not normed; `final`
-    selects the last hidden state instead, after the final norm. With neither the draft reads none.
+    `layers` names layers, ascending, whose outputs are read, concatenated and not normed; EMBEDDED
+    among them is what the first layer reads. `final` selects the last hidden state instead, after
+    the final norm. With neither the draft reads none.
     """
 
     layers: tuple[int, ...] = ()
@@ -226,8 +233,6 @@ def parse_decoder(config: ConfigFile, family: Family = LLAMA) -> DecoderConfig:
     if family.is_gemma:
         config.refuse("hidden_activation", GELU_TANH, f"only {GELU_TANH} is supported")
         config.refuse("use_bidirectional_attention", False, "text is generated causally only")
-    else:
-        config.refuse("hidden_act", "silu", "only silu is supported")
     hidden_size = config.integer("hidden_size")
     heads = config.integer("num_attention_heads")
     kv_heads = config.integer("num_key_value_heads", heads)
@@ -247,8 +252,20 @@ def parse_decoder(config: ConfigFile, family: Family = LLAMA) -> DecoderConfig:
         mlp_bias=config.switch("mlp_bias", False),
         qk_norm=family.qk_norm,
         sinks=family.sinks,
+        activation=_activation(config, family),
     )
     return _as_in_gemma(decoder, config, family) if family.is_gemma else decoder
+
+
+def _activation(config: ConfigFile, family: Family) -> Activation:
+    """Return the gate of MLPs; that of experts is silu."""
+    if family.is_gemma:
+        return "gelu_tanh"
+    name = "silu" if config.get("hidden_act") is None else config.get("hidden_act")
+    known = [one for one in ACTIVATIONS if family.experts is None or ACTIVATIONS[one] == "silu"]
+    if name not in known:
+        raise config.error("hidden_act", f"supported: {', '.join(known)}")
+    return ACTIVATIONS[str(name)]
 
 
 def _as_in_gemma(decoder: DecoderConfig, config: ConfigFile, family: Family) -> DecoderConfig:
@@ -257,7 +274,6 @@ def _as_in_gemma(decoder: DecoderConfig, config: ConfigFile, family: Family) -> 
         config.refuse(softcap, None, "norms of query and key heads replace it; remove the key")
     return replace(
         decoder,
-        activation="gelu_tanh",
         is_norm_weight_less_one=True,
         has_output_norms=True,
         attention_scale=config.real("query_pre_attn_scalar") ** -0.5,

@@ -51,7 +51,7 @@ class BlockHead(HiddenStateHead[Config]):
     """A head that drafts a block in one forward, from context rows of its own."""
 
     markov: MarkovHead | None = None  # None: the tokens of a block do not depend on each other
-    confidence: ConfidenceHead | None = None  # next to a Markov head alone
+    confidence: ConfidenceHead | None = None
 
     @abstractmethod
     def write_context(

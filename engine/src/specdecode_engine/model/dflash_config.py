@@ -2,7 +2,7 @@
 
 Writers differ: z-lab keeps the keys of the method in `dflash_config`, Muse's assistants at the top
 level, and speculators has the keys of the layers in `transformer_layer_config` and numbers the
-boundaries after the target's layers. All three are read.
+boundaries between the target's layers. All three are read.
 
 Sources: vLLM's `qwen3_dflash` and transformers' `MuseGlimmerAssistantModel` for which layers are
 causal and how far their windows reach; vllm-project/speculators for its own form.
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from specdecode_engine.model.config import AuxHiddenStates, parse_decoder
 from specdecode_engine.model.config_file import CheckpointError, ConfigFile, DraftMismatch
-from specdecode_engine.model.draft_config import HeadConfig
+from specdecode_engine.model.draft_config import HeadConfig, read_mask_token
 from specdecode_engine.model.families import Family
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layer_map import FULL, SLIDING
@@ -24,7 +24,9 @@ from specdecode_engine.model.speculators import (
     KIND,
     Verifier,
     flatten_speculators,
+    open_draft,
     proposed_draft_steps,
+    read_boundaries,
 )
 
 DFLASH_ARCHITECTURES: Final = (
@@ -121,7 +123,7 @@ class DFlashConfig(BlockConfig):
             proposed_draft_steps=min(proposed_draft_steps(config) or most, most),
             block_size=block_size,
             first_row=first_row,
-            mask_token_id=_mask_token_id(config, vocab_size),
+            mask_token_id=read_mask_token(config, "mask_token_id", vocab_size),
             sliding_windows=_windows(config, count, block_size),
             causal_layers=_causal_layers(config, count),
             tie_word_embeddings=config.switch("tie_word_embeddings", False),
@@ -130,8 +132,7 @@ class DFlashConfig(BlockConfig):
 
     @classmethod
     def _first_row(cls, config: ConfigFile) -> int:
-        config.refuse("sample_from_anchor", False, "the first row of a DFlash block drafts nothing")
-        return 1
+        return 0 if config.switch("sample_from_anchor", False) else 1
 
     @classmethod
     def _read_own(cls, config: ConfigFile) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def markov_rank(config: ConfigFile) -> object:
 
 def _open(folder: Path, form: BlockForm) -> ConfigFile:
     """Return the keys of the layers and those of the method, next to each other."""
-    config = ConfigFile.open(folder / "config.json")
+    config = open_draft(folder)
     if (folder / "mask_embedding.pt").exists():
         raise CheckpointError(
             f"{folder / 'mask_embedding.pt'}: is a pickle; store its embedding as tensor "
@@ -201,35 +202,27 @@ def _block_size(config: ConfigFile) -> int:
     return size
 
 
-def _mask_token_id(config: ConfigFile, vocab_size: int) -> int:
-    token = config.integer("mask_token_id", least=0)
-    if token >= vocab_size:
-        raise config.mismatch("mask_token_id", f"the target's vocabulary has {vocab_size} tokens")
-    return token
-
-
 def _target_layers(config: ConfigFile, target: LanguageModelConfig) -> tuple[int, ...]:
-    """List the layers whose output the draft reads; ids of boundaries are one higher."""
-    key, first = (LAYER_IDS, 0) if config.ids(LAYER_IDS) else (BOUNDARY_IDS, 1)
-    ids = config.ids(key)
-    count = target.num_hidden_layers
+    """List the layers whose output the draft reads."""
+    ids, count = config.ids(LAYER_IDS), target.num_hidden_layers
+    if not ids and config.ids(BOUNDARY_IDS):
+        return read_boundaries(config, BOUNDARY_IDS, count)
     if not ids:
         raise config.error(LAYER_IDS, f"it must list layers of the target, 0..{count - 2}")
-    chosen = tuple(number - first for number in ids)
-    if not all(low < high for low, high in pairwise(chosen)) or chosen[0] < 0:
-        raise config.error(key, f"it must be ascending and start at {first} or later")
-    if chosen[-1] >= count:
+    if not all(low < high for low, high in pairwise(ids)) or ids[0] < 0:
+        raise config.error(LAYER_IDS, "it must be ascending and start at 0 or later")
+    if ids[-1] >= count:
         raise DraftMismatch(
-            f"{config.file}: {key} is {list(ids)}, and the target has {count} layers; use a draft "
-            "made for this target"
+            f"{config.file}: {LAYER_IDS} is {list(ids)}, and the target has {count} layers; use a "
+            "draft made for this target"
         )
-    if chosen[-1] == count - 1:
+    if ids[-1] == count - 1:
         raise config.error(
-            key,
+            LAYER_IDS,
             f"it names the target's last layer, of {count}: whether its output is meant with or "
             "without the final norm is not known; use a draft that reads earlier layers",
         )
-    return chosen
+    return ids
 
 
 def _layer_types(config: ConfigFile, count: int) -> list[str] | None:

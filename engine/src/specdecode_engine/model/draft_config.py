@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 
 from specdecode_engine.model.config import AuxHiddenStates, DecoderConfig
+from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.kv_cache import kv_bytes
 from specdecode_engine.model.language_model import LanguageModelConfig
 from specdecode_engine.model.layer_map import LayerMap
@@ -66,6 +67,16 @@ class HeadConfig:
 
 
 DraftConfig = LanguageModelConfig | HeadConfig
+
+
+def read_mask_token(config: ConfigFile, key: str, vocab_size: int) -> int:
+    """Return the token of the positions of a block whose tokens are not known yet."""
+    if config.get(key) is None:
+        raise config.error(key, "set it to the token of masked positions in the draft's training")
+    token = config.integer(key, least=0)
+    if token >= vocab_size:
+        raise config.mismatch(key, f"the target's vocabulary has {vocab_size} tokens")
+    return token
 
 
 def cached_token_bytes(config: DraftConfig, dtype: torch.dtype) -> int:

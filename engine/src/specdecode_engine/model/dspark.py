@@ -49,20 +49,20 @@ class DSparkConfig(DFlashConfig):
 
     form: ClassVar = BlockForm("DSpark", DSPARK_ARCHITECTURES, "dspark")
 
-    markov: MarkovConfig
+    markov: MarkovConfig | None  # None: of rank 0, the draft is DFlash's
     confidence_inputs: int  # values that the confidence head reads of a row; 0: there is no head
 
     @property
     def recurrent_width(self) -> int:
-        is_read = self.markov.kind is not MarkovKind.VANILLA or self.confidence_inputs
-        return self.decoder.hidden_size if is_read else 0
+        has_state = self.markov is not None and self.markov.kind is not MarkovKind.VANILLA
+        return self.decoder.hidden_size if has_state or self.confidence_inputs else 0
 
     @property
     def facts(self) -> dict[str, object]:
         found: Any = super(DSparkConfig, self).facts["block_draft"]
         heads = {
-            "markov_head": str(self.markov.kind),
-            "markov_rank": self.markov.rank,
+            "markov_head": "none" if self.markov is None else str(self.markov.kind),
+            "markov_rank": 0 if self.markov is None else self.markov.rank,
             "confidence_head": "used with verify_tokens" if self.confidence_inputs else "none",
         }
         return {"block_draft": {**found, **heads}}
@@ -74,23 +74,30 @@ class DSparkConfig(DFlashConfig):
 
     @classmethod
     def _read_own(cls, config: ConfigFile) -> dict[str, Any]:
-        rank = config.integer("markov_rank")
+        rank = config.integer("markov_rank", least=0 if _is_named_dspark(config) else 1)
         kind = config.get("markov_head_type") or MarkovKind.VANILLA
         if kind not in list(MarkovKind):
             raise config.error("markov_head_type", f"supported: {', '.join(MarkovKind)}")
         inputs = 0
         if config.switch("enable_confidence_head", False):
             is_with_markov = config.switch("confidence_head_with_markov", True)
+            if is_with_markov and not rank:
+                remedy = "confidence_head_with_markov must be false without a Markov head"
+                raise config.error("markov_rank", remedy)
             inputs = config.integer("hidden_size") + (rank if is_with_markov else 0)
-        markov = MarkovConfig(MarkovKind(str(kind)), rank)
+        markov = MarkovConfig(MarkovKind(str(kind)), rank) if rank else None
         return {"markov": markov, "confidence_inputs": inputs}
 
 
 def is_dspark(config: ConfigFile) -> bool:
     """Whether config.json is that of a DSpark draft."""
     return config.architecture in DSPARK_ARCHITECTURES and bool(
-        markov_rank(config) or "DSpark" in config.architecture
+        markov_rank(config) or _is_named_dspark(config)
     )
+
+
+def _is_named_dspark(config: ConfigFile) -> bool:
+    return "DSpark" in config.architecture
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -112,7 +119,7 @@ class DSparkHead(DFlashHead):
         assert isinstance(config, DSparkConfig)
         required, optional = super(DSparkHead, cls).shapes(config, names, target)
         sizes = config.decoder.hidden_size, config.vocab_size, config.draft_vocab_size
-        own = config.markov.shapes(*sizes)
+        own = {} if config.markov is None else config.markov.shapes(*sizes)
         if config.confidence_inputs:
             own |= ConfidenceHead.shapes(config.confidence_inputs)
         return {**required, **renamed(own, stored_names(names))}, optional
@@ -122,4 +129,5 @@ class DSparkHead(DFlashHead):
         assert isinstance(config, DSparkConfig)
         inputs = config.confidence_inputs
         confidence = ConfidenceHead.take(inputs, weights) if inputs else None
-        return {"markov": MarkovHead.take(config.markov, weights), "confidence": confidence}
+        markov = None if config.markov is None else MarkovHead.take(config.markov, weights)
+        return {"markov": markov, "confidence": confidence}

@@ -26,7 +26,9 @@ from specdecode_engine.model.speculators import (
     KIND,
     Verifier,
     flatten_speculators,
+    open_draft,
     proposed_draft_steps,
+    read_boundaries,
 )
 
 EAGLE1_ARCHITECTURES = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
@@ -147,7 +149,7 @@ def is_parallel(config: ConfigFile) -> bool:
 
 
 def _open(folder: Path, form: HeadForm) -> ConfigFile:
-    config = ConfigFile.open(folder / "config.json")
+    config = open_draft(folder)
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in form.architectures:
         known = " or ".join(form.architectures)
@@ -238,29 +240,35 @@ def _aux_spec(config: ConfigFile, target: LanguageModelConfig) -> AuxHiddenState
 def _layers(config: ConfigFile, count: int) -> tuple[int, ...]:
     """List the layers whose output the head reads; by default the authors' three."""
     stated = next((part for part in _parts(config) if part.ids(LAYER_IDS)), config)
-    ids = stated.ids(LAYER_IDS)
-    are_boundaries = config.get(KIND) is not None
-    chosen = _outputs(ids, count, are_boundaries) or (1, count // 2 - 1, count - 4)
-    ascending = all(low < high for low, high in pairwise(chosen))
-    rule = f"ascending ids of the target's {count} layers, whose output is meant: 0..{count - 1}"
-    if are_boundaries:
-        rule = f"ascending boundaries after the target's {count} layers: 1..{count}"
-    if not ascending or chosen[0] < 0 or chosen[-1] >= count:
-        fault = f"is {list(ids)}" if ids else f"is missing and the usual {list(chosen)} do not fit"
-        remedy = f"use a head made for this target, or state {rule}"
-        raise DraftMismatch(f"{stated.file}: {stated.prefix}{LAYER_IDS} {fault}; {remedy}")
+    if stated.ids(LAYER_IDS) and config.get(KIND) is not None:
+        chosen = read_boundaries(stated, LAYER_IDS, count)
+    else:
+        chosen = _by_output(stated, count)
     for part in _parts(config):
         part.refuse("num_aux_hidden_states", len(chosen), f"{LAYER_IDS} names {len(chosen)}")
     return chosen
 
 
-def _outputs(ids: tuple[int, ...], count: int, are_boundaries: bool) -> tuple[int, ...]:
+def _by_output(stated: ConfigFile, count: int) -> tuple[int, ...]:
+    """List the layers of a writer that numbers outputs, or names none."""
+    ids = stated.ids(LAYER_IDS)
+    chosen = _outputs(ids, count) or (1, count // 2 - 1, count - 4)
+    ascending = all(low < high for low, high in pairwise(chosen))
+    rule = f"ascending ids of the target's {count} layers, whose output is meant: 0..{count - 1}"
+    if not ascending or chosen[0] < 0 or chosen[-1] >= count:
+        fault = f"is {list(ids)}" if ids else f"is missing and the usual {list(chosen)} do not fit"
+        remedy = f"use a head made for this target, or state {rule}"
+        raise DraftMismatch(f"{stated.file}: {stated.prefix}{LAYER_IDS} {fault}; {remedy}")
+    return chosen
+
+
+def _outputs(ids: tuple[int, ...], count: int) -> tuple[int, ...]:
     """Translate stated ids, which are output ids unless they are boundaries.
 
-    Some writers number the boundaries between layers instead: boundary i + 1 is the output of
-    layer i. Speculators does always. Of others two lists are recognised: one that reaches the
-    boundary after the last layer, and those writers' default.
+    Some writers besides speculators number the boundaries between layers: boundary i + 1 is the
+    output of layer i. Two of their lists are recognised: one that reaches the boundary after the
+    last layer, and their default.
     """
-    if are_boundaries or ids[-1:] == (count,) or ids == (2, count // 2, count - 3):
+    if ids[-1:] == (count,) or ids == (2, count // 2, count - 3):
         return tuple(number - 1 for number in ids)
     return ids

@@ -10,7 +10,12 @@ from torch.nn import functional
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.checkpoint import OpenStore, Shape, TensorError, TensorStore
-from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates, LlamaConfig
+from specdecode_engine.model.config import (
+    EMBEDDED,
+    NO_HIDDEN_STATES,
+    AuxHiddenStates,
+    LlamaConfig,
+)
 from specdecode_engine.model.experts import Experts
 from specdecode_engine.model.kv_views import KVView, PagedView
 from specdecode_engine.model.language_model import LanguageModel, NeededRows
@@ -157,7 +162,9 @@ class Llama(LanguageModel):
     ) -> tuple[Tensor, Tensor | None]:
         x, rotary = self.embed(ids), self._rotary_by_layer(positions)
         whole = len(self.layers) - (needed is not None)
-        x, collected = self._map_first(whole, x, rotary, kv, aux_spec.layers)
+        collected = [x] if EMBEDDED in aux_spec.layers else []
+        x, found = self._map_first(whole, x, rotary, kv, aux_spec.layers)
+        collected += found
         if needed is not None:
             x = self._last_layer(x, rotary[-1], kv, needed)
         if len(collected) != len(aux_spec.layers):

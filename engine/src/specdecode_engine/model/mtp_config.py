@@ -28,6 +28,7 @@ from specdecode_engine.model.mtp_layout import (
     MIMO,
     MIMO_V2,
     QWEN3_NEXT,
+    SPECULATORS,
     STEP,
     MtpLayout,
     MtpModules,
@@ -35,6 +36,13 @@ from specdecode_engine.model.mtp_layout import (
 from specdecode_engine.model.pickle_store import has_pickles
 from specdecode_engine.model.quantized.store import open_checkpoint
 from specdecode_engine.model.sparse_mlp import SparseMlpConfig
+from specdecode_engine.model.speculators import (
+    KIND,
+    Verifier,
+    flatten_speculators,
+    open_draft,
+    proposed_draft_steps,
+)
 
 COUNT_KEYS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 EXPORT_SUFFIXES = ("NextN", "MTP")
@@ -49,6 +57,14 @@ _LAYOUTS = {
     "MiMoV2ForCausalLM": MIMO_V2,
 }
 """Layouts by architecture, where there are no tensors; DeepSeek's for others."""
+
+_OF_SPECULATORS = {
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_next": "Qwen3NextForCausalLM",
+    "qwen3_5_text": "Qwen3_5ForCausalLM",
+    "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+}
+"""Architectures by the model type of the layer that speculators trains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +97,7 @@ class MtpConfig(HeadConfig):
     @classmethod
     def load(cls, folder: Path, target: LanguageModelConfig) -> Self:
         """Read `folder`/config.json and the names of the tensors there; the first module drafts."""
-        file = ConfigFile.open(folder / "config.json")
+        file = _open(folder)
         name = architecture_of(file)
         if name not in MODULE_FAMILIES:
             known = ", ".join(MODULE_FAMILIES)
@@ -96,7 +112,8 @@ class MtpConfig(HeadConfig):
                 remedy = f"the target's is {wanted}; use modules of this target"
                 raise config.mismatch(key, remedy)
         stored = _stored_names(folder)
-        modules = _find_modules(folder, stored, config, _LAYOUTS.get(name, DEEPSEEK))
+        default = _LAYOUTS.get(name, DEEPSEEK) if file.get(KIND) is None else SPECULATORS
+        modules = _find_modules(folder, stored, config, default)
         layer = family.read(config, family.layer, len(modules.numbers))
         last = target.num_hidden_layers - 1
         return cls(
@@ -109,6 +126,8 @@ class MtpConfig(HeadConfig):
             aux_spec=AuxHiddenStates(final=True)
             if family.inputs.is_target_normed
             else AuxHiddenStates(layers=(last,)),
+            verifier=Verifier.read(file),
+            proposed_draft_steps=proposed_draft_steps(file),
             layout=_with_chain_norm(file, modules.layout),
             numbers=modules.numbers,
             inputs=family.inputs,
@@ -141,6 +160,16 @@ class MtpChainConfig(MtpConfig):
         source = "the module before" if self.inputs.is_chained else "the target"
         used = {"mtp_modules_used": self.num_hidden_layers, "mtp_hidden_states": source}
         return {**super(MtpChainConfig, self).facts, **used}
+
+
+def _open(folder: Path) -> ConfigFile:
+    """Read `folder`/config.json; of speculators' the architecture becomes that of its layer."""
+    file = open_draft(folder)
+    if file.get(KIND) is None:
+        return file
+    flat = flatten_speculators(file, "mtp", tuple(_OF_SPECULATORS))
+    name = _OF_SPECULATORS[str(flat.get("model_type") or "qwen3")]
+    return ConfigFile(file.file, {**flat.keys, "architectures": [name]})
 
 
 def architecture_of(file: ConfigFile) -> str:
@@ -222,8 +251,8 @@ def _find_modules(
     if found is None:
         raise CheckpointError(
             f"{folder}: there are no tensors of an MTP module (model.layers.N.eh_proj, "
-            "model.mtp_layers.0, model.mtp.layers.0 or mtp.fc); use a checkpoint that contains "
-            "one, or another algorithm"
+            "model.mtp_layers.0, mtp_layers.0, model.mtp.layers.0 or mtp.fc); use a checkpoint "
+            "that contains one, or another algorithm"
         )
     if 0 < _count(config) < len(found.numbers):
         key = next(key for key in COUNT_KEYS if config.get(key) is not None)

@@ -1,7 +1,7 @@
 """Where checkpoints keep multi-token prediction (MTP) modules, and in which order they join inputs.
 
 Sources: the checkpoints of DeepSeek-V3, GLM-4.5, MiMo-7B, MiMo-V2, Qwen3-Next, Step-3.5 and
-Inkling, as SGLang, vLLM and transformers (`MtpModel`) read them.
+Inkling, as SGLang, vLLM and transformers (`MtpModel`) read them; vllm-project/speculators, `mtp`.
 """
 
 import re
@@ -21,6 +21,7 @@ _INKLING_MODULE = re.compile(
     r"model\.mtp\.layers\.(\d+)\.(?:embed_norm|hidden_norm|input_proj|transformer_block)\."
 )
 _MIMO_V2_MODULE = re.compile(r"model\.mtp\.layers\.(\d+)\.")
+_SPECULATORS_MODULE = re.compile(r"mtp_layers\.(\d+)\.")
 _QWEN_LAYER = re.compile(r"mtp\.layers\.(\d+)\.")
 
 
@@ -91,6 +92,15 @@ MIMO = MtpLayout(
     is_hidden_first=True,
     zeroes_first_row=True,
 )
+SPECULATORS = MtpLayout(
+    name="speculators",
+    token_norm="mtp_layers.{}.token_layernorm",
+    hidden_norm="mtp_layers.{}.hidden_layernorm",
+    projection="mtp_layers.{}.input_proj",
+    output_norm="mtp_layers.{}.final_layernorm",
+    layer="mtp_layers.{}",
+    prefix="mtp_layers.{}.",
+)
 MIMO_V2 = MtpLayout(
     name="MiMo-V2",
     token_norm="model.mtp.layers.{}.enorm",
@@ -136,6 +146,7 @@ class MtpModules:
             (INKLING, _numbers(_INKLING_MODULE, names)),
             (MIMO_V2, _numbers(_MIMO_V2_MODULE, names)),
             (QWEN3_NEXT, _numbers(_QWEN_LAYER, names)),
+            (SPECULATORS, _numbers(_SPECULATORS_MODULE, names)),
             (STEP if any(map(_STEP_HEAD.match, names)) else DEEPSEEK, _after_layers(names)),
         ):
             if numbers:

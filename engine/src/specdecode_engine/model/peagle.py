@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specdecode_engine.model.checkpoint import Shapes, TensorStore
 from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.draft_config import read_mask_token
 from specdecode_engine.model.eagle import Eagle3Head
 from specdecode_engine.model.eagle_config import (
     EAGLE3_ARCHITECTURES,
@@ -64,9 +65,7 @@ class PEagleConfig(Eagle3Config):
     def _read_own(cls, config: ConfigFile) -> dict[str, Any]:
         keys = ("mask_token_id", *MASK_TOKEN_KEYS)
         key = next((key for key in keys if config.get(key) is not None), keys[0])
-        token, vocab = config.integer(key, least=0), config.integer("vocab_size")
-        if token >= vocab:
-            raise config.mismatch(key, f"the target's vocabulary has {vocab} tokens")
+        token = read_mask_token(config, key, config.integer("vocab_size"))
         stated = proposed_draft_steps(config) or config.integer("para_num", DEFAULT_TOKENS)
         return {"mask_token_id": token, "draft_tokens": stated}
 

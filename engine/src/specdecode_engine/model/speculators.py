@@ -2,18 +2,47 @@
 
 Speculators keeps the keys of the draft's layers in `transformer_layer_config`, and in
 `speculators_config` the target that the draft was trained for (`verifier`) and the number of draft
-tokens that its authors propose. Source: vllm-project/speculators, `SpeculatorModelConfig`.
+tokens that its authors propose. Sources: vllm-project/speculators, `SpeculatorModelConfig`; vLLM,
+which collects the hidden states that drafts are trained on.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from specdecode_engine.model.config import EMBEDDED
 from specdecode_engine.model.config_file import ConfigFile
 from specdecode_engine.model.language_model import LanguageModelConfig
 
 KIND = "speculators_model_type"
+KINDS = ("eagle3", "peagle", "dflash", "dspark", "mtp")
 LAYER_TYPES = ("llama", "qwen3")
 SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")
+
+
+def open_draft(folder: Path) -> ConfigFile:
+    """Read a draft's config.json; refuse the kinds of speculators' drafts that are not computed."""
+    config = ConfigFile.open(folder / "config.json")
+    if config.get(KIND) not in (None, *KINDS):
+        known = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
+        raise config.error(KIND, f"drafts of this kind are not supported; use one of {known}")
+    return config
+
+
+def read_boundaries(config: ConfigFile, key: str, count: int) -> tuple[int, ...]:
+    """Return the layers, of `count`, whose output a draft reads, ascending.
+
+    The draft names boundaries between layers: 0 is the embedding, i + 1 the output of layer i, that
+    of the last layer before the final norm. Their order means nothing: vLLM concatenates hidden
+    states by layer, for training and when it serves.
+
+    Raises:
+        DraftMismatch: the target has no such boundaries, or one is named twice.
+    """
+    layers = tuple(sorted(number - 1 for number in config.ids(key)))
+    if len({*layers}) < len(layers) or layers[0] < EMBEDDED or layers[-1] >= count:
+        rule = f"different boundaries between the target's {count} layers: 0..{count}"
+        raise config.mismatch(key, f"use a draft made for this target, or state {rule}")
+    return layers
 
 
 def flatten_speculators(

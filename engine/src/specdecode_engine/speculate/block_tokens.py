@@ -99,13 +99,13 @@ class BlockTokens:
         outputs: ForwardOutputs,
     ) -> Draft:
         """Choose a chain as where all of it is verified; score it by the confidence head."""
-        assert self._markov is not None
         assert outputs.hidden is not None
         tokens = self._chain(batch, sampling, replace(shape, verify_tokens=0), outputs).tokens
         hidden = self._by_position(outputs.hidden, batch.size)[:, : shape.num_steps]
         bonus = self._table.tokens_at(batch.req_indices, batch.lengths)
         before = torch.cat((bonus[:, None], tokens[:, :-1]), dim=1)
-        scores = confidence.log_survival(hidden, before, self._markov.embedding)
+        embedding = None if self._markov is None else self._markov.embedding
+        scores = confidence.log_survival(hidden, before, embedding)
         return Draft(shape, tokens, scores=scores)
 
     def _markov_chain(

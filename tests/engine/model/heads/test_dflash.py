@@ -272,14 +272,6 @@ def test_a_missing_renamed_or_reshaped_tensor_is_named(
             "sliding_window is 4; a window must hold a block of 11",
         ),
         ({"architectures": ["LlamaForCausalLM"]}, "architectures is .*; a DFlash draft has"),
-        (
-            {
-                "speculators_model_type": "dflash",
-                "transformer_layer_config": {"model_type": "qwen3"},
-                "sample_from_anchor": True,
-            },
-            "sample_from_anchor is True; the first row of a DFlash block",
-        ),
     ],
 )
 def test_configs_that_are_not_computed_are_refused(

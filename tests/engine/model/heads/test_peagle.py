@@ -128,7 +128,7 @@ def test_forms_of_config_json(
     ("keys", "error"),
     [
         ({"ptd_token_id": VOCAB}, "ptd_token_id is 97; the target's vocabulary has 97 tokens"),
-        ({"ptd_token_id": None}, "mask_token_id is missing; it must be an integer"),
+        ({"ptd_token_id": None}, "mask_token_id is missing; set it to the token"),
         ({"para_num": 0}, "para_num is 0; it must be a positive integer"),
         ({"architectures": ["LlamaForCausalLM"]}, "a P-EAGLE head has PEagleSpeculator or"),
         ({"vocab_size": 98}, "vocab_size is 98; the target's is 97"),

@@ -152,7 +152,7 @@ def test_a_head_of_qwen3_layers_has_norms_of_heads(target: LlamaConfig, tmp_path
     assert not head.tie_word_embeddings
 
 
-def test_a_boundary_before_the_first_layer_is_refused(target: LlamaConfig, tmp_path: Path) -> None:
-    keys = {**SPECULATORS, "eagle_aux_hidden_state_layer_ids": [0, 16, 29]}
-    with pytest.raises(DraftMismatch, match=r"boundaries after the target's 32 layers: 1\.\.32"):
+def test_a_boundary_after_the_last_layer_is_refused(target: LlamaConfig, tmp_path: Path) -> None:
+    keys = {**SPECULATORS, "eagle_aux_hidden_state_layer_ids": [0, 16, 33]}
+    with pytest.raises(DraftMismatch, match=r"boundaries between the target's 32 layers: 0\.\.32"):
         Eagle3Config.load(write(tmp_path / "head", keys), target)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
+from specdecode_engine.model.config import EMBEDDED, NO_HIDDEN_STATES, AuxHiddenStates
 from specdecode_engine.model.config_file import CheckpointError
 from specdecode_engine.model.delta_states import DeltaLayers
 from specdecode_engine.model.experts import Experts
@@ -260,14 +260,22 @@ class TransformersModel(LanguageModel):
 
     def _collect_output_of(self, number: int) -> None:
         """Hook a layer; a module without hooks is called faster."""
-        if not 0 <= number < len(self._layers):
+        if not EMBEDDED <= number < len(self._layers):
             last = len(self._layers) - 1
             raise ValueError(f"aux layer is {number}; the model has layers 0..{last}")
 
         def hook(module: nn.Module, inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
             self._collected[number] = output if isinstance(output, Tensor) else output[0]
 
-        self._layers[number].register_forward_hook(hook)
+        def hook_input(
+            module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]
+        ) -> None:
+            self._collected[number] = inputs[0] if inputs else named["hidden_states"]
+
+        if number == EMBEDDED:
+            self._layers[0].register_forward_pre_hook(hook_input, with_kwargs=True)
+        else:
+            self._layers[number].register_forward_hook(hook)
         self._hooked.add(number)
 
     def _aux_hidden_states(self, aux_spec: AuxHiddenStates) -> Tensor | None:

@@ -7,7 +7,7 @@ import torch
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
-from specdecode_engine.model.config_file import CheckpointError, ConfigFile, DraftMismatch
+from specdecode_engine.model.config_file import CheckpointError, DraftMismatch
 from specdecode_engine.model.dflash import DFlashHead
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
 from specdecode_engine.model.dspark import DSparkHead
@@ -17,6 +17,7 @@ from specdecode_engine.model.language_model import LanguageModel, LanguageModelC
 from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.mtp import MtpHead
 from specdecode_engine.model.peagle import PEagleHead
+from specdecode_engine.model.speculators import open_draft
 from specdecode_engine.startup.draft_methods.blocks import InBlocks
 from specdecode_engine.startup.draft_methods.chain import InChain
 from specdecode_engine.startup.draft_methods.frozen import OverTargetKv
@@ -69,6 +70,7 @@ def _read_draft(algorithm: Algorithm, folder: Path, target: LanguageModelConfig)
     if head is not None:
         config: DraftConfig = head.read_config(folder, target)
         return config
+    open_draft(folder)
     draft = read_config(folder)
     if draft.delta_layers is not None:
         raise CheckpointError(
@@ -152,7 +154,7 @@ def draft_facts(
 
 def algorithm_of(folder: Path) -> Algorithm:
     """Return what a draft's config.json is for; a language model is a STANDALONE draft."""
-    config = ConfigFile.open(folder / "config.json")
+    config = open_draft(folder)
     heads = {algorithm: method.head for algorithm, method in METHODS.items()}
     named = (each for each, head in heads.items() if head is not None and head.recognizes(config))
     return next(named, Algorithm.STANDALONE)
