@@ -241,9 +241,17 @@ def crowd(checkpoints) -> tuple[list[Request], list[Answer]]:
     return requests, serve(build(checkpoints.target, is_on=False), requests)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("speculation", [STATIC, CHANGING], ids=["static", "changing depth"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("algorithm", "speculation", "overlap"),
+    [
+        ("NONE", STATIC, False),
+        ("STANDALONE", CHANGING, False),
+        ("STANDALONE", STATIC, True),
+        ("EAGLE3", STATIC, False),
+        ("EAGLE3", CHANGING, True),
+    ],
+    ids=str,
+)
 def test_r4_many_requests_over_few_pages_answer_as_on_a_cold_engine(
     checkpoints, drafts, crowd, algorithm: str, speculation: dict[str, object], overlap: bool
 ) -> None:

@@ -146,7 +146,7 @@ def is_valid(name: str, text: str) -> bool:
     return text.endswith("=") and text.count("(") == text.count(")")
 
 
-DRAFTS = [("STANDALONE", "draft"), ("EAGLE3", "eagle3")]
+DRAFTS = [("STANDALONE", "draft", 4), ("EAGLE3", "eagle3", 1)]
 SAMPLING: list[dict[str, Any]] = [
     {},
     {"temperature": 0.8, "top_p": 0.9},
@@ -174,8 +174,7 @@ def plain_answers(plain_core: EngineCore, compile_source) -> Callable[[str], lis
 
 
 @pytest.mark.parametrize("name", list(SOURCES))
-@pytest.mark.parametrize(("algorithm", "draft"), DRAFTS)
-@pytest.mark.parametrize("topk", [1, 4])
+@pytest.mark.parametrize(("algorithm", "draft", "topk"), DRAFTS)
 def test_r12_constrained_answers_are_the_same_with_a_draft(
     checkpoints, compile_source, plain_answers, name: str, algorithm: str, draft: str, topk: int
 ) -> None:

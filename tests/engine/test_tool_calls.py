@@ -90,7 +90,10 @@ def plain_tokens(checkpoints, models) -> Callable[[str], list[list[int]]]:
     return tokens_of
 
 
-@pytest.fixture(scope="module", params=[(1, False), (4, True)], ids=["chain", "tree, overlap"])
+CHAIN, TREE = (1, False), (4, True)  # topk, whether steps overlap
+
+
+@pytest.fixture(scope="module")
 def drafting_core(checkpoints, request) -> EngineCore:
     topk, overlap = request.param
     return make_core(
@@ -119,7 +122,12 @@ def make_requests(model: ToolModel) -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("drafting_core", "name"),
+    [*((CHAIN, name) for name in FORMATS[::2]), *((TREE, name) for name in FORMATS[1::2])],
+    indirect=["drafting_core"],
+    ids=str,
+)
 def test_required_calls_are_valid_and_the_same_with_a_draft(
     models, plain_tokens, drafting_core, name
 ) -> None:

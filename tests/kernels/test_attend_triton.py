@@ -77,8 +77,11 @@ def assert_equals_reference(
     torch.testing.assert_close(lse, wanted_lse, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("splits", "is_strided"), [(1, False), (3, True)])
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "splits", "is_strided"),
+    [(torch.float32, 1, False), (torch.float16, 1, True), (torch.bfloat16, 3, True)],
+    ids=str,
+)
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_equals_the_reference(
     name: str, dtype: torch.dtype, splits: int, is_strided: bool

@@ -18,7 +18,7 @@ from specdecode_engine.model.llama import Llama, llama_shapes
 from specdecode_kernels import choose_backend
 
 CPU = torch.device("cpu")
-LENGTH = 150
+LENGTH = 90
 Spans = list[tuple[int, int, int]]
 
 

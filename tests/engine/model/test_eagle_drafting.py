@@ -95,9 +95,10 @@ def run(
     return answers
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("topk", [1, 4])
-@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(
+    ("overlap", "topk", "temperature"),
+    [(False, 1, 0.0), (True, 4, 0.0), (True, 1, 1.0), (False, 4, 1.0)],
+)  # every two of them together
 def test_a_random_head_changes_no_text(
     checkpoints: Any, head: Path, overlap: bool, topk: int, temperature: float
 ) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -180,8 +181,7 @@ def quantized_of(store: TensorStore, name: str) -> QuantizedTensor | None:
     return None if stored is None else stored.read()
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize(("name", "size"), [*zip(sorted(CASES), cycle((2, 4)), strict=False)])
 def test_parts_of_quantized_weights_are_those_of_whole_ones(
     name: str, size: int, llama: Path, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from specdecode_engine.grammar.json_numbers import narrowed
 from specdecode_engine.grammar.json_schema import JsonSchema, find_fault, with_defaults
 from specdecode_engine.grammar.lark import explain_gbnf, explain_lark, is_gbnf
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault
+from specdecode_engine.grammar.nesting import run_with_deep_stack
 from specdecode_engine.grammar.source import (
     GrammarKind,
     GrammarRefused,
@@ -111,7 +112,7 @@ class GrammarCompiler:
         state = LLMatcher(self._tokenizer, translated.text, log_level=0, limits=_LIMITS)
         if state.is_error():
             raise GrammarRefused(self._explain(source, state.get_error()))
-        again = partial(self.compile_translated, translated)
+        again = partial(run_with_deep_stack, partial(self.compile_translated, translated))
         grammar = Grammar(source, self._eos_ids, self.num_words, state, again)
         try:
             grammar.follow(()).fill(np.zeros(self.num_words, dtype=np.int32))

@@ -34,11 +34,11 @@ class Matcher:
         self._inner = inner
         self._eos_token_ids = eos_token_ids
         self._eos = np.array(sorted(eos_token_ids), dtype=np.int64)
-        self._ends_late = ends_late
+        self.ends_late = ends_late
 
     def stands_after(self, output: Sequence[int], ends_late: bool) -> bool:
         """Whether it is where `Grammar.follow` would put it."""
-        return self._ends_late == ends_late and self.tokens == list(output)
+        return self.ends_late == ends_late and self.tokens == list(output)
 
     def ends_with(self, token: int) -> bool:
         return token in self._eos_token_ids
@@ -47,7 +47,7 @@ class Matcher:
         """Write the tokens that may come next, as bits, to [W] i32."""
         fill_next_token_bitmask(self._inner, words[None])
         self._check()
-        if self._ends_late:
+        if self.ends_late:
             others = words.copy()
             bits = (np.uint32(1) << (self._eos % 32).astype(np.uint32)).view(np.int32)
             np.bitwise_and.at(others, self._eos // 32, ~bits)
@@ -82,7 +82,8 @@ class Grammar:
 
     Attributes:
         num_words: words of a mask.
-        compile_again: returns the grammar with a lexer of its own, which has done no work yet.
+        compile_again: returns the grammar with a lexer of its own, which has done no work yet;
+            safe in any thread.
     """
 
     source: GrammarSource
@@ -118,6 +119,17 @@ class Grammar:
             # them. A lexer that failed stays so.
             self.start_state = self.compile_again().start_state
             return self._replay(output, ends_late, True, pause)
+
+    def start_again(self, output: Sequence[int], ends_late: bool) -> Matcher:
+        """Return a matcher after `output` whose lexer has done no other work.
+
+        The work of drafted tokens can make a lexer fail that would not fail without them.
+
+        Raises:
+            GrammarFault: it fails all the same.
+        """
+        self.start_state = self.compile_again().start_state
+        return self._replay(output, ends_late, False, lambda: None)
 
     def keep(self, matcher: Matcher) -> None:
         """Keep a matcher that is not used at present for the next `follow`."""

@@ -12,9 +12,7 @@ import pickle
 import random
 import resource
 import socket
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +21,7 @@ import numpy as np
 from specdecode_engine.frames import receive_frame, send_frame
 from specdecode_engine.grammar.compiler import MAX_LINE_CHARS, GrammarCompiler
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault, Words
-from specdecode_engine.grammar.nesting import STACK_BYTES
+from specdecode_engine.grammar.nesting import STACK_BYTES, start_thread
 from specdecode_engine.grammar.source import GrammarKind, GrammarRefused, GrammarSource
 
 WALK_TOKENS = 256
@@ -138,8 +136,8 @@ class _Trial:
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
-        self._compiling = _start_thread(STACK_BYTES)
-        self._following = _start_thread(0)
+        self._compiling = start_thread(STACK_BYTES)
+        self._following = start_thread(0)
 
     def run(self, job: bytes) -> str:
         """Return the grammar of a job, translated, or raise `GrammarRefused`."""
@@ -149,17 +147,6 @@ class _Trial:
         translated, grammar = self._compiling.submit(compile_, source).result()
         self._following.submit(walk, grammar, self._compiler.num_words).result()
         return translated
-
-
-def _start_thread(stack_bytes: int) -> ThreadPoolExecutor:
-    """Return a pool of one thread that has started; a stack of 0 bytes is the default one."""
-    before = threading.stack_size(stack_bytes)
-    try:
-        pool = ThreadPoolExecutor(1)
-        pool.submit(int).result()
-    finally:
-        threading.stack_size(before)
-    return pool
 
 
 def _set_soft_limit(kind: int, value: int) -> None:

@@ -21,12 +21,12 @@ GLM4_MOE_LITE = Family(
     experts=ExpertTensors.SHARED,
     defaults={"num_experts_per_tok": 4, "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5},
 )
-GLM4_MOE = Family(experts=ExpertTensors.SHARED, defaults={"partial_rotary_factor": 0.5})
+GLM4_MOE = Family(experts=ExpertTensors.SHARED, rope={FRACTION: 0.5})
 QWEN3_NEXT_FULL = Family(
     qk_norm=True,
     head_dim=256,
     experts=ExpertTensors.GATED_SHARED,
-    defaults={"partial_rotary_factor": 0.25},
+    rope={FRACTION: 0.25},
 )
 """A layer of Qwen3-Next with full attention, the only kind that its modules have."""
 QWEN3_5 = ("Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM")
@@ -186,7 +186,8 @@ def _read_mimo_v2(config: ConfigFile, family: Family, modules: int) -> ModuleLay
 def _with_rope(
     config: ConfigFile, decoder: DecoderConfig, family: Family
 ) -> tuple[DecoderConfig, RopeConfig]:
-    rest, factor = _without_partial_factor(config)
+    default = ConfigFile(config.file, family.rope).real(FRACTION, 1.0)
+    rest, factor = _without_partial_factor(config, default)
     rotary_dim = int(decoder.head_dim * factor)
     if rotary_dim < 2 or rotary_dim % 2 or factor > 1:
         raise CheckpointError(
@@ -195,12 +196,13 @@ def _with_rope(
         )
     if rotary_dim < decoder.head_dim:
         decoder = replace(decoder, rotary_dim=rotary_dim)
-    return decoder, parse_rope(rest, rotary_dim, family.rope)
+    own_rope = {key: value for key, value in family.rope.items() if key != FRACTION}
+    return decoder, parse_rope(rest, rotary_dim, own_rope)
 
 
-def _without_partial_factor(config: ConfigFile) -> tuple[ConfigFile, float]:
+def _without_partial_factor(config: ConfigFile, default: float) -> tuple[ConfigFile, float]:
     """Take the part of each head that turns out of either of the places where it is stated."""
-    keys, factor = dict(config.keys), config.real(FRACTION, 1.0)
+    keys, factor = dict(config.keys), config.real(FRACTION, default)
     keys.pop(FRACTION, None)
     section = config.section("rope_parameters")
     if section is not None:

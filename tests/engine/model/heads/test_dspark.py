@@ -126,9 +126,9 @@ def assert_first_children_are_successors(tokens: Tensor, parents: Tensor, bonus:
             seen.add(parent)
 
 
-@pytest.mark.parametrize("name", ["dspark-gated", "dspark-rnn"])
-def test_drafts_and_state_are_those_of_a_slow_reference(name: str, tmp_path: Path) -> None:
-    form = all_formats()[name]
+def test_drafts_and_state_are_those_of_a_slow_reference(tmp_path: Path) -> None:
+    """Of the head with a state; `make drafts-zoo` has them all."""
+    form = all_formats()["dspark-rnn"]
     assert isinstance(form, DraftFormat)
     files = form.write(tmp_path, 1)
     assert find_wrong_token(form, files, form.reference(files)) is None

@@ -94,7 +94,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "counted words": (
         CHAT,
         {
-            "messages": MESSAGES, "n": 2, "max_tokens": 160, "temperature": 1,
+            "messages": MESSAGES, "n": 2, "max_tokens": 100, "temperature": 1,
             "response_format": {
                 "type": "json_schema",
                 "json_schema": {"name": "notes", "schema": NOTES, "strict": True},
@@ -188,11 +188,13 @@ def test_a_stream_broken_anywhere_continues_with_the_same_answer(engines, unbrok
         assert_same(run(engines[0], call), whole)
 
 
-def test_two_hundred_random_breaks_change_nothing(engines, unbroken):
+def test_a_hundred_random_breaks_change_nothing(engines, unbroken):
     draw = random.Random(2311)
-    names = sorted(CASES)
+    names = sorted(
+        CASES.keys() - {"counted words"}
+    )  # a long answer, of which the test above has five
     breaks = 0
-    while breaks < 200:
+    while breaks < 100:
         name, seed = draw.choice(names), draw.randrange(4)
         whole = unbroken(name, seed)
         call = streamed(*CASES[name])
