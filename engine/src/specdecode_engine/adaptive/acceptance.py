@@ -27,6 +27,7 @@ ALARM = 8.0
 RECALL = 5.0
 # Shifts of the log-odds that are tested for: small ones, and large ones that few drafts show.
 TILTS = (0.5, -0.5, 2.0, -2.0)
+_MUCH_BETTER = 2  # index of the large shift upwards
 _TILTED_ODDS = tuple((tilt, math.expm1(tilt)) for tilt in TILTS)
 
 Counts = tuple[Sequence[int], Sequence[int]]  # trials and accepted tokens by position
@@ -120,6 +121,10 @@ class ChangeDetector:
             self.restart()
         return list(self._steps)[-length:] if length else []
 
+    def is_rising(self) -> bool:
+        """Return whether the latest steps look like much better acceptance."""
+        return self._sums[_MUCH_BETTER] > 0.0
+
     def restart(self) -> None:
         self._sums: list[float] = [0.0] * len(TILTS)
         self._lengths = [0] * len(TILTS)  # steps that contribute to each sum
@@ -151,6 +156,10 @@ class AcceptanceModel:
         if changed:
             self._change(changed)
         return recalled or bool(changed)
+
+    def is_rising(self) -> bool:
+        """Return whether the latest steps are evidence of much better acceptance."""
+        return self._detector.is_rising()
 
     def resize(self, positions: int) -> None:
         self.now.resize(positions)

@@ -1,6 +1,10 @@
 """When to probe: to run draft steps only to measure the draft, within a time budget.
 
 Without draft steps nothing is learned about the draft, so the smallest other candidate is probed.
+A probe is one step, which goes on while its drafts are evidence of better acceptance, each time
+with the next larger candidate: a useless draft mostly costs one step (data-efficient detection of a
+change, Banerjee and Veeravalli, Sequential Analysis 31, 2012).
+
 The interval between two probes doubles up to an optimum: with probes that cost c every P seconds, a
 stay of D seconds at 0 draft steps costs c·D/P, and the return, which then gains the share g, comes
 P/2 late on average. The sum is least at P = √(2·c·D/g).
@@ -12,10 +16,10 @@ import math
 BUDGET, SAVED_BUDGET = 0.005, 0.1
 # Limit of the credit for probes, in steps; a range starts with a quarter of it.
 MAX_CREDIT_STEPS, FIRST_CREDIT_STEPS = 16.0, 4.0
-# Drafts of a probe for a return: enough to recall the rates before the last change.
-PROBE_DRAFTS = 8
-# Steps between two probes: the first interval, per step of a probe, and the longest.
-FIRST_INTERVAL, LAST_INTERVAL = 8, 260
+# Missed rows whose time counts as much as what earlier probes have shown: few show mostly noise.
+CATCH_UP_ROWS = 64
+# Steps between two probes: the first interval, in drafts and in steps at least, and the longest.
+FIRST_DRAFTS, FIRST_INTERVAL, LAST_INTERVAL = 64, 8, 260
 # Shorter than the optimum is better than longer: the loss is nearly the same, the return sooner.
 PROBE_INTERVAL_SCALE = 0.6
 # Share of the time that speculation must have saved for its return to be worth looking for.
@@ -50,12 +54,13 @@ class Exploration:
         self._credit_s = max(min(earned, self._max_credit_s), self._credit_s)
 
     def charge(self, loss_s: float, catching_up_s: float, missed_rows: int) -> None:
-        """Charge a probe; a spike counts half, and does not stop exploration for long."""
-        lost_s = max(loss_s + catching_up_s, 0.0)
-        self._credit_s = (self._credit_s or 0.0) - min(lost_s, self._max_credit_s)
+        """Charge a probe, or credit a gain; a spike does not stop exploration for long."""
+        lost_s = min(loss_s + catching_up_s, self._max_credit_s)
+        self._credit_s = min((self._credit_s or 0.0) - lost_s, self._max_credit_s)
         if missed_rows:
             seen_s = max(catching_up_s, 0.0) / missed_rows
-            self._catch_up_row_s = (self._catch_up_row_s + seen_s) / 2
+            weight = missed_rows / (missed_rows + CATCH_UP_ROWS)
+            self._catch_up_row_s += weight * (seen_s - self._catch_up_row_s)
 
     def catching_up_s(self, missed_rows: int) -> float:
         """Expected seconds of catching up on rows that were decoded without a draft."""
@@ -75,8 +80,12 @@ class Exploration:
 
     def restart(self, sequence: int, batch_size: int) -> None:
         """Probe soon again, as acceptance or the batch size has changed."""
-        self._first_interval = self._interval = FIRST_INTERVAL * return_steps(batch_size)
+        self._first_interval = self._interval = max(FIRST_DRAFTS // batch_size, FIRST_INTERVAL)
         self._next_probe = min(self._next_probe, sequence + self._interval)
+
+    def affords(self, loss_s: float) -> bool:
+        """Return whether the credit covers a loss."""
+        return (self._credit_s or 0.0) >= min(loss_s, self._max_credit_s)
 
     def grants(
         self, sequence: int, loss_s: float, step_s: float, is_return: bool, catching_up_s: float = 0
@@ -89,7 +98,7 @@ class Exploration:
         """
         is_overdue = sequence > self._next_probe + LAST_INTERVAL
         asked_s = loss_s if is_overdue else loss_s + catching_up_s
-        if (self._credit_s or 0.0) < min(asked_s, self._max_credit_s):
+        if not self.affords(asked_s):
             return False
         if is_return:
             if sequence < self._next_probe:
@@ -103,7 +112,3 @@ class Exploration:
             return LAST_INTERVAL
         best = PROBE_INTERVAL_SCALE * math.sqrt(2.0 * loss_steps * self._stay / self._saved_share)
         return min(max(int(best), self._first_interval), LAST_INTERVAL)
-
-
-def return_steps(batch_size: int) -> int:
-    return -(-PROBE_DRAFTS // batch_size)

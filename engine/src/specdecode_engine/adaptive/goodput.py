@@ -12,7 +12,7 @@ from specdecode_engine.adaptive.acceptance import (
     expected_tokens,
 )
 from specdecode_engine.adaptive.cost import CostModel, CostPoint, chain_tokens
-from specdecode_engine.adaptive.exploration import Exploration, return_steps
+from specdecode_engine.adaptive.exploration import Exploration
 from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason
 from specdecode_engine.adaptive.step_limit import StepLimit
 from specdecode_engine.adaptive.table import BatchRange, MarginRouting, RangeTable, Routing
@@ -49,6 +49,15 @@ class Estimates(NamedTuple):
     def loss(self, index: int) -> float:
         """Seconds that a step with a candidate loses to the best one."""
         return self.seconds[index] * (1.0 - self.rates[index] / max(self.rates))
+
+    def loss_of(self, index: int, accepted: tuple[int, ...]) -> float:
+        """Seconds that a step lost which accepted so many drafts of each request."""
+        tokens = 1.0 + sum(accepted) / len(accepted)
+        return self.seconds[index] - tokens / max(self.rates)
+
+    def refusal(self, index: int) -> float:
+        """Seconds that a step loses to plain decoding if no draft is accepted."""
+        return self.seconds[index] - self.seconds[0]
 
 
 @dataclass(slots=True)
@@ -300,13 +309,14 @@ class GoodputPolicy:
         """Probe the draft while it is not used, or a candidate whose cost is uncertain."""
         is_return = not control.num_steps
         if is_return:
-            index, steps = min(1, len(estimates.candidates) - 1), return_steps(control.batch_size)
+            index, steps = min(1, len(estimates.candidates) - 1), 1
+            loss_s = estimates.refusal(index)
         else:
             index, steps = self._uncertain(control, estimates), COST_PROBE_STEPS
+            loss_s = steps * estimates.loss(index)
         num_steps = estimates.candidates[index]
         if num_steps == control.num_steps:
             return False
-        loss_s = steps * estimates.loss(index)
         exploration = control.exploration
         catching_up_s = exploration.catching_up_s(control.batch_size * self._missed)
         step_s = estimates.seconds[0]
@@ -371,7 +381,19 @@ class GoodputPolicy:
         index = estimates.candidates.index(steps)
         catching_up_s = seconds - estimates.seconds[index] if self._missed else 0.0
         missed_rows = feedback.batch_size * self._missed
-        control.exploration.charge(estimates.loss(index), catching_up_s, missed_rows)
+        accepted = feedback.accepted if not control.num_steps else ()
+        loss_s = estimates.loss_of(index, accepted) if accepted else estimates.loss(index)
+        control.exploration.charge(loss_s, catching_up_s, missed_rows)
+        if not control.num_steps:
+            self._extend_probe(control, estimates, index)
+
+    def _extend_probe(self, control: RangeControl, estimates: Estimates, index: int) -> None:
+        """Go on with the next larger candidate while the draft looks better and credit lasts."""
+        goes_on = control.learned.acceptance.is_rising() and control.exploration.affords(0.0)
+        control.probe_steps = int(goes_on)
+        if goes_on:
+            larger = min(index + 1, len(estimates.candidates) - 1)
+            control.probe_num_steps, control.rests_until = estimates.candidates[larger], 0
 
     def _describe(self, control: RangeControl) -> RangeState:
         estimates = self._estimate(control)
