@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from drafts_zoo import texts as drafted_texts
 from drafts_zoo.__main__ import check
 from drafts_zoo.acceptance import find_other_acceptance
 from drafts_zoo.format import DraftFiles
@@ -94,10 +95,13 @@ def test_new_tokens_without_those_before_them_are_another_state(
     assert "from a fresh text" in found
 
 
-def test_texts_without_a_draft_are_no_evidence(files: DraftFiles) -> None:
+def test_texts_without_a_draft_are_no_evidence(
+    files: DraftFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafted_texts, "MOST_RUN", 3)
     settings = {"source": "prompt", "min_match": 128, "max_depth": 128}
     form = replace(ngram_format("ngram-prompt"), speculation={"ngram": settings})
-    assert find_other_text(form, files, SEED, cases=1) == "only 0 of 10 cases drafted anything"
+    assert find_other_text(form, files, SEED, cases=1) == "only 0 of 3 cases drafted anything"
 
 
 def test_a_setting_that_is_accepted_or_not_named_is_found(files: DraftFiles) -> None:

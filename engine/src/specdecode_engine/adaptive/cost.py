@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 # Shape of a step's cost where nothing was measured: rows that double the time of an almost empty
 # forward, and the share of it that a draft step takes. Both on the expensive side of what hardware
@@ -29,6 +30,27 @@ RESOLUTION = 0.008
 def chain_tokens(num_steps: int) -> int:
     """Return the drafted tokens of a chain."""
     return num_steps
+
+
+class Estimates(NamedTuple):
+    """Estimates of a range's candidates for one batch; a tuple, as each step makes one."""
+
+    candidates: tuple[int, ...]
+    rates: list[float]  # expected tokens per second of one request, by candidate
+    seconds: list[float]  # expected of a step, by candidate
+
+    def loss(self, index: int) -> float:
+        """Seconds that a step with a candidate loses to the best one."""
+        return self.seconds[index] * (1.0 - self.rates[index] / max(self.rates))
+
+    def loss_of(self, index: int, accepted: tuple[int, ...]) -> float:
+        """Seconds that a step lost which accepted so many drafts of each request."""
+        tokens = 1.0 + sum(accepted) / len(accepted)
+        return self.seconds[index] - tokens / max(self.rates)
+
+    def refusal(self, index: int) -> float:
+        """Seconds that a step loses to plain decoding if no draft is accepted."""
+        return self.seconds[index] - self.seconds[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """When to probe: to run draft steps only to measure the draft, within a time budget.
 
 Without draft steps nothing is learned about the draft, so the smallest other candidate is probed.
-A probe is one step, which goes on while its drafts are evidence of better acceptance, each time
+A probe is one step, and continues while its drafts are evidence of better acceptance, each time
 with the next larger candidate: a useless draft mostly costs one step (data-efficient detection of a
 change, Banerjee and Veeravalli, Sequential Analysis 31, 2012).
 

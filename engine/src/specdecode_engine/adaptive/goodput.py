@@ -4,14 +4,13 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from specdecode_engine.adaptive.acceptance import (
     AcceptanceModel,
     count_by_position,
     expected_tokens,
 )
-from specdecode_engine.adaptive.cost import CostModel, CostPoint, chain_tokens
+from specdecode_engine.adaptive.cost import CostModel, CostPoint, Estimates, chain_tokens
 from specdecode_engine.adaptive.exploration import Exploration
 from specdecode_engine.adaptive.policy import Decision, Feedback, RangeState, Reason
 from specdecode_engine.adaptive.step_limit import StepLimit
@@ -37,27 +36,6 @@ MAX_MISSED_STEPS = 128
 # step, at 0 draft steps and where nothing was proposed: nothing is learned about the draft there. A
 # new batch size and a draft end the rest.
 RESTING_STEPS = 7
-
-
-class Estimates(NamedTuple):
-    """Estimates of a range's candidates for one batch; a tuple, as each step makes one."""
-
-    candidates: tuple[int, ...]
-    rates: list[float]  # expected tokens per second of one request, by candidate
-    seconds: list[float]  # expected of a step, by candidate
-
-    def loss(self, index: int) -> float:
-        """Seconds that a step with a candidate loses to the best one."""
-        return self.seconds[index] * (1.0 - self.rates[index] / max(self.rates))
-
-    def loss_of(self, index: int, accepted: tuple[int, ...]) -> float:
-        """Seconds that a step lost which accepted so many drafts of each request."""
-        tokens = 1.0 + sum(accepted) / len(accepted)
-        return self.seconds[index] - tokens / max(self.rates)
-
-    def refusal(self, index: int) -> float:
-        """Seconds that a step loses to plain decoding if no draft is accepted."""
-        return self.seconds[index] - self.seconds[0]
 
 
 @dataclass(slots=True)
@@ -388,10 +366,10 @@ class GoodputPolicy:
             self._extend_probe(control, estimates, index)
 
     def _extend_probe(self, control: RangeControl, estimates: Estimates, index: int) -> None:
-        """Go on with the next larger candidate while the draft looks better and credit lasts."""
-        goes_on = control.learned.acceptance.is_rising() and control.exploration.affords(0.0)
-        control.probe_steps = int(goes_on)
-        if goes_on:
+        """Continue with the next larger candidate while the draft looks better and credit lasts."""
+        continues = control.learned.acceptance.is_rising() and control.exploration.affords(0.0)
+        control.probe_steps = int(continues)
+        if continues:
             larger = min(index + 1, len(estimates.candidates) - 1)
             control.probe_num_steps, control.rests_until = estimates.candidates[larger], 0
 
