@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_engine.adaptive.cost import CostModel, CostPoint
-from specdecode_engine.adaptive.goodput import RESTING_STEPS, Estimates, GoodputPolicy
+from specdecode_engine.adaptive.cost import CostModel, CostPoint, Estimates
+from specdecode_engine.adaptive.goodput import RESTING_STEPS, GoodputPolicy
 from specdecode_engine.adaptive.policy import Decision, Feedback, Reason
 from specdecode_engine.adaptive.table import BatchRange, MarginRouting, RangeTable
 

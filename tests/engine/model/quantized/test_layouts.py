@@ -264,8 +264,8 @@ def test_dynamic_of_gptq_gives_some_modules_other_bits(tmp_path: Path) -> None:
     config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq_v2"}
     config["dynamic"] = {"-:.*norm": {}, "lm_head": {"bits": 8, "group_size": -1}, "lm_.*": {}}
     weight = torch.randn(16, 64)
-    parts = {}
-    plain = {}
+    parts: dict[str, Tensor] = {}
+    plain: dict[str, Tensor] = {}
     for name, case in (("lm_head", by_gptq(8, -1, is_v2=True)), ("up", by_gptq(4, 32, is_v2=True))):
         stored, plain[name] = case.quantize(weight)
         parts |= {f"{name}__{end}": one for end, one in stored.items()}

@@ -89,16 +89,12 @@ def _gptq(section: ConfigFile) -> Quantization:
     offset, is_ordered = 1 if version == "gptq" else 0, not section.switch("desc_act", False)
     layout = GptqLayout(section.integer("bits"), _group_size(section), offset, is_ordered)
     _need_bits(section, layout)
-    dynamic = section.section("dynamic")
-    overrides = (
-        []
-        if dynamic is None
-        else [
-            (_pattern(dynamic, key, rf"\A(?:{key.removeprefix('+:')})"), _override(own, layout))
-            for key, own in _sections(dynamic)
-            if not key.startswith("-:")
-        ]
-    )
+    dynamic = section.section("dynamic") or ConfigFile(section.file, {})
+    overrides = [
+        (_pattern(dynamic, key, rf"\A(?:{key.removeprefix('+:')})"), _override(own, layout))
+        for key, own in _sections(dynamic)
+        if not key.startswith("-:")
+    ]
     return _gptq_quantization("gptq", GptqFormat(layout, tuple(overrides)))
 
 
@@ -113,10 +109,10 @@ def _auto_round(section: ConfigFile) -> Quantization:
         raise section.error("act_bits", f"weights alone may be integers; {UNQUANTIZED}")
     offset = ZERO_OFFSETS.get(packing, 0)
     layout = GptqLayout(section.integer("bits"), _group_size(section), offset, True)
-    extra = section.section("extra_config")
+    extra = section.section("extra_config") or ConfigFile(section.file, {})
     changed = [
         (_auto_round_pattern(extra, key), _override(own, layout))
-        for key, own in ([] if extra is None else _sections(extra))
+        for key, own in _sections(extra)
         if own.integer("bits", layout.bits) < UNQUANTIZED_BITS
     ]
     # A name decides before an expression, which may match names with overrides of their own.

@@ -55,7 +55,7 @@ def unpack_fp6(packed: Tensor) -> Tensor:
     low = [eighths / 8 for eighths in range(8)]
     values = torch.tensor([*low, *((1 + one) * 2**power for power in range(3) for one in low)])
     values = torch.cat([values, -values]).to(packed.device)
-    first, second, third = packed.view(torch.uint8).int().unflatten(-1, (-1, 3)).unbind(-1)
+    first, second, third = packed.view(torch.uint8).int().view(*packed.shape[:-1], -1, 3).unbind(-1)
     word = first | second << 8 | third << 16
     codes = torch.stack([word >> start & 0x3F for start in range(0, 24, 6)], dim=-1)
     return values[codes.flatten(-2)]
