@@ -9,7 +9,7 @@ import torch
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.grammar import Grammar, GrammarFault, Matcher
 from specdecode_engine.sampling.grammar_masks import DraftOnHost, GrammarMasks
-from tests.engine.grammar.test_continued import record, words
+from tests.engine.grammar.test_continued import LONG, record, words, write
 
 EOS = 5
 VOCAB = 97
@@ -41,6 +41,17 @@ def plain_masks(
         found.append((mask, token))
         matcher.advance(token)
     return found
+
+
+def test_a_lexer_that_starts_again_has_the_same_masks(
+    compile_text: Compile, allowed: Allowed, spellings: list[bytes]
+) -> None:
+    for source in LONG.values():
+        grammar, matcher = compile_text(*source), compile_text(*source).follow(())
+        write(matcher, allowed, spellings, 150)
+        again = grammar.start_again(matcher.tokens, False)
+        assert again.tokens == matcher.tokens
+        assert allowed(again) == allowed(matcher)
 
 
 @pytest.mark.parametrize("seed", range(4))

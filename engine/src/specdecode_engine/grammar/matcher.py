@@ -12,6 +12,10 @@ from specdecode_engine.grammar.source import GrammarSource
 
 Words = NDArray[np.int32]
 
+REPLAYED_TOKENS = 16
+"""Tokens for each mask of a replay that takes place in a step: masks refill the lexer's fuel."""
+MOST_REPLAYED_MASKS = 512  # of such a replay, some 15 ms each at worst
+
 
 class GrammarFault(Exception):
     """The grammar failed during generation, which ends only that request."""
@@ -113,12 +117,12 @@ class Grammar:
         if kept is not None and kept.stands_after(output, ends_late):
             return kept
         try:
-            return self._replay(output, ends_late, False, pause)
+            return self._replay(output, ends_late, None, pause)
         except GrammarFault:
             # Only masks refill the fuel of the library's lexer, which may have run out without
             # them. A lexer that failed stays so.
             self.start_state = self.compile_again().start_state
-            return self._replay(output, ends_late, True, pause)
+            return self._replay(output, ends_late, 1, pause)
 
     def start_again(self, output: Sequence[int], ends_late: bool) -> Matcher:
         """Return a matcher after `output` whose lexer has done no other work.
@@ -129,7 +133,13 @@ class Grammar:
             GrammarFault: it fails all the same.
         """
         self.start_state = self.compile_again().start_state
-        return self._replay(output, ends_late, False, lambda: None)
+        try:
+            return self._replay(output, ends_late, REPLAYED_TOKENS, lambda: None)
+        except GrammarFault:
+            if len(output) > MOST_REPLAYED_MASKS:
+                raise
+        self.start_state = self.compile_again().start_state
+        return self._replay(output, ends_late, 1, lambda: None)
 
     def keep(self, matcher: Matcher) -> None:
         """Keep a matcher that is not used at present for the next `follow`."""
@@ -143,13 +153,17 @@ class Grammar:
             self._kept = fault
 
     def _replay(
-        self, output: Sequence[int], ends_late: bool, fills_masks: bool, pause: Callable[[], None]
+        self,
+        output: Sequence[int],
+        ends_late: bool,
+        tokens_per_mask: int | None,
+        pause: Callable[[], None],
     ) -> Matcher:
-        """Advance over `output`, with the masks of an answer that is generated or without."""
+        """Advance over `output`, with masks as in an answer that is generated, or without any."""
         matcher = Matcher(self.start_state.deep_copy(), self.eos_token_ids, ends_late)
         words = np.empty(self.num_words, dtype=np.int32)
-        for token in output:
-            if fills_masks:
+        for number, token in enumerate(output):
+            if tokens_per_mask is not None and number % tokens_per_mask == 0:
                 matcher.fill(words)
             matcher.advance(token)
             pause()
