@@ -26,14 +26,20 @@ def read_config(folder: Path, implementation: ModelImplementation = "auto") -> L
     Raises:
         CheckpointError: the implementation cannot compute the model; the message has the reason.
     """
-    file = ConfigFile.open(folder / "config.json")
+    return read_opened_config(ConfigFile.open(folder / "config.json"), implementation)
+
+
+def read_opened_config(
+    file: ConfigFile, implementation: ModelImplementation = "auto"
+) -> LanguageModelConfig:
+    """As `read_config`, of a file that was read before."""
     if implementation == "auto":
         names = file.get("architectures")
         is_native = isinstance(names, list) and len(names) == 1 and names[0] in FAMILIES
         implementation = "native" if is_native else "transformers"
     if implementation == "native":
         return LlamaConfig.read(file)
-    return TransformersConfig.load(folder)
+    return TransformersConfig.load(file.file.parent)
 
 
 def implementation_of(config: DraftConfig) -> ModelImplementation:

@@ -12,7 +12,7 @@ from specdecode_engine.model.dflash import DFlashHead
 from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
 from specdecode_engine.model.dspark import DSparkHead
 from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head
-from specdecode_engine.model.implementations import read_config
+from specdecode_engine.model.implementations import read_opened_config
 from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.linears import Linears
 from specdecode_engine.model.mtp import MtpHead
@@ -70,8 +70,7 @@ def _read_draft(algorithm: Algorithm, folder: Path, target: LanguageModelConfig)
     if head is not None:
         config: DraftConfig = head.read_config(folder, target)
         return config
-    open_draft(folder)
-    draft = read_config(folder)
+    draft = read_opened_config(open_draft(folder))
     if draft.delta_layers is not None:
         raise CheckpointError(
             f"draft {folder} has recurrent layers (layer_types has linear_attention), which only a "
