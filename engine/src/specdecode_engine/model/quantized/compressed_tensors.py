@@ -106,6 +106,10 @@ class WeightScheme:
         return (integers - (1 << (self.bits - 1))).float()
 
 
+_Targets = tuple[dict[str, WeightScheme], list[str], list[str]]
+"""Schemes by target, and which targets are expressions and classes, in order."""
+
+
 @dataclass(frozen=True, slots=True)
 class CompressedTensorsFormat:
     """The schemes of all config groups."""
@@ -118,9 +122,9 @@ class CompressedTensorsFormat:
         return tuple(dict.fromkeys(form for one in self.schemes for form in one.precisions))
 
     def find(self, headers: Headers) -> Iterator[QuantizedWeight]:
-        sizes = headers.read_sizes(".weight_shape")
+        sizes, targets = headers.read_sizes(".weight_shape"), self._targets()
         for prefix, shape in headers.ending(".weight_packed"):
-            scheme = self._scheme(headers, prefix)
+            scheme = self._scheme(targets, headers, prefix)
             if len(shape) != 2 or scheme.format in NAIVE:
                 fault = f"format {scheme.format} has no such tensor"
                 raise headers.misfit(f"{prefix}.weight_packed", fault)
@@ -131,16 +135,20 @@ class CompressedTensorsFormat:
         for prefix, shape in headers.ending(".weight"):
             dtype = headers.tensors[f"{prefix}.weight"].dtype
             if dtype == torch.int8 or dtype in FLOAT8:
-                scheme = self._scheme(headers, prefix)
+                scheme = self._scheme(targets, headers, prefix)
                 if len(shape) != 2:
                     raise headers.misfit(f"{prefix}.weight", "a quantized weight is a matrix")
                 yield _find_naive(headers, prefix, shape, scheme)
 
-    def _scheme(self, headers: Headers, module: str) -> WeightScheme:
+    def _targets(self) -> _Targets:
         by_target = {target: one for one in self.schemes for target in one.targets}
         expressions = sorted(target for target in by_target if target.startswith(REGEX))
         # Whatever is stored quantized is of the targeted class: nothing but linear maps is read.
         classes = sorted(one for one in by_target if one.isidentifier() and one[0].isupper())
+        return by_target, expressions, classes
+
+    def _scheme(self, targets: _Targets, headers: Headers, module: str) -> WeightScheme:
+        by_target, expressions, classes = targets
         matching = [one for one in expressions if re.match(one.removeprefix(REGEX), module)]
         for target in (module, *matching, *classes):
             if target in by_target:
