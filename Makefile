@@ -11,7 +11,7 @@ LOCALNODE := PYTHONPATH=cluster $(RUN) python -m localnode
 N ?= 200
 SEED ?= 1
 
-.PHONY: help setup fmt lint vocabulary size manifests manifests-check models cluster cluster-tools cluster-down images \
+.PHONY: help setup fmt lint vocabulary size import-graph manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-ngram bench-fallback bench-dialled bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-router bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
         compile-gate fuzz soak grammars clients test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
@@ -26,7 +26,7 @@ fmt: setup ## Format the code
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
 
-lint: setup ## Check format, style, types, import contracts, generated files and vocabulary
+lint: setup ## Check format, style, types, import contracts and counts, generated files and vocabulary
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) mypy
@@ -34,6 +34,7 @@ lint: setup ## Check format, style, types, import contracts, generated files and
 	$(RUN) python -m specdecode_api --check
 	$(RUN) python scripts/chart_values.py --check
 	$(RUN) python -m scripts.model_table --check
+	$(RUN) python -m scripts.import_graph --check
 	@$(MAKE) --no-print-directory vocabulary
 
 vocabulary: setup ## Check the words of docs and messages, and that class names are unique (ARGS=--summary)
@@ -42,6 +43,9 @@ vocabulary: setup ## Check the words of docs and messages, and that class names 
 
 size: setup ## Count lines and files and list the longest functions (ARGS=--check: fail above the limits)
 	@$(RUN) python -m scripts.count_lines $(ARGS)
+
+import-graph: setup ## Count entries, imports, levels and circles of each folder (ARGS=--check: fail above scripts/import_graph/permitted.json; ARGS=--write: permit the present counts)
+	@$(RUN) python -m scripts.import_graph $(ARGS)
 
 manifests: setup ## Generate the CRD, the boot file's schema, the field reference, the chart's table of values and the list of models
 	$(RUN) python -m specdecode_api
