@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from specdecode_engine.__main__ import main as serve_engine
-from specdecode_operator.render import FileError, boot
+from specdecode_operator.commands.render import FileError, boot
 
 ROOT = Path(__file__).resolve().parent.parent
 

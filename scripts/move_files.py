@@ -2,8 +2,8 @@
 
 Imports, dotted module names and paths follow the files, in Python sources and in every other text
 file. A merged file's definitions join the target's; named definitions of a divided file go to
-another one. Nothing is written if a source is missing, a target exists, an import cannot be resolved, or
-the tree has uncommitted changes. Afterwards the `ast` of each file is compared with that of before.
+another one. Nothing is written if a source is missing, a target exists, an import cannot be
+resolved, or the tree has uncommitted changes. Afterwards the `ast` of each file is compared with that of before.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def module_of(path: str, roots: Iterable[str]) -> str | None:
 
 
 class Names:
-    """What each old module, and each definition that moves by itself, is called afterwards."""
+    """What each old module, and each definition that moves alone, is called afterwards."""
 
     def __init__(self, area: Area, files: Iterable[str]) -> None:
         self.modules: dict[str, str] = {}
@@ -462,7 +462,7 @@ def shape(source: str, texts: Texts, renamed: Mapping[str, str], own: str) -> li
 
 
 def main() -> int:
-    """Move one area; with --dry-run only say what would be written."""
+    """Move one area; with --dry-run only check what would be written."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("area")
     parser.add_argument("--dry-run", action="store_true")

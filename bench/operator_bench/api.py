@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from localnode.controlplane import ApiServer
-from specdecode_operator.kinds import BY_KIND, Manifest, ResourceKind
+from specdecode_operator.objects.kinds import BY_KIND, Manifest, ResourceKind
 
 _METADATA = "application/json;as=PartialObjectMetadata{list};g=meta.k8s.io;v=v1"
 

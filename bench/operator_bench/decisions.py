@@ -19,8 +19,7 @@ from operator_bench.measures import Figures
 from operator_bench.world import NAMESPACE, resource
 from specdecode_api import names
 from specdecode_api.v1alpha1 import RolloutSpec
-from specdecode_operator.conditions import Type
-from specdecode_operator.kinds import (
+from specdecode_operator.objects.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     POD,
@@ -29,6 +28,7 @@ from specdecode_operator.kinds import (
     Manifest,
     ResourceKind,
 )
+from specdecode_operator.status.conditions import Type
 from specdecode_operator.trial.guard import timing_of
 
 TIMING = timing_of(RolloutSpec())

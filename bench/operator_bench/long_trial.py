@@ -26,10 +26,9 @@ from operator_bench.trial_engines import PATH_CLOCK, address
 from operator_bench.world import NAMESPACE, resource
 from specdecode_api import names
 from specdecode_operator import trial
-from specdecode_operator.engine_client import open_engine_client
-from specdecode_operator.engine_poller import EnginePoller
-from specdecode_operator.heap import frozen_heap
-from specdecode_operator.kinds import (
+from specdecode_operator.engines.engine_client import open_engine_client
+from specdecode_operator.engines.engine_poller import EnginePoller
+from specdecode_operator.objects.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     POD,
@@ -38,12 +37,13 @@ from specdecode_operator.kinds import (
     Manifest,
     child_id,
 )
-from specdecode_operator.observed import Observed
-from specdecode_operator.outcome import Outcome
-from specdecode_operator.plan import Plan, plan
-from specdecode_operator.run import THREAD_SWITCH_S
+from specdecode_operator.objects.observed import Observed
+from specdecode_operator.plan.plan import Plan, plan
+from specdecode_operator.process.heap import frozen_heap
+from specdecode_operator.process.run import THREAD_SWITCH_S
 from specdecode_operator.settings import Settings
-from specdecode_operator.status import status
+from specdecode_operator.status.outcome import Outcome
+from specdecode_operator.status.status import status
 from specdecode_operator.trial.looks import Look
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.revisions import readable

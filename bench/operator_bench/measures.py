@@ -11,13 +11,13 @@ from operator_bench.process import OperatorProcess
 from operator_bench.report import percentile
 from operator_bench.seen import Seen, deployed
 from operator_bench.world import NAMESPACE, resource
-from specdecode_operator.events import transitions
-from specdecode_operator.kinds import CHILDREN, EVENT, RESOURCE, Manifest
-from specdecode_operator.observed import Observed
-from specdecode_operator.outcome import Outcome
-from specdecode_operator.plan import plan
+from specdecode_operator.objects.kinds import CHILDREN, EVENT, RESOURCE, Manifest
+from specdecode_operator.objects.observed import Observed
+from specdecode_operator.plan.plan import plan
 from specdecode_operator.settings import Settings
-from specdecode_operator.status import status
+from specdecode_operator.status.events import transitions
+from specdecode_operator.status.outcome import Outcome
+from specdecode_operator.status.status import status
 
 Figures = dict[str, float | None]
 

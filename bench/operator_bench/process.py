@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from specdecode_operator.metrics import PREFIX
+from specdecode_operator.cluster.metrics import PREFIX
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 START_TIMEOUT_S = 60.0

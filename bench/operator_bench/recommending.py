@@ -24,17 +24,17 @@ from operator_bench import busy
 from operator_bench.report import Figures, percentile
 from operator_bench.world import resource
 from specdecode_operator import trial
-from specdecode_operator.activity import ActivityLog
-from specdecode_operator.engine_client import EngineClient, open_engine_client
-from specdecode_operator.engine_poller import EnginePoller
-from specdecode_operator.heap import frozen_heap
-from specdecode_operator.kinds import DEPLOYMENT, POD, Manifest, child_id
-from specdecode_operator.observed import Key, Observed
-from specdecode_operator.outcome import Outcome
-from specdecode_operator.plan import plan
-from specdecode_operator.run import THREAD_SWITCH_S
+from specdecode_operator.engines.engine_client import EngineClient, open_engine_client
+from specdecode_operator.engines.engine_poller import EnginePoller
+from specdecode_operator.objects.kinds import DEPLOYMENT, POD, Manifest, child_id
+from specdecode_operator.objects.observed import Key, Observed
+from specdecode_operator.plan.plan import plan
+from specdecode_operator.process.heap import frozen_heap
+from specdecode_operator.process.run import THREAD_SWITCH_S
 from specdecode_operator.settings import Settings
-from specdecode_operator.status import status
+from specdecode_operator.status.activity import ActivityLog
+from specdecode_operator.status.outcome import Outcome
+from specdecode_operator.status.status import status
 from specdecode_operator.trial.looks import REST_LOOK_S
 
 ENGINES = 300

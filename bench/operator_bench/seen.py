@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from operator_bench.api import Api
-from specdecode_operator.kinds import (
+from specdecode_operator.objects.kinds import (
     CHILDREN,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
@@ -17,7 +17,7 @@ from specdecode_operator.kinds import (
     Manifest,
     ResourceKind,
 )
-from specdecode_operator.observed import key_of
+from specdecode_operator.objects.observed import key_of
 
 EXPECTED = len(CHILDREN) - 1
 """Children of a resource with one replica: all kinds but a disruption budget."""

@@ -19,7 +19,7 @@ from operator_bench.process import OperatorProcess
 from operator_bench.recommending import serving
 from operator_bench.world import NAMESPACE, resource
 from specdecode_api import names
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, Manifest
+from specdecode_operator.objects.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, Manifest
 from specdecode_operator.trial.looks import REST_LOOK_S
 
 ENGINES, PER_RESOURCE = 300, 4

@@ -15,7 +15,7 @@ from localnode.paths import REPOSITORY, Paths
 from localnode.tools import install_more
 from localnode.versions import BENCHES
 from operator_bench.api import Api
-from specdecode_operator.kinds import RESOURCE, Manifest, ResourceKind
+from specdecode_operator.objects.kinds import RESOURCE, Manifest, ResourceKind
 
 CHART = REPOSITORY / "charts" / "specdecode"
 SYSTEM = "specdecode-system"

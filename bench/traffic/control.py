@@ -7,8 +7,8 @@ from demo.__main__ import NAMESPACE, install_chart
 from demo.kubernetes import wait_until
 from localnode.progress import report
 from localnode.restart import API_SERVER, kill_part, running_s, start_part
-from specdecode_operator import pods as engine_pods
-from specdecode_operator.kinds import LEASE, Manifest
+from specdecode_operator.objects import pods as engine_pods
+from specdecode_operator.objects.kinds import LEASE, Manifest
 from specdecode_operator.settings import LEASE_NAME
 from traffic.scene import SETTLE_S, Scene
 from traffic.seen import Seen

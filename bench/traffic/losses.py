@@ -11,7 +11,7 @@ from demo.kubernetes import wait_until
 from localnode.node import NODE_NAME
 from localnode.progress import report
 from specdecode_api import names
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects.kinds import Manifest
 from traffic.routers import increase
 from traffic.scene import NAME, SETTLE_S, Scene
 from traffic.seen import Seen

@@ -8,7 +8,7 @@ import httpx
 from localnode.lifecycle import control_plane
 from localnode.paths import Paths
 from specdecode_api import names
-from specdecode_operator.kinds import (
+from specdecode_operator.objects.kinds import (
     CHILDREN,
     POD,
     RESOURCE,

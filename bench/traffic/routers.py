@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from specdecode_api import names
 from specdecode_api.metrics import router
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects.kinds import Manifest
 
 
 @dataclass(frozen=True, slots=True)

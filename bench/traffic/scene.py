@@ -18,7 +18,7 @@ from demo.console import Console
 from demo.kubernetes import Cluster, wait_until
 from localnode.paths import Paths
 from localnode.progress import report, step
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects.kinds import Manifest
 from traffic.load import CLIENTS, Client, Load, plain_texts
 from traffic.questions import ALL_QUESTIONS, LONG_QUESTIONS, Question
 from traffic.reading import Reader, reading

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specdecode_api import names
-from specdecode_operator import pods as engine_pods
-from specdecode_operator.children import engines_service_name
-from specdecode_operator.children.labels import router_selector
-from specdecode_operator.kinds import SERVICE, Manifest, child_id
-from specdecode_operator.status import SERVICE_LABEL
+from specdecode_operator.objects import pods as engine_pods
+from specdecode_operator.objects.kinds import SERVICE, Manifest, child_id
+from specdecode_operator.owned import engines_service_name
+from specdecode_operator.owned.labels import router_selector
+from specdecode_operator.status.status import SERVICE_LABEL
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ spec shows as well.
 from collections import Counter
 from collections.abc import Iterator
 
-from specdecode_operator.children import Built, build, routed
-from specdecode_operator.kinds import Manifest, child_id
-from specdecode_operator.observed import controller_of, is_controlled_by
-from specdecode_operator.resource import parse_stored
+from specdecode_operator.objects.kinds import Manifest, child_id
+from specdecode_operator.objects.observed import controller_of, is_controlled_by
+from specdecode_operator.objects.resource import parse_stored
+from specdecode_operator.owned import Built, build, routed
 from traffic.seen import Seen, hash_of
 
 

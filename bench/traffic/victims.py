@@ -4,7 +4,7 @@ from pathlib import Path
 
 from demo.console import DemoFailed
 from localnode import processes
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects.kinds import Manifest
 
 
 def kill_container(pod: Manifest) -> None:

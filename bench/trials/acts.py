@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from demo.checkpoints import HOST_FOLDER, MODELS
-from specdecode_operator.kinds import RESOURCE, TRIAL, Manifest
+from specdecode_operator.objects.kinds import RESOURCE, TRIAL, Manifest
 from traffic.load import Client
 from traffic.questions import LONG_QUESTIONS
 from traffic.reading import NAMESPACE

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from specdecode_api import names
-from specdecode_operator.children import build, routed
-from specdecode_operator.resource import parse
+from specdecode_operator.objects.resource import parse
+from specdecode_operator.owned import build, routed
 from specdecode_router.engines import EnginePool
 from specdecode_router.metrics import RouterMetrics
 from specdecode_router.routing.prefix_table import PrefixTable

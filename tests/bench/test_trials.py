@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from specdecode_api.v1alpha1 import RolloutSpec, Speculation
-from specdecode_operator.merge_patch import merge_patch
+from specdecode_operator.objects.merge_patch import merge_patch
 from traffic.load import CLIENTS
 from traffic.questions import QUESTIONS
 from trials.acts import ALGORITHMS, EQUAL, LONG, QUICK, Ended, best_of

@@ -9,7 +9,7 @@ import yaml
 
 from scripts import chart_values
 from specdecode_api import names
-from specdecode_operator import kinds
+from specdecode_operator.objects import kinds
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "specdecode"
@@ -536,7 +536,7 @@ def _assert_same_keys(values, schema):
 
 
 def test_the_notes_show_a_resource_that_the_contract_accepts(run, helm):
-    from specdecode_operator import render
+    from specdecode_operator.commands import render
 
     ran = run(helm, "install", "release", CHART, "--dry-run=client", "-n", "default")
     notes = ran.stdout[ran.stdout.index("NOTES:") :]

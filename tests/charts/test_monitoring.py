@@ -14,9 +14,10 @@ from specdecode_engine.adaptive.policy import RangeState, Reason
 from specdecode_engine.graphs.plan import GraphReport, GraphSetReport
 from specdecode_engine.stats.prometheus import CORE, EngineMetrics, RequestLatency
 from specdecode_engine.stats.snapshot import CoreSnapshot, graph_values, range_state_values
-from specdecode_operator import children, resource
-from specdecode_operator.metrics import Metrics, OverdueTrial
-from specdecode_operator.observed import Key
+from specdecode_operator import owned
+from specdecode_operator.cluster.metrics import Metrics, OverdueTrial
+from specdecode_operator.objects import resource
+from specdecode_operator.objects.observed import Key
 from specdecode_router.engines import EnginePool
 from specdecode_router.metrics import RouterMetrics
 from specdecode_router.routing.prefix_table import PrefixTable
@@ -315,7 +316,7 @@ def test_every_metric_has_a_panel(exported):
 
 def test_the_monitor_finds_engine_pods_in_the_served_namespaces(template):
     manifest = yaml.safe_load((ROOT / "examples" / "specdecode.yaml").read_text())
-    built = children.build(resource.parse(manifest), "engine:1").children
+    built = owned.build(resource.parse(manifest), "engine:1").children
     pod = next(each for each in built if each["kind"] == "Deployment")["spec"]["template"]
     ports = {port["name"] for each in pod["spec"]["containers"] for port in each["ports"]}
     for flags in (EVERYTHING, NAMESPACED):
@@ -342,7 +343,7 @@ def test_the_monitor_finds_engine_pods_in_the_served_namespaces(template):
 def test_the_monitor_finds_router_pods(template):
     manifest = yaml.safe_load((ROOT / "examples" / "specdecode.yaml").read_text())
     manifest["spec"]["router"] = {}
-    routed = children.routed([], resource.parse(manifest), "router:1", is_serving=True)
+    routed = owned.routed([], resource.parse(manifest), "router:1", is_serving=True)
     pod = next(each for each in routed if each["kind"] == "Deployment")["spec"]["template"]
     ports = {port["name"] for each in pod["spec"]["containers"] for port in each["ports"]}
     (monitor,) = monitors(template(*EVERYTHING), "-routers")

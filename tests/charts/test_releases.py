@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specdecode_operator import children
-from specdecode_operator.check import check
-from specdecode_operator.cluster import connect
-from specdecode_operator.metrics import Metrics
-from specdecode_operator.resource import parse
-from specdecode_operator.served_crd import ServedCrd
+from specdecode_operator import owned
+from specdecode_operator.cluster.cluster import connect
+from specdecode_operator.cluster.metrics import Metrics
+from specdecode_operator.cluster.served_crd import ServedCrd
+from specdecode_operator.commands.check import check
+from specdecode_operator.objects.resource import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "specdecode"
@@ -168,7 +168,7 @@ def _holds(whole, part):
 
 
 def _children(manifest):
-    return children.build(parse(manifest), "specdecode-engine:test").children
+    return owned.build(parse(manifest), "specdecode-engine:test").children
 
 
 def test_the_definition_goes_with_the_release_only_if_asked(

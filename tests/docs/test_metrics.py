@@ -12,7 +12,7 @@ from specdecode_api import metrics
 from specdecode_api.metrics import MetricSpec, core, identity, requests, router, speculation
 from specdecode_engine.stats.prometheus import EngineMetrics
 from specdecode_engine.stats.snapshot import CoreSnapshot
-from specdecode_operator.metrics import Metrics
+from specdecode_operator.cluster.metrics import Metrics
 from specdecode_router.engines import EnginePool
 from specdecode_router.metrics import RouterMetrics
 from specdecode_router.routing.prefix_table import PrefixTable

@@ -8,8 +8,8 @@ from specdecode_api import metrics, names
 from specdecode_api.metrics import core
 from specdecode_engine.stats.prometheus import EngineMetrics
 from specdecode_engine.stats.snapshot import CoreSnapshot
-from specdecode_operator import children
-from specdecode_operator.resource import parse
+from specdecode_operator import owned
+from specdecode_operator.objects.resource import parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -48,7 +48,7 @@ def test_the_picker_reads_metrics_that_engines_export_at_their_management_port()
 def test_pool_picker_and_route_name_one_another():
     found = documents()
     resource = parse(found[names.KIND] | {"metadata": {"name": "chat-pool", "namespace": "n"}})
-    (pool,) = children.inference_pools(resource)
+    (pool,) = owned.inference_pools(resource)
     reference = pool["spec"]["endpointPickerRef"]
     assert reference["name"] == found["Service"]["metadata"]["name"]
     assert reference["port"]["number"] in {p["port"] for p in found["Service"]["spec"]["ports"]}

@@ -10,7 +10,7 @@ import yaml
 
 from localnode.controlplane import ApiServer
 from specdecode_api import names
-from specdecode_operator.render import render
+from specdecode_operator.commands.render import render
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

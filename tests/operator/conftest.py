@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from specdecode_api import names
-from specdecode_operator import children, resource
+from specdecode_operator import owned
+from specdecode_operator.objects import resource
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE_IMAGE = "specdecode-engine:test"
@@ -37,7 +38,7 @@ def build():
     """Build the children of a manifest, as a dict by kind."""
 
     def by_kind(manifest):
-        built = children.build(resource.parse(manifest), ENGINE_IMAGE)
+        built = owned.build(resource.parse(manifest), ENGINE_IMAGE)
         return {child["kind"]: copy.deepcopy(child) for child in built.children}
 
     return by_kind
@@ -48,7 +49,7 @@ def config_hash():
     """Config hash of a manifest."""
 
     def of(manifest):
-        return children.build(resource.parse(manifest), ENGINE_IMAGE).config_hash
+        return owned.build(resource.parse(manifest), ENGINE_IMAGE).config_hash
 
     return of
 

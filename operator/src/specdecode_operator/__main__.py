@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from specdecode_api import names
-from specdecode_operator import logs, render
-from specdecode_operator.errors import StartError
+from specdecode_operator.commands import render
+from specdecode_operator.process import logs
+from specdecode_operator.process.errors import StartError
 from specdecode_operator.settings import Settings, from_environment, version
 
 FAILED = 1
@@ -205,7 +206,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     # Imported here: Kopf and the client take seconds to import, and `render` needs neither.
-    from specdecode_operator.run import run
+    from specdecode_operator.process.run import run
 
     settings = _settings(options)
     logs.configure(settings.log_level, settings.log_format)
@@ -234,7 +235,7 @@ def _render(options: argparse.Namespace) -> int:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from specdecode_operator import replay
+    from specdecode_operator.commands import replay
     from specdecode_operator.plugin.errors import PluginError
 
     try:
@@ -263,7 +264,7 @@ def _boot(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from specdecode_operator import check
+    from specdecode_operator.commands import check
 
     kubeconfig = options.kubeconfig or from_environment().kubeconfig
     findings = asyncio.run(check.check(kubeconfig, options.namespace, options.health))

@@ -5,7 +5,7 @@ version and queue nothing. Without this check nobody would act on them.
 """
 
 from specdecode_api import names
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects.kinds import Manifest
 
 _METADATA = ("generation", "labels", "annotations", "deletionTimestamp")
 

@@ -10,36 +10,38 @@ from functools import partial
 from http import HTTPStatus
 
 from specdecode_api.v1alpha1 import Spec
-from specdecode_operator import events, pods, trial
-from specdecode_operator.activity import ActivityLog
-from specdecode_operator.cache import Cache
-from specdecode_operator.cluster import Cluster
+from specdecode_operator import trial
+from specdecode_operator.cluster.cache import Cache
+from specdecode_operator.cluster.cluster import Cluster
+from specdecode_operator.cluster.denials import Denials
+from specdecode_operator.cluster.failure_log import FailureLog
+from specdecode_operator.cluster.kube_api import KubeApiError
+from specdecode_operator.cluster.metrics import Metrics, OverdueTrial
+from specdecode_operator.cluster.object_writer import ObjectWriter
+from specdecode_operator.cluster.router_secrets import RouterSecrets
+from specdecode_operator.cluster.served_crd import ServedCrd
 from specdecode_operator.concurrent_changes import changed_concurrently
-from specdecode_operator.denials import Denials
-from specdecode_operator.draft_exchange import asked_pods, presented
-from specdecode_operator.engine_poller import SLACK_S, EnginePoller
-from specdecode_operator.failure_log import FailureLog
-from specdecode_operator.kinds import DEPLOYMENT, Manifest, child_id
-from specdecode_operator.kube_api import KubeApiError
-from specdecode_operator.metrics import Metrics, OverdueTrial
-from specdecode_operator.object_writer import ObjectWriter
-from specdecode_operator.observed import Key, Observed
-from specdecode_operator.outcome import Outcome
-from specdecode_operator.parts import Failures, Part
-from specdecode_operator.plan import Plan, plan
-from specdecode_operator.rollout import ImageRollouts, Rollout, hash_of_template, rollout
-from specdecode_operator.router_secrets import RouterSecrets
-from specdecode_operator.served_crd import ServedCrd
+from specdecode_operator.engines.engine_poller import SLACK_S, EnginePoller
+from specdecode_operator.objects import pods
+from specdecode_operator.objects.kinds import DEPLOYMENT, Manifest, child_id
+from specdecode_operator.objects.observed import Key, Observed
+from specdecode_operator.objects.parts import Failures, Part
+from specdecode_operator.objects.rollout import ImageRollouts, Rollout, hash_of_template, rollout
+from specdecode_operator.plan.plan import Plan, plan
+from specdecode_operator.plan.stable_pods import running_image
 from specdecode_operator.settings import Settings
-from specdecode_operator.stable_pods import running_image
-from specdecode_operator.status import status
+from specdecode_operator.status import events
+from specdecode_operator.status.activity import ActivityLog
+from specdecode_operator.status.outcome import Outcome
+from specdecode_operator.status.status import status
 from specdecode_operator.trial.candidate import DryRun
 from specdecode_operator.trial.looks import Look
 from specdecode_operator.trial.overdue import overdue_s
 from specdecode_operator.trial.snapshot import EngineSnapshot
 from specdecode_operator.trial.state import Trial
 from specdecode_operator.trial.stored import RecordMemory, StateMark
-from specdecode_operator.update_strategy import overdue_pods
+from specdecode_operator.updates.draft_exchange import asked_pods, presented
+from specdecode_operator.updates.update_strategy import overdue_pods
 
 log = logging.getLogger(__name__)
 

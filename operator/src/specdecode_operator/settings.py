@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from specdecode_operator.pod_defaults import NO_DEFAULTS, PodDefaults, pod_defaults
+from specdecode_operator.objects.pod_defaults import NO_DEFAULTS, PodDefaults, pod_defaults
 
 ENVIRONMENT_PREFIX = "SPECDECODE_"
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")

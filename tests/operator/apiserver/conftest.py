@@ -24,16 +24,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from localnode.kubeconfig import token_kubeconfig
 from specdecode_api import names
-from specdecode_operator import kinds
-from specdecode_operator.cache import Cache
-from specdecode_operator.cluster import connect
-from specdecode_operator.engine_client import open_engine_client
-from specdecode_operator.engine_poller import EnginePoller
-from specdecode_operator.kinds import ResourceKind
-from specdecode_operator.metrics import Metrics
-from specdecode_operator.observed import Key
+from specdecode_operator.cluster.cache import Cache
+from specdecode_operator.cluster.cluster import connect
+from specdecode_operator.cluster.metrics import Metrics
+from specdecode_operator.engines.engine_client import open_engine_client
+from specdecode_operator.engines.engine_poller import EnginePoller
+from specdecode_operator.objects import kinds
+from specdecode_operator.objects.kinds import ResourceKind
+from specdecode_operator.objects.observed import Key
+from specdecode_operator.process.resync import Resync
 from specdecode_operator.reconcile import Reconciler
-from specdecode_operator.resync import Resync
 from specdecode_operator.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]

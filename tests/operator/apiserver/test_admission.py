@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from specdecode_api import names
-from specdecode_operator.kinds import POD
+from specdecode_operator.objects.kinds import POD
 
 pytestmark = pytest.mark.apiserver
 

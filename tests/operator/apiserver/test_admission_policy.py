@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from specdecode_api import names
-from specdecode_operator.kinds import (
+from specdecode_operator.objects.kinds import (
     CHILDREN,
     CONFIG_MAP,
     DEPLOYMENT,

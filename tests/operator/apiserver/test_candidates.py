@@ -3,7 +3,7 @@
 import pytest
 
 from specdecode_api import names
-from specdecode_operator.kinds import RESOURCE, TRIAL, ResourceKind
+from specdecode_operator.objects.kinds import RESOURCE, TRIAL, ResourceKind
 
 pytestmark = pytest.mark.apiserver
 

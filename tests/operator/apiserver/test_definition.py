@@ -7,7 +7,7 @@ import httpx
 import pytest
 import yaml
 
-from specdecode_operator.kinds import RESOURCE
+from specdecode_operator.objects.kinds import RESOURCE
 
 pytestmark = pytest.mark.apiserver
 

@@ -12,8 +12,8 @@ import pytest
 from detection.damage import write_damaged
 from specdecode_api import names
 from specdecode_api.metrics import INFO
-from specdecode_operator import draft_requests
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, RESOURCE
+from specdecode_operator.engines import draft_requests
+from specdecode_operator.objects.kinds import CONFIG_MAP, DEPLOYMENT, RESOURCE
 from tests.operator.apiserver.test_trials import MODELS, Kubelet, Load
 from tests.operator.apiserver.test_trials import go_on as go_on
 

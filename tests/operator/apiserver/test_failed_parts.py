@@ -3,9 +3,9 @@
 import pytest
 
 from specdecode_api import names
-from specdecode_operator.activity import ActivityLog
-from specdecode_operator.kinds import DEPLOYMENT, EVENT, RESOURCE, SERVICE, TRIAL
-from specdecode_operator.observed import Key
+from specdecode_operator.objects.kinds import DEPLOYMENT, EVENT, RESOURCE, SERVICE, TRIAL
+from specdecode_operator.objects.observed import Key
+from specdecode_operator.status.activity import ActivityLog
 from specdecode_operator.trial import machine
 
 pytestmark = pytest.mark.apiserver

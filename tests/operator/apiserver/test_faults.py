@@ -22,8 +22,8 @@ import pytest
 import yaml
 from aiohttp import web
 
-from specdecode_operator import kinds
-from specdecode_operator.kinds import (
+from specdecode_operator.objects import kinds
+from specdecode_operator.objects.kinds import (
     CHILDREN,
     CONFIG_MAP,
     DEPLOYMENT,
@@ -32,7 +32,7 @@ from specdecode_operator.kinds import (
     TRIAL,
     ResourceKind,
 )
-from specdecode_operator.observed import Key
+from specdecode_operator.objects.observed import Key
 
 pytestmark = pytest.mark.apiserver
 

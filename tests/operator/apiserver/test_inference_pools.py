@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from specdecode_api import names
-from specdecode_operator.kinds import (
+from specdecode_operator.objects.kinds import (
     CHILDREN,
     DEPLOYMENT,
     INFERENCE_POOL,
@@ -14,7 +14,7 @@ from specdecode_operator.kinds import (
     SERVICE,
     ResourceKind,
 )
-from specdecode_operator.observed import Key
+from specdecode_operator.objects.observed import Key
 
 pytestmark = pytest.mark.apiserver
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from specdecode_operator.kinds import DEPLOYMENT, LEASE, RESOURCE, SERVICE, ResourceKind
+from specdecode_operator.objects.kinds import DEPLOYMENT, LEASE, RESOURCE, SERVICE, ResourceKind
 from tests.operator.apiserver.conftest import Api, Operator
 
 pytestmark = pytest.mark.apiserver

@@ -16,10 +16,10 @@ from specdecode_api.report import (
     TerminationReason,
 )
 from specdecode_engine.fetch.progress import answering
-from specdecode_operator.children.labels import pod_labels
-from specdecode_operator.image_volumes import image_volumes
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, OWNED_SELECTOR, POD, RESOURCE
-from specdecode_operator.observed import Key
+from specdecode_operator.cluster.object_writer import image_volumes
+from specdecode_operator.objects.kinds import CONFIG_MAP, DEPLOYMENT, OWNED_SELECTOR, POD, RESOURCE
+from specdecode_operator.objects.observed import Key
+from specdecode_operator.owned.labels import pod_labels
 from specdecode_operator.reconcile import LOOK_AGAIN_S, LOOK_AT_PROGRESS_S
 
 pytestmark = pytest.mark.apiserver

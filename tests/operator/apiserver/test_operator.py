@@ -3,8 +3,8 @@
 import pytest
 
 from specdecode_api import names
-from specdecode_operator import kinds
-from specdecode_operator.kinds import (
+from specdecode_operator.objects import kinds
+from specdecode_operator.objects.kinds import (
     CHILDREN,
     CONFIG_MAP,
     DEPLOYMENT,

@@ -17,23 +17,22 @@ from pathlib import Path
 import pytest
 
 from specdecode_api import names
-from specdecode_operator import kinds
-from specdecode_operator.cache import Cache
-from specdecode_operator.cluster import connect
-from specdecode_operator.engine_client import open_engine_client
-from specdecode_operator.engine_poller import EnginePoller
-from specdecode_operator.errors import StartError
-from specdecode_operator.health import Vitals
-from specdecode_operator.kinds import DEPLOYMENT, RESOURCE, SERVICE
-from specdecode_operator.kube_api import KubeApiError
-from specdecode_operator.metrics import Metrics
-from specdecode_operator.observed import Key
-from specdecode_operator.preflight import lease_permissions, permissions
+from specdecode_operator.cluster.cache import Cache
+from specdecode_operator.cluster.cluster import connect
+from specdecode_operator.cluster.kube_api import KubeApiError
+from specdecode_operator.cluster.metrics import Metrics
+from specdecode_operator.cluster.watching import EventHandler, Vitals, register, watch
+from specdecode_operator.engines.engine_client import open_engine_client
+from specdecode_operator.engines.engine_poller import EnginePoller
+from specdecode_operator.objects import kinds
+from specdecode_operator.objects.kinds import DEPLOYMENT, RESOURCE, SERVICE
+from specdecode_operator.objects.observed import Key
+from specdecode_operator.process.errors import StartError
+from specdecode_operator.process.preflight import lease_permissions, permissions
+from specdecode_operator.process.resync import Resync
+from specdecode_operator.process.run import run
 from specdecode_operator.reconcile import Reconciler
-from specdecode_operator.resync import Resync
-from specdecode_operator.run import run
 from specdecode_operator.settings import Settings
-from specdecode_operator.watching import EventHandler, register, watch
 
 pytestmark = pytest.mark.apiserver
 

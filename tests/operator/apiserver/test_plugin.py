@@ -18,9 +18,9 @@ from specdecode_api import names
 from specdecode_api.metrics import core
 from specdecode_engine.stats.prometheus import EngineMetrics
 from specdecode_engine.stats.snapshot import CoreSnapshot
-from specdecode_operator import kinds
-from specdecode_operator.children.labels import pod_labels
-from specdecode_operator.kinds import EVENT, POD, RESOURCE, ResourceKind
+from specdecode_operator.objects import kinds
+from specdecode_operator.objects.kinds import EVENT, POD, RESOURCE, ResourceKind
+from specdecode_operator.owned.labels import pod_labels
 from specdecode_operator.plugin.__main__ import main
 from specdecode_operator.plugin.logs import Wanted, logs
 from specdecode_operator.plugin.lookup import Scope

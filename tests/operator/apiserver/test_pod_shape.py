@@ -6,9 +6,9 @@ import json
 import pytest
 
 from specdecode_api import names
-from specdecode_operator import kinds
-from specdecode_operator.kinds import CHILDREN, DEPLOYMENT, EVENT, RESOURCE, ResourceKind
-from specdecode_operator.observed import Key
+from specdecode_operator.objects import kinds
+from specdecode_operator.objects.kinds import CHILDREN, DEPLOYMENT, EVENT, RESOURCE, ResourceKind
+from specdecode_operator.objects.observed import Key
 from specdecode_operator.settings import from_environment
 
 pytestmark = pytest.mark.apiserver

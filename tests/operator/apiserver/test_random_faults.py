@@ -18,12 +18,12 @@ from pydantic import ValidationError
 
 from specdecode_api import names
 from specdecode_api.v1alpha1 import RolloutSpec, SpecDecodeDeployment, SpecDecodeTrial
-from specdecode_operator.kinds import DEPLOYMENT, RESOURCE, SERVICE, TRIAL, child_id
-from specdecode_operator.observed import Key, Observed
-from specdecode_operator.plan import Plan, plan
+from specdecode_operator.objects.kinds import DEPLOYMENT, RESOURCE, SERVICE, TRIAL, child_id
+from specdecode_operator.objects.observed import Key, Observed
+from specdecode_operator.plan.plan import Plan, plan
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial.guard import contradiction
-from tests.operator.test_pod_shape import random_template
+from tests.operator.owned.test_pod_shape import random_template
 from tests.operator.trial.test_guards import random_guard
 
 pytestmark = pytest.mark.apiserver

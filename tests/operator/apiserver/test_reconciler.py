@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from specdecode_api import names
-from specdecode_operator import cluster as cluster_module
-from specdecode_operator.kinds import (
+from specdecode_operator.cluster import cluster as cluster_module
+from specdecode_operator.cluster.kube_api import KubeApiError
+from specdecode_operator.objects.kinds import (
     CHILDREN,
     CONFIG_MAP,
     DEPLOYMENT,
@@ -17,8 +18,7 @@ from specdecode_operator.kinds import (
     WATCHED,
     Manifest,
 )
-from specdecode_operator.kube_api import KubeApiError
-from specdecode_operator.observed import Key, is_controlled_by
+from specdecode_operator.objects.observed import Key, is_controlled_by
 from specdecode_operator.reconcile import LOOK_AFTER_CONFLICT_S, LOOK_AGAIN_S
 
 pytestmark = pytest.mark.apiserver

@@ -12,8 +12,8 @@ from specdecode_api import names
 from specdecode_api.metrics import speculation
 from specdecode_engine.stats.prometheus import EngineMetrics
 from specdecode_engine.stats.snapshot import CoreSnapshot
-from specdecode_operator.children.labels import pod_labels
-from specdecode_operator.kinds import POD, RESOURCE, SERVICE_ACCOUNT, TRIAL
+from specdecode_operator.objects.kinds import POD, RESOURCE, SERVICE_ACCOUNT, TRIAL
+from specdecode_operator.owned.labels import pod_labels
 from specdecode_operator.plugin.__main__ import main
 
 pytestmark = pytest.mark.apiserver

@@ -7,7 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from specdecode_api import names
-from specdecode_operator.kinds import (
+from specdecode_operator.cluster.kube_api import KubeApiError
+from specdecode_operator.cluster.router_secrets import RouterSecrets
+from specdecode_operator.cluster.token_rotation import LIFETIME, next_step
+from specdecode_operator.objects.kinds import (
     CHILDREN,
     DEPLOYMENT,
     OWNED_SELECTOR,
@@ -18,9 +21,6 @@ from specdecode_operator.kinds import (
     SERVICE,
     SERVICE_ACCOUNT,
 )
-from specdecode_operator.kube_api import KubeApiError
-from specdecode_operator.router_secrets import RouterSecrets
-from specdecode_operator.token_rotation import LIFETIME, next_step
 
 pytestmark = pytest.mark.apiserver
 

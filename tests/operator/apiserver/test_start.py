@@ -4,11 +4,11 @@ import httpx
 import pytest
 
 from specdecode_api import names
-from specdecode_operator import kinds
-from specdecode_operator.check import check
-from specdecode_operator.errors import StartError
-from specdecode_operator.kinds import DEPLOYMENT, RESOURCE, SERVICE
-from specdecode_operator.run import run
+from specdecode_operator.commands.check import check
+from specdecode_operator.objects import kinds
+from specdecode_operator.objects.kinds import DEPLOYMENT, RESOURCE, SERVICE
+from specdecode_operator.process.errors import StartError
+from specdecode_operator.process.run import run
 from specdecode_operator.settings import Settings
 
 pytestmark = pytest.mark.apiserver

@@ -3,8 +3,8 @@
 import pytest
 
 from specdecode_api import names
-from specdecode_operator.kinds import CONTROLLER_REVISION, DEPLOYMENT, RESOURCE, TRIAL
-from specdecode_operator.observed import Key
+from specdecode_operator.objects.kinds import CONTROLLER_REVISION, DEPLOYMENT, RESOURCE, TRIAL
+from specdecode_operator.objects.observed import Key
 
 pytestmark = pytest.mark.apiserver
 

@@ -7,15 +7,15 @@ import time
 import pytest
 
 from specdecode_api import names
-from specdecode_operator import kinds
-from specdecode_operator.cache import Cache
-from specdecode_operator.cluster import connect
-from specdecode_operator.kinds import CONTROLLER_REVISION, RESOURCE, TRIAL
-from specdecode_operator.kube_api import KubeApiError
-from specdecode_operator.metrics import Metrics
-from specdecode_operator.observed import Key
-from specdecode_operator.resource import parse_stored
-from specdecode_operator.resync import Resync
+from specdecode_operator.cluster.cache import Cache
+from specdecode_operator.cluster.cluster import connect
+from specdecode_operator.cluster.kube_api import KubeApiError
+from specdecode_operator.cluster.metrics import Metrics
+from specdecode_operator.objects import kinds
+from specdecode_operator.objects.kinds import CONTROLLER_REVISION, RESOURCE, TRIAL
+from specdecode_operator.objects.observed import Key
+from specdecode_operator.objects.resource import parse_stored
+from specdecode_operator.process.resync import Resync
 from specdecode_operator.trial.revisions import read_revision, revision, revision_manifest
 
 pytestmark = pytest.mark.apiserver

@@ -2,10 +2,10 @@
 
 import pytest
 
-from specdecode_operator.cluster import Cluster
-from specdecode_operator.kinds import DEPLOYMENT, RESOURCE, TRIAL, ResourceKind
-from specdecode_operator.kube_api import KubeApiError
-from specdecode_operator.observed import Key
+from specdecode_operator.cluster.cluster import Cluster
+from specdecode_operator.cluster.kube_api import KubeApiError
+from specdecode_operator.objects.kinds import DEPLOYMENT, RESOURCE, TRIAL, ResourceKind
+from specdecode_operator.objects.observed import Key
 
 pytestmark = pytest.mark.apiserver
 

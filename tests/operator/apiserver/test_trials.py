@@ -21,8 +21,8 @@ import pytest
 
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, TRIAL
-from specdecode_operator.observed import Key
+from specdecode_operator.objects.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, TRIAL
+from specdecode_operator.objects.observed import Key
 from trials.foreign import write_foreign_draft
 
 pytestmark = pytest.mark.apiserver

@@ -15,8 +15,8 @@ import pytest
 from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
-from specdecode_operator.engine_client import open_engine_client
-from specdecode_operator.engine_poller import EnginePoller
+from specdecode_operator.engines.engine_client import open_engine_client
+from specdecode_operator.engines.engine_poller import EnginePoller
 from specdecode_operator.fleet import Ledger
 from specdecode_operator.judge.evidence import ArmKey, RequestSums
 from specdecode_operator.recommend import (

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from specdecode_api import metrics as engine_metrics
 from specdecode_engine.stats.prometheus import EngineMetrics, RequestLatency
 from specdecode_engine.stats.snapshot import CoreSnapshot
-from specdecode_operator.engine_client import MAX_METRICS_BYTES, open_engine_client
+from specdecode_operator.engines.engine_client import MAX_METRICS_BYTES, open_engine_client
 from specdecode_operator.fleet import BadScrape, BucketTotals, PositionTotals, exposition
 from specdecode_operator.fleet.reading import READ, reading_of
 from specdecode_operator.judge.evidence import ArmKey, RequestSums, Stratum

@@ -3,7 +3,7 @@
 import pytest
 
 from specdecode_api.table import TableEntry
-from specdecode_operator.merge_patch import merge_patch
+from specdecode_operator.objects.merge_patch import merge_patch
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.in_force import (
     adoption,

@@ -19,20 +19,20 @@ from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry
 from specdecode_api.v1alpha1 import SpecDecodeTrial, SpecDecodeTrialStatus
 from specdecode_operator import trial
-from specdecode_operator.draft_exchange import asked_pods, presented
 from specdecode_operator.fleet import BucketTotals, PositionTotals, Reading
 from specdecode_operator.fleet.sums import add
 from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, RequestSums, Stratum
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, Manifest, child_id
-from specdecode_operator.observed import DraftAnswer, Observed
-from specdecode_operator.outcome import Outcome
-from specdecode_operator.plan import plan
+from specdecode_operator.objects.kinds import CONFIG_MAP, DEPLOYMENT, Manifest, child_id
+from specdecode_operator.objects.observed import DraftAnswer, Observed
+from specdecode_operator.plan.plan import plan
 from specdecode_operator.settings import Settings
-from specdecode_operator.status import status
+from specdecode_operator.status.outcome import Outcome
+from specdecode_operator.status.status import status
 from specdecode_operator.trial.context import role_of
 from specdecode_operator.trial.revisions import readable
 from specdecode_operator.trial.snapshot import EngineSnapshot
 from specdecode_operator.trial.stored import recorded
+from specdecode_operator.updates.draft_exchange import asked_pods, presented
 
 STRATUM = Stratum(4, "greedy", "free", "short")
 BEGIN_S = 1_700_000_000.0

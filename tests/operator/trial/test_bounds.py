@@ -7,13 +7,13 @@ from typing import Any, cast
 import pytest
 
 from specdecode_api import names
-from specdecode_operator.kinds import DEPLOYMENT, ChildId
-from specdecode_operator.metrics import Metrics
-from specdecode_operator.observed import Key
-from specdecode_operator.plan import plan
-from specdecode_operator.resource import parse
-from specdecode_operator.rollout import ImageRollouts
-from specdecode_operator.run import _build
+from specdecode_operator.cluster.metrics import Metrics
+from specdecode_operator.objects.kinds import DEPLOYMENT, ChildId
+from specdecode_operator.objects.observed import Key
+from specdecode_operator.objects.resource import parse
+from specdecode_operator.objects.rollout import ImageRollouts
+from specdecode_operator.plan.plan import plan
+from specdecode_operator.process.run import _build
 from specdecode_operator.trial.exploration import rest_after_s, share, worst_case_s
 from specdecode_operator.trial.record import Record, Spent
 from specdecode_operator.trial.state import Kind

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdecode_operator.resource import ResourceError
+from specdecode_operator.objects.resource import ResourceError
 from specdecode_operator.trial.candidate import patched
 from specdecode_operator.trial.retention import KEPT_TRIALS, has_ended, surplus_trials
 

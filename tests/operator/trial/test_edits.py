@@ -171,10 +171,10 @@ def test_a_draft_is_tried_on_pods_of_its_own_and_exchanged_in_the_others(world):
 def test_a_canary_that_does_not_start_is_rolled_back(world):
     made = world(strategy="Canary")
     made.edit(pageSize=32)
-    from specdecode_operator import children
-    from specdecode_operator.resource import parse
+    from specdecode_operator import owned
+    from specdecode_operator.objects.resource import parse
 
-    new = children.build(parse(made.resource), "specdecode-engine:test").config_hash
+    new = owned.build(parse(made.resource), "specdecode-engine:test").config_hash
     made.cannot_start = {new}
     ended = made.run_to_end()
     assert (ended.verdict, ended.reason) == ("RolledBack", "EngineCrashing")

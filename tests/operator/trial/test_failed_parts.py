@@ -3,11 +3,12 @@
 import pytest
 
 from specdecode_api import names
-from specdecode_operator import events, held, matching, plan, status
-from specdecode_operator.kinds import DEPLOYMENT, SERVICE, ChildId
-from specdecode_operator.observed import Observed
-from specdecode_operator.parts import MAX_ERROR, Failures, Part, described
+from specdecode_operator.objects.kinds import DEPLOYMENT, SERVICE, ChildId
+from specdecode_operator.objects.observed import Observed
+from specdecode_operator.objects.parts import MAX_ERROR, Failures, Part, described
+from specdecode_operator.plan import held, matching, plan
 from specdecode_operator.settings import Settings
+from specdecode_operator.status import events, status
 from specdecode_operator.trial import begin, learning, machine
 
 NAME = "chat-standalone"

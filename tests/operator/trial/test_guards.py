@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from specdecode_api.v1alpha1 import RolloutSpec, SpecDecodeTrial
-from specdecode_operator.kinds import DEPLOYMENT, SERVICE, ChildId
+from specdecode_operator.objects.kinds import DEPLOYMENT, SERVICE, ChildId
 from specdecode_operator.trial.guard import contradiction, guard_of, guarded_as
 
 NAME = "chat-standalone"

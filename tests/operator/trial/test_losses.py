@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from specdecode_api import names
-from specdecode_operator.kinds import DEPLOYMENT, ChildId
+from specdecode_operator.objects.kinds import DEPLOYMENT, ChildId
 
 STABLE = ChildId(DEPLOYMENT.kind, "chat-standalone")
 

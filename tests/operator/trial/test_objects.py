@@ -3,7 +3,7 @@
 import pytest
 
 from specdecode_api import names
-from specdecode_operator.metrics import Metrics
+from specdecode_operator.cluster.metrics import Metrics
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial.retention import KEPT_TRIALS
 from specdecode_operator.trial.revisions import explaining, read_revision

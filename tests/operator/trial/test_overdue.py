@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from specdecode_operator.metrics import Metrics, OverdueTrial
-from specdecode_operator.observed import Key
-from specdecode_operator.resource import parse
-from specdecode_operator.run import _build
+from specdecode_operator.cluster.metrics import Metrics, OverdueTrial
+from specdecode_operator.objects.observed import Key
+from specdecode_operator.objects.resource import parse
+from specdecode_operator.process.run import _build
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial.overdue import overdue_s
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from specdecode_operator import replay
 from specdecode_operator.__main__ import main
+from specdecode_operator.commands import replay
 
 
 @pytest.fixture

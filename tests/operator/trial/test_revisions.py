@@ -6,7 +6,7 @@ import pytest
 
 from specdecode_api import names
 from specdecode_api.table import TableEntry
-from specdecode_operator.resource import parse
+from specdecode_operator.objects.resource import parse
 from specdecode_operator.trial.revisions import (
     KEPT,
     MAX_HASHES,

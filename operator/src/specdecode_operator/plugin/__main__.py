@@ -159,7 +159,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 async def _status(options: argparse.Namespace, console: Console) -> None:
     # Imported here: the client takes a second to import, and `--help` does not need it.
     from specdecode_operator.plugin.reach import connect
-    from specdecode_operator.plugin.status import status
+    from specdecode_operator.plugin.status_view import status
 
     async with connect(options.kubeconfig, options.context) as reader:
         await _show(lambda: status(reader, _scope(options)), options, console)
@@ -167,7 +167,7 @@ async def _status(options: argparse.Namespace, console: Console) -> None:
 
 async def _recommend(options: argparse.Namespace, console: Console) -> None:
     from specdecode_operator.plugin.reach import connect
-    from specdecode_operator.plugin.recommend import recommend
+    from specdecode_operator.plugin.recommend_view import recommend
 
     async with connect(options.kubeconfig, options.context) as reader:
         console.print(await recommend(reader, _scope(options)))

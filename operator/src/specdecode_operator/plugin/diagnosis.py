@@ -8,8 +8,8 @@ from typing import Any
 
 from specdecode_api import names
 from specdecode_api.speculation import DEFAULT_STEPS
-from specdecode_operator import pods
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects import pods
+from specdecode_operator.objects.kinds import Manifest
 
 MAX_EVENTS = 10
 _BAD_IF_TRUE = frozenset({"Degraded", "Stalled", "StateLost"})

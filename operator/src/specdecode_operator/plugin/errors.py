@@ -3,7 +3,7 @@
 from http import HTTPStatus
 
 from specdecode_api import names
-from specdecode_operator.kinds import RESOURCE, TRIAL
+from specdecode_operator.objects.kinds import RESOURCE, TRIAL
 
 CRDS = tuple(f"{kind.plural}.{kind.group}" for kind in (RESOURCE, TRIAL))
 

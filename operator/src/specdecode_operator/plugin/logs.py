@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specdecode_api import names
-from specdecode_operator.kinds import POD, Manifest
+from specdecode_operator.objects.kinds import POD, Manifest
 from specdecode_operator.plugin import lookup
 from specdecode_operator.plugin.diagnosis import pod_state
 from specdecode_operator.plugin.errors import PluginError

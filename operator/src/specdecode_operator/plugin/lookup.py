@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from specdecode_api import names
-from specdecode_operator.children.labels import selector_text, service_selector
-from specdecode_operator.kinds import (
+from specdecode_operator.objects.kinds import (
     CONTROLLER_REVISION,
     DEPLOYMENT,
     EVENT,
@@ -15,6 +14,7 @@ from specdecode_operator.kinds import (
     RESOURCE,
     Manifest,
 )
+from specdecode_operator.owned.labels import selector_text, service_selector
 from specdecode_operator.plugin.errors import PluginError, nobody
 from specdecode_operator.plugin.reach import Reader
 

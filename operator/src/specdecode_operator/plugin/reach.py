@@ -11,7 +11,7 @@ import aiohttp
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
-from specdecode_operator.kinds import Manifest, ResourceKind
+from specdecode_operator.objects.kinds import Manifest, ResourceKind
 from specdecode_operator.plugin.errors import PluginError, refusal, unreachable
 
 PAGE = 500

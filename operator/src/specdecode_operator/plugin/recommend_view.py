@@ -8,7 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.plugin import lookup
+from specdecode_operator.plugin.lookup import Scope
+from specdecode_operator.plugin.reach import Reader
 
 WIDTH = 40
 FULL, HALF = "█", "▌"
@@ -90,3 +93,9 @@ def _plot(bucket: Mapping[str, Any]) -> list[RenderableType]:
     if not rates:
         lines.append(Text("  the cost of draft steps is not known here yet", FAINT))
     return lines
+
+
+async def recommend(reader: Reader, scope: Scope) -> RenderableType:
+    """The current output."""
+    found = await lookup.resources(reader, scope)
+    return draw_recommendation(found[0])

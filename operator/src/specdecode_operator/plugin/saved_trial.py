@@ -3,7 +3,7 @@
 import json
 
 from specdecode_api import names
-from specdecode_operator.kinds import TRIAL
+from specdecode_operator.objects.kinds import TRIAL
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.reach import connect
 

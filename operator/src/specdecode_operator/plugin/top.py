@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from specdecode_api import names
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects.kinds import Manifest
 from specdecode_operator.plugin import engine_sample, lookup
 from specdecode_operator.plugin.diagnosis import pod_state, speculation_text
 from specdecode_operator.plugin.engine_sample import EngineSample

@@ -12,8 +12,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from specdecode_api import names
-from specdecode_operator.kinds import RESOURCE, TRIAL, Manifest
-from specdecode_operator.merge_patch import merge_patch
+from specdecode_operator.objects.kinds import RESOURCE, TRIAL, Manifest
+from specdecode_operator.objects.merge_patch import merge_patch
 from specdecode_operator.plugin import in_force, lookup
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.lookup import Scope

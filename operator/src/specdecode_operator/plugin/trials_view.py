@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects.kinds import Manifest
 from specdecode_operator.plugin.wording import age
 
 _GOOD = frozenset({"Promoted", "Passed"})

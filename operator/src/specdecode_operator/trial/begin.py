@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from specdecode_operator import pods
-from specdecode_operator.kinds import Manifest
-from specdecode_operator.parts import Failures, Part, described
-from specdecode_operator.resource import ResourceError
+from specdecode_operator.objects import pods
+from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.objects.parts import Failures, Part, described
+from specdecode_operator.objects.resource import ResourceError
 from specdecode_operator.trial.candidate import (
     DryRun,
     beyond_candidates,

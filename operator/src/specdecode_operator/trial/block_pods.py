@@ -1,10 +1,10 @@
 """The pods of a block of a trial that restarts pods, and whose block it is."""
 
 from specdecode_api import names
-from specdecode_operator import pods as reading_pods
 from specdecode_operator.judge.evidence import Role
 from specdecode_operator.judge.turns import role_in_turn
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects import pods as reading_pods
+from specdecode_operator.objects.kinds import Manifest
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.state import Phase, Restarts, Trial
 

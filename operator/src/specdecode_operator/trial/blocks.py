@@ -14,9 +14,9 @@ from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.randomization import fewest_pairs
 from specdecode_operator.judge.trial_evidence import MAX_STRATA
 from specdecode_operator.judge.turns import PROBE_PAIRS, SHORTEST, turn_stretch
-from specdecode_operator.kinds import Manifest
-from specdecode_operator.rollout import condition, replicas_of
-from specdecode_operator.times import time_of
+from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.objects.rollout import condition, replicas_of
+from specdecode_operator.objects.times import time_of
 from specdecode_operator.trial.guard import TrialTiming
 from specdecode_operator.trial.state import KnownStratum, Restarts, Startup
 

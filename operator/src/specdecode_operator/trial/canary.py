@@ -10,14 +10,14 @@ window, from the first pod of the candidate on that serves, only what is broken 
 from dataclasses import replace
 
 from specdecode_api import names
-from specdecode_operator import pods as reading_pods
 from specdecode_operator.judge.evidence import ArmEvidence, Role
 from specdecode_operator.judge.judge import judge_pods
 from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.judge.recording import close_window
 from specdecode_operator.judge.trial_evidence import MAX_WINDOWS, PodEvidence
-from specdecode_operator.kinds import DEPLOYMENT, Manifest
-from specdecode_operator.rollout import Rollout, hash_of_template, rollout
+from specdecode_operator.objects import pods as reading_pods
+from specdecode_operator.objects.kinds import DEPLOYMENT, Manifest
+from specdecode_operator.objects.rollout import Rollout, hash_of_template, rollout
 from specdecode_operator.trial.context import TrialContext, uid_of
 from specdecode_operator.trial.counting import counted, cut
 from specdecode_operator.trial.crossover import is_over, outcome

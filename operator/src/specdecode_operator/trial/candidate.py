@@ -8,10 +8,10 @@ from pydantic.alias_generators import to_camel
 
 from specdecode_api.table import TableEntry
 from specdecode_api.v1alpha1 import Spec
-from specdecode_operator.children.hashes import digest
-from specdecode_operator.kinds import Manifest
-from specdecode_operator.merge_patch import difference, merge_patch
-from specdecode_operator.resource import Resource, ResourceError, parse_stored
+from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.objects.merge_patch import difference, merge_patch
+from specdecode_operator.objects.resource import Resource, ResourceError, parse_stored
+from specdecode_operator.owned.hashes import digest
 from specdecode_operator.trial.state import Target
 
 NOT_GUARDED = ("replicas", "rollout")

@@ -8,10 +8,10 @@ from typing import Any
 
 from specdecode_api.table import candidates
 from specdecode_api.v1alpha1 import Spec
-from specdecode_operator import children
+from specdecode_operator import owned
 from specdecode_operator.judge.evidence import ArmKey
-from specdecode_operator.kinds import Manifest
-from specdecode_operator.resource import Resource, ResourceError, parse_stored
+from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.objects.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.trial.candidate import NOT_GUARDED
 from specdecode_operator.trial.record import Record, Tuned
 from specdecode_operator.trial.state import Table, Target, target_id
@@ -30,9 +30,9 @@ class InForce:
     """What serves: the accepted spec, or the spec itself, and the tuned table over it."""
 
     resource: Resource
-    plain: children.Built
+    plain: owned.Built
     """Without a tuned table."""
-    built: children.Built
+    built: owned.Built
     tuned: Tuned | None
     of: tuple[Mapping[str, Any] | None, Tuned | None]
     """The entries of the record that it was built from."""
@@ -65,15 +65,15 @@ def in_force(manifest: Manifest, resource: Resource, record: Record, image: str)
         current = parse_stored(
             {**manifest, "spec": {**copy.deepcopy(dict(record.accepted)), **hot}}
         )
-    plain = children.build(current, image)
+    plain = owned.build(current, image)
     tuned, recorded = record.tuned, (record.accepted, record.tuned)
     if tuned is None or tuned.base != plain.arm or not _fits(tuned.table, plain):
         return InForce(current, plain, plain, None, recorded)
-    built = children.build(current, image, tuned=tuned.table)
+    built = owned.build(current, image, tuned=tuned.table)
     return InForce(current, plain, built, tuned, recorded)
 
 
-def difference(now: InForce, wanted: Resource, built: children.Built, image: str) -> Difference:
+def difference(now: InForce, wanted: Resource, built: owned.Built, image: str) -> Difference:
     """Compare what should serve with what the spec wants, `built` being the latter."""
     if built.arm in (now.plain.arm, now.built.arm):
         return Difference.NONE
@@ -81,7 +81,7 @@ def difference(now: InForce, wanted: Resource, built: children.Built, image: str
     if same_but_table is None or not built.entries or not now.built.entries:
         return Difference.CONFIGURATION
     try:
-        rest = children.build(same_but_table, image)
+        rest = owned.build(same_but_table, image)
     except ResourceError:
         return Difference.CONFIGURATION
     if rest.config_hash != now.built.config_hash or not _fits(built.entries, now.built):
@@ -109,6 +109,6 @@ def _with_table_of(wanted: Resource, spec: Spec) -> Resource | None:
     return replace(wanted, spec=changed)
 
 
-def _fits(table: Table, built: children.Built) -> bool:
+def _fits(table: Table, built: owned.Built) -> bool:
     """Whether engines of a configuration can take up a table while they run."""
     return set(candidates(table)) <= built.prepared_steps

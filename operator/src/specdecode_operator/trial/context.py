@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from specdecode_api import names
 from specdecode_api.v1alpha1 import Spec
-from specdecode_operator import pods
 from specdecode_operator.fleet import Reading
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.judge.guard import Guard
-from specdecode_operator.kinds import Manifest
-from specdecode_operator.observed import Observed
+from specdecode_operator.objects import pods
+from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.objects.observed import Observed
 from specdecode_operator.trial.guard import TrialTiming
 from specdecode_operator.trial.snapshot import EngineSnapshot
 

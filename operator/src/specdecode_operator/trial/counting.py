@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from specdecode_operator.fleet import Ledger
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects.kinds import Manifest
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.state import Trial
 

@@ -26,8 +26,8 @@ from specdecode_operator.judge.turns import (
     turn_stretch,
     washout_stretch,
 )
-from specdecode_operator.kinds import Manifest
-from specdecode_operator.pods import config_hash_of
+from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.objects.pods import config_hash_of
 from specdecode_operator.trial.blocks import known_evidence
 from specdecode_operator.trial.context import TrialContext, name_of, uid_of
 from specdecode_operator.trial.counting import counted, cut

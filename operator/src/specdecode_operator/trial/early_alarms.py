@@ -15,7 +15,7 @@ from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.judgement import Judgement
 from specdecode_operator.judge.recording import compare_with, observe_open
 from specdecode_operator.judge.trial_evidence import TurnEvidence
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects.kinds import Manifest
 from specdecode_operator.trial.block_pods import restarts_of, role_now, serving
 from specdecode_operator.trial.blocks import known_evidence, known_strata
 from specdecode_operator.trial.context import TrialContext

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from specdecode_operator import pods as reading_pods
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects import pods as reading_pods
+from specdecode_operator.objects.kinds import Manifest
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.state import End, Trial, TrialOutcome
 

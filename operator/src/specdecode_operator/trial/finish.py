@@ -9,8 +9,8 @@ from specdecode_operator.judge.alpha_budget import earn
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.judge.judgement import Judgement
-from specdecode_operator.parts import described
-from specdecode_operator.resource import ResourceError
+from specdecode_operator.objects.parts import described
+from specdecode_operator.objects.resource import ResourceError
 from specdecode_operator.trial import verdict_record
 from specdecode_operator.trial.arms import arm_shown, arms, observed
 from specdecode_operator.trial.configuration import accepted_part

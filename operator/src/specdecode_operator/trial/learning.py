@@ -8,8 +8,8 @@ from specdecode_api import names
 from specdecode_api.duration import part_of_one
 from specdecode_api.v1alpha1 import BucketRates, TableSteps
 from specdecode_api.v1alpha1 import RecommendationStatus as Shown
-from specdecode_operator.children.hashes import canonical, digest
 from specdecode_operator.judge.evidence import ArmKey
+from specdecode_operator.owned.hashes import canonical, digest
 from specdecode_operator.recommend import (
     Bounds,
     BucketAdvice,

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from specdecode_api import names
-from specdecode_operator import pods
 from specdecode_operator.judge.turns import LONGEST
-from specdecode_operator.kinds import Manifest
-from specdecode_operator.observed import Observed
-from specdecode_operator.resource import parse_stored
+from specdecode_operator.objects import pods
+from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.objects.observed import Observed
+from specdecode_operator.objects.resource import parse_stored
 from specdecode_operator.trial import block_pods, canary, crossover, restarts
 from specdecode_operator.trial.context import role_of, uid_of
 from specdecode_operator.trial.early_alarms import (

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specdecode_api import names
-from specdecode_operator import children
-from specdecode_operator.kinds import DEPLOYMENT
-from specdecode_operator.merge_patch import difference
-from specdecode_operator.observed import Observed
-from specdecode_operator.resource import Resource
-from specdecode_operator.rollout import hash_of_template, template_annotations
+from specdecode_operator import owned
+from specdecode_operator.objects.kinds import DEPLOYMENT
+from specdecode_operator.objects.merge_patch import difference
+from specdecode_operator.objects.observed import Observed
+from specdecode_operator.objects.resource import Resource
+from specdecode_operator.objects.rollout import hash_of_template, template_annotations
 from specdecode_operator.trial.configuration import accepted_part
 from specdecode_operator.trial.exploration import recovered
 from specdecode_operator.trial.overrides import overrides_of
@@ -57,7 +57,7 @@ def recover(
     if not _is_lost(observed, stored, revisions, named, is_guarded=is_guarded):
         return Recovery(stored)
     serving = hash_of_template(live)
-    wanted = children.build(resource, image).config_hash
+    wanted = owned.build(resource, image).config_hash
     if serving is None or wanted == _accepted_hash(observed):
         return Recovery(stored)
     found = explaining(serving, revisions.values())
@@ -126,7 +126,7 @@ def _in_force(
     if not found.table:
         return record
     accepted = replace(resource, spec=type(resource.spec).from_resource({**spec, **found.spec}))
-    arm = children.build(accepted, image).arm
+    arm = owned.build(accepted, image).arm
     return replace(record, tuned=Tuned(found.table, arm, Origin.USER))
 
 

@@ -6,9 +6,9 @@ the record stands.
 
 from dataclasses import dataclass, replace
 
-from specdecode_operator.observed import Observed
-from specdecode_operator.parts import Failures, Part, described
-from specdecode_operator.resource import Resource, parse_stored
+from specdecode_operator.objects.observed import Observed
+from specdecode_operator.objects.parts import Failures, Part, described
+from specdecode_operator.objects.resource import Resource, parse_stored
 from specdecode_operator.trial.begin import Begun, begin
 from specdecode_operator.trial.candidate import DryRun
 from specdecode_operator.trial.configuration import InForce

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects.kinds import Manifest
 from specdecode_operator.trial.record import Record
 from specdecode_operator.trial.retention import has_ended
 from specdecode_operator.trial.state import End, Origin, Trial, TrialOutcome

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specdecode_operator.children.hashes import digest
+from specdecode_operator.owned.hashes import digest
 
 _ABSENT: Final = object()
 

@@ -6,15 +6,15 @@ How long a pod without a node is waited for is decided as in any rollout, by `up
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from specdecode_operator import pods as reading_pods
 from specdecode_operator.judge.evidence import Role
-from specdecode_operator.kinds import Manifest
-from specdecode_operator.times import time_of
+from specdecode_operator.objects import pods as reading_pods
+from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.objects.times import time_of
 from specdecode_operator.trial.block_pods import pods_of_block, restarts_of, role_now
 from specdecode_operator.trial.context import TrialContext
 from specdecode_operator.trial.failing import candidate_trouble
 from specdecode_operator.trial.state import End, Trial, TrialOutcome
-from specdecode_operator.update_strategy import shortest_wait
+from specdecode_operator.updates.update_strategy import shortest_wait
 
 
 def late(trial: Trial, context: TrialContext) -> TrialOutcome | None:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specdecode_api import names
-from specdecode_operator.children.build import owner_reference
-from specdecode_operator.kinds import TRIAL, Manifest
-from specdecode_operator.observed import Observed, controller_of
-from specdecode_operator.resource import Resource
+from specdecode_operator.objects.kinds import TRIAL, Manifest
+from specdecode_operator.objects.observed import Observed, controller_of
+from specdecode_operator.objects.resource import Resource
+from specdecode_operator.owned.build import owner_reference
 from specdecode_operator.trial import block_pods, restarts, verdict_record
 from specdecode_operator.trial.candidate import candidate_of, spec_in_force
 from specdecode_operator.trial.configuration import accepted_part

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specdecode_api import names
-from specdecode_operator import pods as reading_pods
 from specdecode_operator.judge.evidence import ArmEvidence, Role, pool
 from specdecode_operator.judge.judge import judge_turns
 from specdecode_operator.judge.recording import close_pair
 from specdecode_operator.judge.trial_evidence import TurnEvidence
-from specdecode_operator.kinds import DEPLOYMENT, Manifest
-from specdecode_operator.resource import Resource, parse_stored
-from specdecode_operator.rollout import (
+from specdecode_operator.objects import pods as reading_pods
+from specdecode_operator.objects.kinds import DEPLOYMENT, Manifest
+from specdecode_operator.objects.resource import Resource, parse_stored
+from specdecode_operator.objects.rollout import (
     Rollout,
     hash_of_template,
     rollout,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects.kinds import Manifest
 
 KEPT_TRIALS: Final = 10
 """Ended trials that are kept, with the evidence of their verdicts."""

@@ -16,12 +16,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from specdecode_api import names
 from specdecode_api.table import BatchSizeKey, TableEntry
-from specdecode_operator.children.build import finished
-from specdecode_operator.children.hashes import digest
-from specdecode_operator.children.labels import child_labels
-from specdecode_operator.kinds import CONTROLLER_REVISION, Manifest
-from specdecode_operator.observed import Observed, is_controlled_by
-from specdecode_operator.resource import Resource
+from specdecode_operator.objects.kinds import CONTROLLER_REVISION, Manifest
+from specdecode_operator.objects.observed import Observed, is_controlled_by
+from specdecode_operator.objects.resource import Resource
+from specdecode_operator.owned.build import finished
+from specdecode_operator.owned.hashes import digest
+from specdecode_operator.owned.labels import child_labels
 
 KEPT: Final = 10
 """Revisions that are kept in addition to those in use."""

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import RolloutSpec
-from specdecode_operator import children
-from specdecode_operator.kinds import Manifest
-from specdecode_operator.observed import Observed
-from specdecode_operator.resource import Resource, ResourceError, parse_stored
+from specdecode_operator import owned
+from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.objects.observed import Observed
+from specdecode_operator.objects.resource import Resource, ResourceError, parse_stored
 from specdecode_operator.trial.configuration import (
     Difference,
     InForce,
@@ -94,7 +94,7 @@ def wanted(record: Record, situation: Situation, known: InForce) -> Pending:
     if not is_guarded:
         return Pending(_without_promotion(record), None, now)
     resource = parse_stored({**manifest, "spec": spec})
-    built = children.build(resource, situation.image)
+    built = owned.build(resource, situation.image)
     found = difference(now, resource, built, situation.image)
     if found is Difference.NONE and record.trial is None and built.arm == now.plain.arm:
         # Back at the accepted spec, which needs no trial; a table tried for an edit goes with it.

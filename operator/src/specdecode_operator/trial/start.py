@@ -6,13 +6,14 @@ from typing import Any
 
 from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import RolloutSpec, Spec
-from specdecode_operator import children, pods
-from specdecode_operator.children.hashes import digest
+from specdecode_operator import owned
 from specdecode_operator.judge.alpha_budget import spend
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.judge.separate_pods import FEWEST_PODS
-from specdecode_operator.kinds import Manifest
-from specdecode_operator.observed import Observed
+from specdecode_operator.objects import pods
+from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.objects.observed import Observed
+from specdecode_operator.owned.hashes import digest
 from specdecode_operator.trial.blocks import (
     interrupts,
     start_time_s,
@@ -30,7 +31,7 @@ from specdecode_operator.trial.guard import guard_of, timing_of
 from specdecode_operator.trial.record import Record, Spent
 from specdecode_operator.trial.revisions import pinned
 from specdecode_operator.trial.state import Kind, Origin, Restarts, Table, Target, Trial, target_id
-from specdecode_operator.update_strategy import was_in_place
+from specdecode_operator.updates.update_strategy import was_in_place
 
 NEEDS_RESTART = "NeedsRestart"
 """Reason of a trial that a running engine could not take part in."""
@@ -50,7 +51,7 @@ def edit_target(
     record: Record,
     now: InForce,
     spec: Mapping[str, Any],
-    built: children.Built,
+    built: owned.Built,
     found: Difference,
     image: str,
 ) -> Target | None:

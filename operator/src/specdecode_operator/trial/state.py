@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from specdecode_api.table import TableEntry
-from specdecode_operator.children.hashes import digest
 from specdecode_operator.fleet import Ledger
 from specdecode_operator.judge.evidence import ArmEvidence, ArmKey, Stratum
 from specdecode_operator.judge.judgement import Judgement
 from specdecode_operator.judge.trial_evidence import PodEvidence, TurnEvidence
+from specdecode_operator.owned.hashes import digest
 from specdecode_operator.trial.overrides import Override
 
 Table = Mapping[str, TableEntry]

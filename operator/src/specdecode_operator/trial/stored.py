@@ -14,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from specdecode_operator.judge.alpha_budget import AlphaBudget
 from specdecode_operator.judge.evidence import ArmKey
 from specdecode_operator.judge.evidence_document import BadEvidence, from_document, to_document
-from specdecode_operator.kinds import Manifest
-from specdecode_operator.observed import Observed, is_controlled_by
+from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.objects.observed import Observed, is_controlled_by
 from specdecode_operator.trial.overrides import Override
 from specdecode_operator.trial.record import EndedTrial, Record, Spent, Tuned, seconds_of
 from specdecode_operator.trial.retention import has_ended

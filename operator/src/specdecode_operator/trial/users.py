@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specdecode_api.v1alpha1 import RolloutSpec
-from specdecode_operator import children
-from specdecode_operator.kinds import Manifest
-from specdecode_operator.merge_patch import merge_patch
-from specdecode_operator.observed import Observed
-from specdecode_operator.resource import ResourceError
+from specdecode_operator import owned
+from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.objects.merge_patch import merge_patch
+from specdecode_operator.objects.observed import Observed
+from specdecode_operator.objects.resource import ResourceError
 from specdecode_operator.trial.candidate import patched, spec_in_force
 from specdecode_operator.trial.configuration import InForce, difference
 from specdecode_operator.trial.exploration import charged, why_over_budget
@@ -60,7 +60,7 @@ def user_trial(
     in_force = {**resource, "spec": spec_in_force(resource["spec"], record.accepted)}
     try:
         wanted = patched(in_force, spec["candidate"])
-        built = children.build(wanted, image)
+        built = owned.build(wanted, image)
     except ResourceError as error:
         return UserTrial(name, refusal=_refused("InvalidCandidate", str(error)))
     found = difference(now, wanted, built, image)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from specdecode_api import names
-from specdecode_operator.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, ResourceKind
+from specdecode_operator.objects.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, ResourceKind
 
 ROOT = Path(__file__).resolve().parents[4]
 NODE = ResourceKind("", "v1", "Node", "nodes", ())

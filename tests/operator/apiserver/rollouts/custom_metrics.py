@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from specdecode_operator.kinds import POD, ResourceKind
+from specdecode_operator.objects.kinds import POD, ResourceKind
 
 GROUP, VERSION, METRIC = "custom.metrics.k8s.io", "v1beta2", "specdecode_load"
 NAMESPACE, SERVICE_NAME = "default", "custom-metrics"

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from specdecode_api import names
-from specdecode_operator.kinds import POD, RESOURCE
+from specdecode_operator.objects.kinds import POD, RESOURCE
 from tests.operator.apiserver.rollouts.conftest import AUTOSCALER, ROOT, is_ready
 from tests.operator.apiserver.rollouts.custom_metrics import serve_custom_metrics
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from specdecode_operator.kinds import CONFIG_MAP, EVENT
+from specdecode_operator.objects.kinds import CONFIG_MAP, EVENT
 from tests.operator.apiserver.rollouts.conftest import config_hash, set_room
 
 pytestmark = pytest.mark.apiserver

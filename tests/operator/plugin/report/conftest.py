@@ -23,8 +23,7 @@ from specdecode_operator.judge.trial_evidence import (
 )
 from specdecode_operator.plugin.report.gathered import Gathered
 from specdecode_operator.plugin.report.history import EngineTotals, from_activity
-from specdecode_operator.plugin.report.render import render_page
-from specdecode_operator.plugin.report.view import report_page
+from specdecode_operator.plugin.report.view import render_page, report_page
 
 HOSTILE = "</title><script>alert('x')</script><img src=x onerror=alert(1)> & \" ' \ud800 \u202e"
 

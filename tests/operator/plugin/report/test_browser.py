@@ -8,8 +8,7 @@ import pytest
 
 from specdecode_operator.plugin.report.gathered import Gathered
 from specdecode_operator.plugin.report.history import from_activity
-from specdecode_operator.plugin.report.render import render_page
-from specdecode_operator.plugin.report.view import report_page
+from specdecode_operator.plugin.report.view import render_page, report_page
 
 from .devtools import browse
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from specdecode_operator.fleet import exposition
 from specdecode_operator.fleet.exposition import Samples
-from specdecode_operator.kinds import TRIAL, Manifest
+from specdecode_operator.objects.kinds import TRIAL, Manifest
 from specdecode_operator.plugin import lookup
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.lookup import Scope
@@ -22,8 +22,7 @@ from specdecode_operator.plugin.report.history import (
     from_activity,
 )
 from specdecode_operator.plugin.report.promql import periods
-from specdecode_operator.plugin.report.render import render_page
-from specdecode_operator.plugin.report.view import report_page
+from specdecode_operator.plugin.report.view import render_page, report_page
 
 _T = TypeVar("_T")
 

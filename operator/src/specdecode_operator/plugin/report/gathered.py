@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 
-from specdecode_operator.kinds import Manifest
+from specdecode_operator.objects.kinds import Manifest
 from specdecode_operator.plugin.report.history import EngineTotals, WorkHistory
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from specdecode_api.metrics import BATCH_BUCKETS, MetricSpec, speculation
 from specdecode_api.v1alpha1.activity import Activity
-from specdecode_operator.activity import PERIOD_S
 from specdecode_operator.fleet.exposition import Samples
 from specdecode_operator.fleet.reading import PositionTotals
+from specdecode_operator.status.activity import PERIOD_S
 
 Values = tuple[float | None, ...]
 """A value per period; None where there was no work, or where nothing was read."""

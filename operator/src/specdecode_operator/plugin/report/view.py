@@ -1,6 +1,10 @@
 """From what was read to the parts of the page. Pure."""
 
-from specdecode_operator.kinds import Manifest
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from specdecode_operator.objects.kinds import Manifest
 from specdecode_operator.plugin.diagnosis import device_text
 from specdecode_operator.plugin.report.configuration_section import configuration_section
 from specdecode_operator.plugin.report.gathered import Gathered
@@ -71,3 +75,24 @@ def _conditions(given: Gathered) -> PageSection:
 def _condition(status: Manifest, kind: str) -> Manifest:
     """A condition of the status; empty where it is absent."""
     return next((each for each in status.get("conditions") or () if each["type"] == kind), {})
+
+
+LONG_TABLE = 12
+"""Rows from which on a table is folded on screens."""
+
+
+def render_page(page: ReportPage) -> str:
+    """The page, without scripts and without references to other files."""
+    return _template().render(page=page, long_table=LONG_TABLE)
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("specdecode_operator.plugin.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html")

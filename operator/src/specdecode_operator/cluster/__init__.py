@@ -1,0 +1,1 @@
+"""All I/O with the API server."""

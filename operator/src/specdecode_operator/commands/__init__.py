@@ -1,0 +1,1 @@
+"""What a person runs: check an installation, render a resource, replay a trial."""

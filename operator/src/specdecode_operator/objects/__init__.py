@@ -1,0 +1,1 @@
+"""Readers of one Kubernetes object. Pure."""

@@ -1,0 +1,37 @@
+"""Pure builders of the objects that a custom resource owns, one kind per file.
+
+`build` composes them. Nothing reads a clock, a cluster or the environment.
+"""
+
+from specdecode_operator.owned.build import (
+    Built,
+    Carrier,
+    annotated,
+    build,
+    finished,
+    restamped,
+    shared_objects,
+)
+from specdecode_operator.owned.config_map import boot_text
+from specdecode_operator.owned.defaulted import defaulted
+from specdecode_operator.owned.inference_pool import has_foreign_labels, inference_pools
+from specdecode_operator.owned.patch import access_refusals
+from specdecode_operator.owned.router import engines_service_name, routed, router_name
+
+__all__ = [
+    "Built",
+    "Carrier",
+    "access_refusals",
+    "annotated",
+    "boot_text",
+    "build",
+    "defaulted",
+    "engines_service_name",
+    "finished",
+    "has_foreign_labels",
+    "inference_pools",
+    "restamped",
+    "routed",
+    "router_name",
+    "shared_objects",
+]

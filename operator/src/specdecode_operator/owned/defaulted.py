@@ -1,0 +1,94 @@
+"""Sets in engine pods what the administrator of the operator wants in all of them.
+
+That is not part of a configuration: neither the config hash nor trials depend on it. A change
+replaces the pods of all resources by rolling updates.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from specdecode_api import names
+from specdecode_operator.objects.kinds import DEPLOYMENT, Manifest
+from specdecode_operator.objects.pod_defaults import NO_DEFAULTS, CaBundle, PodDefaults
+from specdecode_operator.owned.build import restamped
+from specdecode_operator.owned.security import CONTAINER_SECURITY, pod_security
+
+CA_FOLDER = "/etc/specdecode/ca"
+_CA_VOLUME = "ca-bundle"
+_CA_VARIABLE = "SSL_CERT_FILE"
+_CONTAINERS = (names.ENGINE_CONTAINER, names.FETCH_CONTAINER, names.ROUTER_CONTAINER)
+
+
+def defaulted(child: Manifest, defaults: PodDefaults) -> Manifest:
+    """An owned object with the administrator's settings; only Deployments have pods.
+
+    Fields of security contexts that spec.template sets or removes take precedence.
+    """
+    if child["kind"] != DEPLOYMENT.kind or defaults == NO_DEFAULTS:
+        return child
+    template = child["spec"]["template"]
+    pod = _secured(_trusting(template["spec"], defaults.ca_bundle), defaults)
+    return restamped({**child, "spec": {**child["spec"], "template": {**template, "spec": pod}}})
+
+
+def _secured(pod: Manifest, defaults: PodDefaults) -> Manifest:
+    found = pod.get("securityContext") or {}  # spec.template may have removed it
+    own = pod_security(has_group="fsGroup" in found)
+    containers: Manifest = {
+        field: [_secured_container(each, defaults.container_security) for each in pod[field]]
+        for field in ("containers", "initContainers")
+        if field in pod
+    }
+    return _with_context({**pod, **containers}, _replaced(found, own, defaults.pod_security))
+
+
+def _secured_container(container: Manifest, wanted: Mapping[str, Any]) -> Manifest:
+    if container["name"] not in _CONTAINERS:
+        return container
+    found = container.get("securityContext") or {}
+    return _with_context(container, _replaced(found, CONTAINER_SECURITY, wanted))
+
+
+def _with_context(holder: Manifest, context: Manifest) -> Manifest:
+    """A pod or container with a security context; the API server stores no empty one."""
+    return {**holder, "securityContext": context} if context else holder
+
+
+def _replaced(found: Manifest, own: Manifest, wanted: Mapping[str, Any]) -> Manifest:
+    """The context `wanted` in place of the operator's, with what spec.template changed in that."""
+    if not wanted:
+        return found
+    changed = {key: value for key, value in found.items() if own.get(key) != value}
+    removed = own.keys() - found.keys()
+    return {key: value for key, value in (dict(wanted) | changed).items() if key not in removed}
+
+
+def _trusting(pod: Manifest, bundle: CaBundle | None) -> Manifest:
+    """A pod whose download trusts the CA certificates; the engine itself calls nobody.
+
+    A download that trusts others by spec.template is left alone.
+    """
+    containers = pod.get("initContainers") or []
+    downloads = [each for each in containers if each["name"] == names.FETCH_CONTAINER]
+    if bundle is None or not downloads or _trusts_others(downloads[0]):
+        return pod
+    items = [{"key": bundle.key, "path": bundle.key}]
+    volume = {"name": _CA_VOLUME, "configMap": {"name": bundle.config_map, "items": items}}
+    trusting = [_trusting_container(each, bundle) for each in containers]
+    return {**pod, "initContainers": trusting, "volumes": [*pod["volumes"], volume]}
+
+
+def _trusts_others(container: Manifest) -> bool:
+    return any(each["name"] == _CA_VARIABLE for each in container["env"])
+
+
+def _trusting_container(container: Manifest, bundle: CaBundle) -> Manifest:
+    if container["name"] != names.FETCH_CONTAINER:
+        return container
+    place = {"name": _CA_VARIABLE, "value": f"{CA_FOLDER}/{bundle.key}"}
+    mount = {"name": _CA_VOLUME, "mountPath": CA_FOLDER, "readOnly": True}
+    return {
+        **container,
+        "env": [*container["env"], place],
+        "volumeMounts": [*container["volumeMounts"], mount],
+    }

@@ -1,0 +1,1 @@
+"""Which objects a resource wants, and which writes they need. Pure."""

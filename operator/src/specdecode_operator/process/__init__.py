@@ -1,0 +1,1 @@
+"""The running operator: start, permissions, leader election, work queue, logs."""

@@ -1,0 +1,1 @@
+"""What a resource reports: its conditions, events and status. Pure."""

@@ -1,0 +1,1 @@
+"""How an edit reaches the pods of a resource. Pure."""
