@@ -241,8 +241,8 @@ def _stages(writes: tuple[Write, ...]) -> tuple[list[Write], ...]:
 
 # Whether the API server stores image volumes; without the feature gate it drops them silently.
 #
-# Pods would then start without their model. Kubernetes has the feature gate `ImageVolume` since 1.31;
-# it is on by default from 1.35.
+# Pods would then start without their model. Kubernetes has the feature gate `ImageVolume` since
+# 1.31; it is on by default from 1.35.
 
 REFUSED = (
     "a model of oci:// is mounted as an image volume, which this cluster drops; enable the feature "
