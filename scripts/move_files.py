@@ -3,7 +3,7 @@
 Imports, dotted module names and paths follow the files, in Python sources and in every other text
 file. A merged file's definitions join the target's; named definitions of a divided file go to
 another one. Nothing is written if a source is missing, a target exists, an import cannot be
-resolved, or the tree has uncommitted changes. The `ast` of each file is compared with that of before.
+resolved, or the tree has uncommitted changes. The `ast` of each file must be that of before.
 """
 
 import argparse

@@ -29,7 +29,7 @@ from specdecode_operator.objects.kinds import (
     ResourceKind,
 )
 from specdecode_operator.status.conditions import Type
-from specdecode_operator.trial.guard import timing_of
+from specdecode_operator.trial.strategies.guard import timing_of
 
 TIMING = timing_of(RolloutSpec())
 LOOK_S, WASHOUT_S = TIMING.look_s, TIMING.washout_s

@@ -44,11 +44,11 @@ from specdecode_operator.process.run import THREAD_SWITCH_S
 from specdecode_operator.settings import Settings
 from specdecode_operator.status.outcome import Outcome
 from specdecode_operator.status.status import status
-from specdecode_operator.trial.looks import Look
-from specdecode_operator.trial.record import Record
-from specdecode_operator.trial.revisions import readable
-from specdecode_operator.trial.snapshot import EngineSnapshot
-from specdecode_operator.trial.stored import RecordMemory, recorded
+from specdecode_operator.trial.record.record import Record
+from specdecode_operator.trial.record.revisions import readable
+from specdecode_operator.trial.record.stored import RecordMemory, recorded
+from specdecode_operator.trial.strategies.context import EngineSnapshot
+from specdecode_operator.trial.strategies.looks import Look
 
 PODS = 8
 DURATION_S = 7200.0

@@ -35,7 +35,7 @@ from specdecode_operator.settings import Settings
 from specdecode_operator.status.activity import ActivityLog
 from specdecode_operator.status.outcome import Outcome
 from specdecode_operator.status.status import status
-from specdecode_operator.trial.looks import REST_LOOK_S
+from specdecode_operator.trial.strategies.looks import REST_LOOK_S
 
 ENGINES = 300
 PER_RESOURCE = 4

@@ -20,7 +20,7 @@ from operator_bench.recommending import serving
 from operator_bench.world import NAMESPACE, resource
 from specdecode_api import names
 from specdecode_operator.objects.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, Manifest
-from specdecode_operator.trial.looks import REST_LOOK_S
+from specdecode_operator.trial.strategies.looks import REST_LOOK_S
 
 ENGINES, PER_RESOURCE = 300, 4
 TIMEOUT_S = 240.0

@@ -24,14 +24,14 @@ from specdecode_operator.judge.judgement import Judgement, Verdict
 from specdecode_operator.judge.recording import compare_with, observe_open
 from specdecode_operator.judge.trial_evidence import TurnEvidence
 from specdecode_operator.judge.turns import PROBE_PAIRS, SHORTEST, role_in_turn, turn_stretch
-from specdecode_operator.trial.early_alarms import (
+from specdecode_operator.trial.strategies.early_alarms import (
     EARLY,
     KNOWN_REQUESTS,
     KNOWN_S,
     comparable,
     judge_early,
 )
-from specdecode_operator.trial.guard import LOOK_S, RESTARTED_PAIRS
+from specdecode_operator.trial.strategies.guard import LOOK_S, RESTARTED_PAIRS
 
 HISTORY_S = 3600.0
 

@@ -14,7 +14,7 @@ import rollout
 from rollout.cells import CASES, Kind, Outcome, Task
 from rollout.worlds import WORLDS
 from specdecode_operator import judge
-from specdecode_operator.trial import early_alarms, guard, looks
+from specdecode_operator.trial.strategies import early_alarms, guard, looks
 
 WORLD_OF = {world.name: world for world in WORLDS}
 TRIAL_MODULES = (early_alarms, guard, looks)

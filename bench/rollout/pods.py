@@ -23,9 +23,9 @@ from specdecode_operator.judge.judgement import Verdict
 from specdecode_operator.judge.recording import close_window
 from specdecode_operator.judge.separate_pods import are_apart
 from specdecode_operator.judge.trial_evidence import Cell, PodEvidence
-from specdecode_operator.trial.early_alarms import EARLY_LOOK_S, EARLY_REQUESTS
-from specdecode_operator.trial.guard import LOOK_S
-from specdecode_operator.trial.looks import REST_LOOK_S
+from specdecode_operator.trial.strategies.early_alarms import EARLY_LOOK_S, EARLY_REQUESTS
+from specdecode_operator.trial.strategies.guard import LOOK_S
+from specdecode_operator.trial.strategies.looks import REST_LOOK_S
 
 HOURS_S, WINDOW_S, WINDOWS = 7200.0, 300.0, 24
 START_S = (30.0, 60.0)

@@ -24,7 +24,7 @@ from specdecode_operator.judge.turns import (
     turn_stretch,
     washout_stretch,
 )
-from specdecode_operator.trial.looks import REST_LOOK_S
+from specdecode_operator.trial.strategies.looks import REST_LOOK_S
 
 FIRST_BOUNDS_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 INTER_BOUNDS_S = (0.002, 0.003, 0.004, 0.006, 0.008, 0.012, 0.016, 0.024)

@@ -23,7 +23,7 @@ from specdecode_operator.judge.judgement import Judgement, Verdict
 from specdecode_operator.judge.randomization import centre_of, first_shown
 from specdecode_operator.judge.recording import compare_with
 from specdecode_operator.judge.trial_evidence import Counts, TurnEvidence
-from specdecode_operator.trial.guard import RESTARTED_PAIRS
+from specdecode_operator.trial.strategies.guard import RESTARTED_PAIRS
 
 ENDS = (Verdict.PROMOTE, Verdict.ROLL_BACK, Verdict.INCONCLUSIVE)
 

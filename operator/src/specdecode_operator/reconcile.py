@@ -34,12 +34,12 @@ from specdecode_operator.status import events
 from specdecode_operator.status.activity import ActivityLog
 from specdecode_operator.status.outcome import Outcome
 from specdecode_operator.status.status import status
-from specdecode_operator.trial.candidate import DryRun
-from specdecode_operator.trial.looks import Look
-from specdecode_operator.trial.overdue import overdue_s
-from specdecode_operator.trial.snapshot import EngineSnapshot
-from specdecode_operator.trial.state import Trial
-from specdecode_operator.trial.stored import RecordMemory, StateMark
+from specdecode_operator.trial.record.candidate import DryRun
+from specdecode_operator.trial.record.state import Trial
+from specdecode_operator.trial.record.stored import RecordMemory, StateMark
+from specdecode_operator.trial.strategies.context import EngineSnapshot
+from specdecode_operator.trial.strategies.looks import Look
+from specdecode_operator.trial.strategies.overdue import overdue_s
 from specdecode_operator.updates.draft_exchange import asked_pods, presented
 from specdecode_operator.updates.update_strategy import overdue_pods
 

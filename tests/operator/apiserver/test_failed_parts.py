@@ -6,7 +6,7 @@ from specdecode_api import names
 from specdecode_operator.objects.kinds import DEPLOYMENT, EVENT, RESOURCE, SERVICE, TRIAL
 from specdecode_operator.objects.observed import Key
 from specdecode_operator.status.activity import ActivityLog
-from specdecode_operator.trial import machine
+from specdecode_operator.trial.steps import machine
 
 pytestmark = pytest.mark.apiserver
 

@@ -22,9 +22,9 @@ from specdecode_operator.objects.kinds import DEPLOYMENT, RESOURCE, SERVICE, TRI
 from specdecode_operator.objects.observed import Key, Observed
 from specdecode_operator.plan.plan import Plan, plan
 from specdecode_operator.settings import Settings
-from specdecode_operator.trial.guard import contradiction
+from specdecode_operator.trial.strategies.guard import contradiction
 from tests.operator.owned.test_pod_shape import random_template
-from tests.operator.trial.test_guards import random_guard
+from tests.operator.trial.strategies.test_guards import random_guard
 
 pytestmark = pytest.mark.apiserver
 

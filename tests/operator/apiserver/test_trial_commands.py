@@ -8,7 +8,7 @@ from specdecode_operator.__main__ import main as operator
 from specdecode_operator.objects.kinds import CONTROLLER_REVISION, RESOURCE, TRIAL
 from specdecode_operator.objects.resource import parse_stored
 from specdecode_operator.plugin.__main__ import main
-from specdecode_operator.trial.revisions import revision, revision_manifest
+from specdecode_operator.trial.record.revisions import revision, revision_manifest
 
 pytestmark = pytest.mark.apiserver
 

@@ -16,7 +16,7 @@ from specdecode_operator.objects.kinds import CONTROLLER_REVISION, RESOURCE, TRI
 from specdecode_operator.objects.observed import Key
 from specdecode_operator.objects.resource import parse_stored
 from specdecode_operator.process.resync import Resync
-from specdecode_operator.trial.revisions import read_revision, revision, revision_manifest
+from specdecode_operator.trial.record.revisions import read_revision, revision, revision_manifest
 
 pytestmark = pytest.mark.apiserver
 

@@ -15,8 +15,8 @@ from specdecode_operator import trial
 from specdecode_operator.engines.engine_client import EngineClient, open_engine_client
 from specdecode_operator.engines.engine_poller import MAX_PODS, EnginePoller
 from specdecode_operator.objects.observed import Key, Observed
-from specdecode_operator.trial.looks import REST_LOOK_S, Look
-from specdecode_operator.trial.record import Record
+from specdecode_operator.trial.record.record import Record
+from specdecode_operator.trial.strategies.looks import REST_LOOK_S, Look
 
 KEY = Key("default", "chat")
 READY = {"conditions": [{"type": "Ready", "status": "True"}], "podIP": "127.0.0.1"}

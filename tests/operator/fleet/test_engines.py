@@ -27,7 +27,7 @@ from specdecode_operator.recommend import (
     pool_of,
     recommend,
 )
-from specdecode_operator.trial.looks import Look
+from specdecode_operator.trial.strategies.looks import Look
 
 MODELS = Path(__file__).parents[3] / "examples" / "models"
 HASH = "v1-0011223344556677"

@@ -12,8 +12,8 @@ from specdecode_operator.plugin.in_force import (
     read_revisions,
     rollback,
 )
-from specdecode_operator.trial.candidate import batch_sizes
-from specdecode_operator.trial.revisions import revision
+from specdecode_operator.trial.record.candidate import batch_sizes
+from specdecode_operator.trial.record.revisions import revision
 
 SPEC = {
     "model": {"uri": "pvc://models/x"},

@@ -28,10 +28,9 @@ from specdecode_operator.plan.plan import plan
 from specdecode_operator.settings import Settings
 from specdecode_operator.status.outcome import Outcome
 from specdecode_operator.status.status import status
-from specdecode_operator.trial.context import role_of
-from specdecode_operator.trial.revisions import readable
-from specdecode_operator.trial.snapshot import EngineSnapshot
-from specdecode_operator.trial.stored import recorded
+from specdecode_operator.trial.record.revisions import readable
+from specdecode_operator.trial.record.stored import recorded
+from specdecode_operator.trial.strategies.context import EngineSnapshot, role_of
 from specdecode_operator.updates.draft_exchange import asked_pods, presented
 
 STRATUM = Stratum(4, "greedy", "free", "short")

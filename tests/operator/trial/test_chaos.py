@@ -7,8 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specdecode_api import names
-from specdecode_operator.trial.retention import KEPT_TRIALS
-from specdecode_operator.trial.stored import state_of
+from specdecode_operator.trial.record.stored import KEPT_TRIALS, state_of
 
 HAPPENINGS = st.lists(
     st.sampled_from([

@@ -9,7 +9,7 @@ from specdecode_operator.objects.parts import MAX_ERROR, Failures, Part, describ
 from specdecode_operator.plan import held, matching, plan
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import events, status
-from specdecode_operator.trial import begin, learning, machine
+from specdecode_operator.trial.steps import begin, learning, machine
 
 NAME = "chat-standalone"
 FASTER_AT_1 = {1: 0.010, 3: 0.030, 5: 0.050}

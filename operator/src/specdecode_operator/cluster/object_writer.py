@@ -31,7 +31,7 @@ from specdecode_operator.status.outcome import (
     blocked_by,
     pool_blocked_by,
 )
-from specdecode_operator.trial.projection import TrialObjects
+from specdecode_operator.trial.view.projection import TrialObjects
 
 log = logging.getLogger(__name__)
 

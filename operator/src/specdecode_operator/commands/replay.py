@@ -9,7 +9,7 @@ import yaml
 from specdecode_api import names
 from specdecode_operator.judge.evidence_document import BadEvidence
 from specdecode_operator.judge.judgement import Judgement, Verdict
-from specdecode_operator.trial.verdict_record import VerdictRecord, read
+from specdecode_operator.trial.record.verdict_record import VerdictRecord, read
 
 _RESULTS = {
     Verdict.PROMOTE: ("Promoted", "Passed"),

@@ -23,8 +23,8 @@ from specdecode_operator.judge.evidence import ArmEvidence, ArmKey
 from specdecode_operator.objects.kinds import Manifest
 from specdecode_operator.objects.observed import Key
 from specdecode_operator.objects.pods import is_ready
-from specdecode_operator.trial.looks import Look
-from specdecode_operator.trial.snapshot import EngineSnapshot
+from specdecode_operator.trial.strategies.context import EngineSnapshot
+from specdecode_operator.trial.strategies.looks import Look
 
 log = logging.getLogger(__name__)
 

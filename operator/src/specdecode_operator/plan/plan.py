@@ -25,16 +25,11 @@ from specdecode_operator.plan.stable_pods import (
 from specdecode_operator.plan.writes import Cause, Write, hash_of, is_reported, needed_writes
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial import EngineSnapshot, Record, Step
-from specdecode_operator.trial.loss import recover
-from specdecode_operator.trial.projection import NO_OBJECTS, TrialObjects, trial_objects
-from specdecode_operator.trial.revisions import readable
-from specdecode_operator.trial.status_view import (
-    NO_VIEW,
-    TrialsView,
-    overridden_message,
-    view,
-)
-from specdecode_operator.trial.stored import RecordMemory, mark_of, mark_to_store, recorded
+from specdecode_operator.trial.record.revisions import readable
+from specdecode_operator.trial.record.stored import RecordMemory, mark_of, mark_to_store, recorded
+from specdecode_operator.trial.steps.loss import recover
+from specdecode_operator.trial.view.projection import NO_OBJECTS, TrialObjects, trial_objects
+from specdecode_operator.trial.view.status_view import NO_VIEW, TrialsView, overridden_message, view
 from specdecode_operator.updates import downloads
 from specdecode_operator.updates.draft_exchange import DraftExchange
 from specdecode_operator.updates.router_switch import is_router_serving

@@ -10,9 +10,9 @@ from specdecode_operator.objects.observed import Observed
 from specdecode_operator.objects.resource import Resource
 from specdecode_operator.settings import Settings
 from specdecode_operator.trial import Record, Step
-from specdecode_operator.trial.configuration import InForce
-from specdecode_operator.trial.restarts import Block, block_of
-from specdecode_operator.trial.state import Trial
+from specdecode_operator.trial.record.configuration import InForce
+from specdecode_operator.trial.record.state import Trial
+from specdecode_operator.trial.strategies.restarts import Block, block_of
 from specdecode_operator.updates import downloads, draft_exchange
 from specdecode_operator.updates.draft_exchange import DraftExchange
 from specdecode_operator.updates.update_strategy import UpdateStrategy, choose_update_strategy

@@ -8,8 +8,8 @@ from specdecode_api import names
 from specdecode_operator.objects.kinds import Manifest
 from specdecode_operator.objects.merge_patch import difference, merge_patch
 from specdecode_operator.plugin.errors import PluginError
-from specdecode_operator.trial.candidate import TRIED, batch_sizes
-from specdecode_operator.trial.revisions import BadRevision, Revision, read_revision
+from specdecode_operator.trial.record.candidate import TRIED, batch_sizes
+from specdecode_operator.trial.record.revisions import BadRevision, Revision, read_revision
 
 
 @dataclass(frozen=True, slots=True)

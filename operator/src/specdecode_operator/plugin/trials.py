@@ -19,8 +19,8 @@ from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.lookup import Scope
 from specdecode_operator.plugin.reach import Reader
 from specdecode_operator.plugin.trials_view import draw_trials
-from specdecode_operator.trial.retention import has_ended
-from specdecode_operator.trial.revisions import Revision
+from specdecode_operator.trial.record.revisions import Revision
+from specdecode_operator.trial.record.stored import has_ended
 
 TRIAL_CRD = f"{TRIAL.plural}.{TRIAL.group}"
 

@@ -28,9 +28,10 @@ from specdecode_operator.status.conditions import Check, Facts
 from specdecode_operator.status.create_errors import classify_create_error
 from specdecode_operator.status.inference_pool_view import pool_check
 from specdecode_operator.status.outcome import Outcome
-from specdecode_operator.trial import Step, learning
-from specdecode_operator.trial.restarts import is_tried
-from specdecode_operator.trial.status_view import health
+from specdecode_operator.trial import Step
+from specdecode_operator.trial.steps import learning
+from specdecode_operator.trial.strategies.restarts import is_tried
+from specdecode_operator.trial.view.status_view import health
 from specdecode_operator.updates.router_switch import (
     accept_routers,
     leads_to_routers,

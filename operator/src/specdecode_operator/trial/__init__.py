@@ -6,11 +6,11 @@ SpecDecodeTrial and SpecDecodeDeployment and in ControllerRevisions (see `stored
 operator process may end at any point.
 """
 
-from specdecode_operator.trial.looks import Look, next_look
-from specdecode_operator.trial.machine import Step, advance, ended
-from specdecode_operator.trial.record import Record
-from specdecode_operator.trial.snapshot import EngineSnapshot
-from specdecode_operator.trial.start import Proposal
+from specdecode_operator.trial.record.record import Record
+from specdecode_operator.trial.steps.machine import Step, advance, ended
+from specdecode_operator.trial.steps.start import Proposal
+from specdecode_operator.trial.strategies.context import EngineSnapshot
+from specdecode_operator.trial.strategies.looks import Look, next_look
 
 __all__ = [
     "EngineSnapshot",

@@ -8,7 +8,7 @@ import pytest
 from specdecode_operator.plugin.report.gathered import Gathered
 from specdecode_operator.plugin.report.trial_course import MAX_POINTS, course, fraction
 from specdecode_operator.plugin.report.trials_section import trials_section
-from specdecode_operator.trial.verdict_record import read
+from specdecode_operator.trial.record.verdict_record import read
 
 from .conftest import HOSTILE
 

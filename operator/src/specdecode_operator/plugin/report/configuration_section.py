@@ -12,7 +12,7 @@ from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.in_force import InForceSpec
 from specdecode_operator.plugin.report.gathered import Gathered
 from specdecode_operator.plugin.report.page import PageFigure, PageSection, PageTable
-from specdecode_operator.trial.candidate import DEFAULT_PAGE_SIZE
+from specdecode_operator.trial.record.candidate import DEFAULT_PAGE_SIZE
 
 REASONS = {
     "FollowsSpec": "It is the configuration of the spec.",

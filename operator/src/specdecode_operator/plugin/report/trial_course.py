@@ -12,7 +12,7 @@ from specdecode_operator.judge.evidence_document import BadEvidence
 from specdecode_operator.judge.judgement import Judgement, StratumEffect
 from specdecode_operator.judge.trial_evidence import PodEvidence, TurnEvidence
 from specdecode_operator.plugin.report.history import finite
-from specdecode_operator.trial.verdict_record import VerdictRecord, read
+from specdecode_operator.trial.record.verdict_record import VerdictRecord, read
 
 MAX_POINTS = 16
 

@@ -1,0 +1,1 @@
+"""What is stored of a trial, and how it is written and read. Pure."""

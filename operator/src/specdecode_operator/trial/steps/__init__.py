@@ -1,0 +1,1 @@
+"""The next state of a trial: begin, proceed, finish. Pure."""

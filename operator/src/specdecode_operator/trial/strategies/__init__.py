@@ -1,0 +1,1 @@
+"""How a trial measures: on the same pods in turns, or on pods of its own. Pure."""
