@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from specdecode_engine.model.families import FAMILIES, Family, Windows
-from specdecode_engine.model.sparse_mlp import ExpertTensors
+from specdecode_engine.model.layers.sparse_mlp import ExpertTensors
+from specdecode_engine.model.target.families import FAMILIES, Family, Windows
 from specdecode_engine.startup.model_check import CheckOptions, ModelCheck, check_pair
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -75,11 +75,12 @@ HEAD = (
     "([models and drafts](models-and-drafts.md)). No published checkpoint has run on a GPU.\n\n"
 )
 TESTS = (
-    "\nTests: logits against transformers (`engine/model/test_transformers_parity.py`), equal bits "
-    "in any batch (`engine/model/test_batch_invariance.py`), text with every kind of draft, chains "
+    "\nTests: logits against transformers "
+    "(`engine/model/transformers/test_transformers_parity.py`), equal bits in any batch "
+    "(`engine/model/target/test_batch_invariance.py`), text with every kind of draft, chains "
     "and trees, and the cache in `fp8_e4m3` (`engine/test_families.py`), the same at random and "
     "with static graphs (`make lossless`), every tensor that is missing or misshapen "
-    "(`engine/model/test_faulty_tensors.py`).\n\n"
+    "(`engine/model/checkpoint/test_faulty_tensors.py`).\n\n"
     "## Through transformers\n\n"
     "Model types that `make models-zoo` compares with transformers' own forward (`tests/zoo`). Any "
     "other decoder is audited when it is loaded, and refused with the operation where a row would "

@@ -311,7 +311,7 @@ def merge(target: str, part: str) -> str:
     head = 1 if ast.get_docstring(tree) is not None else 0
     imports = [node for node in tree.body[head:] if is_import(node)]
     body = [node for node in tree.body[head:] if not is_import(node)]
-    first = (imports[-1].end_lineno or 0) if imports else (tree.body[0].end_lineno or 0)
+    first = max((node.end_lineno or 0 for node in (*tree.body[:head], *imports)), default=0)
     moved = comment(ast.get_docstring(tree)) + "\n".join(part_lines[first:]).strip("\n")
     statements = [ast.unparse(node) for node in imports]
     at = into.body[0].end_lineno or 0 if ast.get_docstring(into) is not None else 0

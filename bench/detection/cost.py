@@ -19,7 +19,7 @@ from specdecode_engine.adaptive.draft_evidence import FirstPosition
 from specdecode_engine.adaptive.draft_health import MIN_PROPOSALS, DraftHealth
 from specdecode_engine.adaptive.policy import Decision, Reason
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.config import NO_HIDDEN_STATES
+from specdecode_engine.model.target.config import NO_HIDDEN_STATES
 from specdecode_engine.schedule.drafting import Drafting
 
 MAX_TOKENS = 200

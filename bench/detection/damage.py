@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specdecode_engine.model.eagle import Eagle3Head
-from specdecode_engine.model.kv_views import KVView, PagedView
-from specdecode_engine.model.layers import Norm
+from specdecode_engine.model.drafts.eagle import Eagle3Head
+from specdecode_engine.model.kv.kv_views import KVView, PagedView
+from specdecode_engine.model.layers.layers import Norm
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 ATTENTION = "midlayer.self_attn"

@@ -15,7 +15,7 @@ from specdecode_api.speculation import Algorithm
 from specdecode_engine.adaptive.draft_health import DraftReport
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.eagle import Eagle3Head
+from specdecode_engine.model.drafts.eagle import Eagle3Head
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.draft_methods.registry import METHODS
 from specdecode_engine.startup.draft_methods.token_by_token import TokenByToken

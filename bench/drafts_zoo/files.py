@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from drafts_zoo.slow_layers import Tensors
-from specdecode_engine.model.checkpoint import SINGLE
-from specdecode_engine.model.pickle_store import PICKLE
+from specdecode_engine.model.checkpoint.checkpoint import SINGLE
+from specdecode_engine.model.checkpoint.pickle_store import PICKLE
 
 
 def write_checkpoint(

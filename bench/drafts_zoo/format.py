@@ -11,7 +11,7 @@ from torch import Tensor
 from specdecode_api.speculation import MAX_STEPS, Algorithm
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.kv.kv_cache import KVCache
 from specdecode_engine.speculate.block_drafter import BlockDrafter
 from specdecode_engine.speculate.chain_drafter import ChainDrafter
 from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing

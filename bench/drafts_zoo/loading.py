@@ -10,7 +10,7 @@ from drafts_zoo.engines import boot_of
 from drafts_zoo.files import read_tensors, tensor_file, write_tensors
 from drafts_zoo.format import DraftFiles, DraftFormat
 from drafts_zoo.slow_layers import Tensors
-from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.checkpoint.config_file import CheckpointError
 from specdecode_engine.startup.build import build_core
 
 

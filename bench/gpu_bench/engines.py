@@ -10,8 +10,8 @@ from gpu_bench.scale import Scale
 from gpu_bench.ways import plain_weights
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.layers import Mlp
-from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.layers.layers import Mlp
+from specdecode_engine.model.target.llama import Llama
 from specdecode_engine.startup.build import build_core
 
 STRONG, WEAK = 0.02, 0.1

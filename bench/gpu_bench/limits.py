@@ -8,7 +8,7 @@ The model is the roofline of Williams et al. (2009).
 from dataclasses import dataclass
 
 from gpu_bench.scale import ModelSize
-from specdecode_engine.model.config_file import DTYPES
+from specdecode_engine.model.checkpoint.config_file import DTYPES
 
 
 @dataclass(frozen=True, slots=True)

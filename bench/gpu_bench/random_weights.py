@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from gpu_bench.scale import ModelSize
-from specdecode_engine.model.checkpoint import Part, Shape, StoredTensor
+from specdecode_engine.model.checkpoint.checkpoint import Part, Shape, StoredTensor
 
 FIRST_LAYER = "model.layers.0."
 INTO_RESIDUAL = ("o_proj.weight", "down_proj.weight")

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specdecode_engine.model.pickle_store import PICKLE
+from specdecode_engine.model.checkpoint.pickle_store import PICKLE
 
 Write = Callable[[Path, Path], None]
 """From a folder with shards, and the folder to write."""

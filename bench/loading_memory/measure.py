@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from specdecode_api.boot import ModelImplementation
+from specdecode_engine.model.checkpoint.record_tensors import tensor_bytes
 from specdecode_engine.model.implementations import load_model, read_config
-from specdecode_engine.model.language_model import LanguageModel
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.record_tensors import tensor_bytes
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_engine.process import return_freed_tensors
 from specdecode_kernels import choose_backend
 

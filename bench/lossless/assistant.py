@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specdecode_engine.model.frozen_config import ARCHITECTURES
+from specdecode_engine.model.drafts.frozen_config import ARCHITECTURES
 from specdecode_engine.model.implementations import read_config
-from specdecode_engine.model.layer_map import FULL, SLIDING, LayerSpec
+from specdecode_engine.model.kv.layer_map import FULL, SLIDING, LayerSpec
 
 NOISE = 0.1
 """Of what layers add: drafts agree with the target often enough to accept some."""

@@ -9,8 +9,8 @@ import torch
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.draft_scratch import DraftScratch
-from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.kv.draft_scratch import DraftScratch
+from specdecode_engine.model.kv.kv_cache import KVCache
 from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.startup.build import build
 from specdecode_engine.startup.config import resolve

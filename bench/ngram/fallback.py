@@ -31,7 +31,7 @@ from peers.report import processor_model
 from specdecode_engine.adaptive.draft_health import DraftHealth
 from specdecode_engine.adaptive.policy import StaticPolicy
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.config import NO_HIDDEN_STATES
+from specdecode_engine.model.target.config import NO_HIDDEN_STATES
 from specdecode_engine.schedule.drafting import Drafting
 
 PROMPT, ANSWER, NUM_STEPS = 200, 200, 5

@@ -16,12 +16,12 @@ import torch
 
 from lossless.run import build_plain
 from specdecode_api.boot import ModelImplementation
-from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.checkpoint.config_file import CheckpointError
 from specdecode_engine.model.implementations import implementation_of, read_config
-from specdecode_engine.model.language_model import LanguageModel
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.llama import Llama
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.target.language_model import LanguageModel
+from specdecode_engine.model.target.llama import Llama
+from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from tests.engine.checkpoints import make_checkpoints
 from zoo.logits import TOLERANCE, draw_texts, worst_differences

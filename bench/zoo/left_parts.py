@@ -11,7 +11,7 @@ import torch
 import transformers
 from tqdm import tqdm
 
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.left_parts import EXPECTED, parts_left
 from specdecode_engine.model.transformers.loading import make_network
 from specdecode_engine.model.transformers.model import TransformersModel

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from lossless.poison import poison
-from specdecode_engine.model.delta_states import DeltaStates, DeltaView
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.kv_views import PagedView
-from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.kv.delta_states import DeltaStates, DeltaView
+from specdecode_engine.model.kv.kv_cache import KVCache
+from specdecode_engine.model.kv.kv_views import PagedView
+from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_kernels import TORCH, AttentionMetadata, Backend
 from zoo.near_ties import NearTies
 

@@ -30,7 +30,7 @@ from gpu_bench.shadow import shadow_device
 from gpu_bench.steps import Load
 from gpu_bench.stopwatch import BusySpan, covered
 from specdecode_engine.batch.request import Output
-from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.target.llama import Llama
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, str(ROOT / "bench" / "gpu.py"), "--dry-run", "--carry", "nothing"]

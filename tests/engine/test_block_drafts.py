@@ -19,8 +19,8 @@ from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.request_table import DecodeBatch
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.dflash import DFlashHead
-from specdecode_engine.model.kv_views import KVView
+from specdecode_engine.model.drafts.dflash import DFlashHead
+from specdecode_engine.model.kv.kv_views import KVView
 from specdecode_engine.speculate.block_drafter import BlockDrafter
 from specdecode_engine.startup.config import CannotServe, resolve
 

@@ -10,7 +10,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine import engine
 from specdecode_engine.batch.request import FinishReason, Output, Request, SamplingParams
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.config_file import DraftMismatch
+from specdecode_engine.model.checkpoint.config_file import DraftMismatch
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.config import CannotServe
 from specdecode_engine.startup.memory import NotEnoughMemory

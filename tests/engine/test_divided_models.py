@@ -14,19 +14,19 @@ from torch import Tensor
 
 from lossless.families import FAMILIES, LATENT, LLAMA, LONGROPE, RECURRENT, make_family
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.model.config import AuxHiddenStates
-from specdecode_engine.model.eagle import Eagle1Head
-from specdecode_engine.model.language_model import NeededRows
-from specdecode_engine.model.linears import DividedLinear, Linears
-from specdecode_engine.model.llama import Llama
-from specdecode_engine.model.mtp import MtpHead
+from specdecode_engine.model.drafts.eagle import Eagle1Head
+from specdecode_engine.model.drafts.mtp import MtpHead
+from specdecode_engine.model.layers.linears import DividedLinear, Linears
+from specdecode_engine.model.target.config import AuxHiddenStates
+from specdecode_engine.model.target.language_model import NeededRows
+from specdecode_engine.model.target.llama import Llama
 from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.startup.build import build
 from specdecode_engine.startup.config import resolve
 from specdecode_kernels import TORCH, Backend
 from specdecode_kernels.testing import backend_of
 from tests.engine.checkpoints import Checkpoints, cut_vocabulary
-from tests.engine.model.quantized.writers import CASES, write_quantized
+from tests.engine.model.checkpoint.quantized.writers import CASES, write_quantized
 from tests.engine.thread_ranks import on_ranks
 from tests.engine.whole_engine import Answer, boot_of, requests_of, run
 from zoo.logits import PagedTexts

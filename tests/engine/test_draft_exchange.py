@@ -16,8 +16,9 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.draft_health import Fitness
 from specdecode_engine.adaptive.policy import DraftRefused
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model import draft_exchange, repeated_weights
-from specdecode_engine.model.record_tensors import named_tensors
+from specdecode_engine.model.checkpoint.record_tensors import named_tensors
+from specdecode_engine.model.drafts import draft_exchange
+from specdecode_engine.model.layers import repeated_weights
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.draft_staging import DraftStaging
 from specdecode_kernels.cpu import packing

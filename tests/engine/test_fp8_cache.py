@@ -7,8 +7,8 @@ from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.layer_map import LayerMap
+from specdecode_engine.model.kv.kv_cache import KVCache
+from specdecode_engine.model.kv.layer_map import LayerMap
 from tests.engine.whole_engine import DRAFTS, Answer, boot_of, requests_of, run
 
 FP8 = {"kv_cache_dtype": "fp8_e4m3"}

@@ -17,10 +17,10 @@ from lossless.assistant import write_assistant
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.drafts.frozen import PIECE_BYTES, CentroidHead
+from specdecode_engine.model.drafts.frozen_config import Shortlist
 from specdecode_engine.model.forward import ForwardOutputs
-from specdecode_engine.model.frozen import PIECE_BYTES, CentroidHead
-from specdecode_engine.model.frozen_config import Shortlist
-from specdecode_engine.model.layers import Linear
+from specdecode_engine.model.layers.layers import Linear
 from specdecode_engine.speculate import frozen_drafter
 from specdecode_kernels import TORCH
 from tests.engine.checkpoints import Checkpoints
@@ -118,7 +118,7 @@ def test_listed_tokens_are_those_of_transformers(
     from transformers import Gemma4AssistantConfig, Gemma4TextConfig
     from transformers.models.gemma4_assistant import modeling_gemma4_assistant
 
-    monkeypatch.setattr("specdecode_engine.model.frozen.PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr("specdecode_engine.model.drafts.frozen.PIECE_BYTES", piece_bytes)
     make: Any = Gemma4AssistantConfig
     make_text: Any = Gemma4TextConfig
     config = make(

@@ -11,7 +11,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.request_table import DecodeBatch
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.target.llama import Llama
 from specdecode_engine.speculate.draft_state import HiddenStateRing
 
 PROMPT = (3, 14, 15, 92, 65, 35)

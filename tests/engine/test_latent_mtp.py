@@ -12,14 +12,14 @@ from lossless.families import LATENT, make_family
 from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.draft_scratch import DraftScratch
-from specdecode_engine.model.latent_attention import LatentAttention
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.llama import Llama
-from specdecode_engine.model.mtp import MtpHead
-from specdecode_engine.model.mtp_config import MtpConfig
-from specdecode_engine.startup.linear_calls import layer_maps
+from specdecode_engine.model.drafts.mtp import MtpHead
+from specdecode_engine.model.drafts.mtp_config import MtpConfig
+from specdecode_engine.model.kv.draft_scratch import DraftScratch
+from specdecode_engine.model.layers.latent_attention import LatentAttention
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.target.config import LlamaConfig
+from specdecode_engine.model.target.llama import Llama
+from specdecode_engine.startup.kernel_calls import layer_maps
 from specdecode_kernels import INT8, QuantizedTensor
 from tests.engine.checkpoints import VOCAB, Checkpoints
 from tests.engine.mtp_checkpoints import LATENT_KEYS, export_module

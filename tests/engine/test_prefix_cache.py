@@ -18,7 +18,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
 from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.kv.kv_cache import KVCache
 from specdecode_engine.schedule.prefix_cache import Node, PrefixCache
 from specdecode_engine.stats.prometheus import EngineMetrics
 

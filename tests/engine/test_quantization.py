@@ -17,9 +17,9 @@ from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.policy import DraftRefused
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.config_file import CheckpointError
-from specdecode_engine.model.llama import Llama
-from specdecode_engine.model.record_tensors import named_tensors, tensor_bytes
+from specdecode_engine.model.checkpoint.config_file import CheckpointError
+from specdecode_engine.model.checkpoint.record_tensors import named_tensors, tensor_bytes
+from specdecode_engine.model.target.llama import Llama
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.draft_staging import DraftStaging
 from specdecode_engine.startup.model_check import CheckOptions, check_pair

@@ -16,7 +16,7 @@ from lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.config_file import CheckpointError
+from specdecode_engine.model.checkpoint.config_file import CheckpointError
 from specdecode_engine.schedule.cached_states import CachedStates
 from specdecode_engine.startup.memory import CACHED_STATES_PER_REQUEST
 from tests.engine.checkpoints import HIDDEN, VOCAB, Checkpoints

@@ -10,7 +10,7 @@ from lossless.run import RandomNumSteps
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Output, Request, SamplingParams
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.repeated_weights import COMPARED_BYTES
+from specdecode_engine.model.layers.repeated_weights import COMPARED_BYTES
 from specdecode_engine.startup.memory import MemoryDemand, NotEnoughMemory, plan_memory
 
 DRAFTS = ("STANDALONE", "EAGLE3")

@@ -10,8 +10,8 @@ import torch
 from specdecode_engine.adaptive.policy import DraftRefused
 from specdecode_engine.batch.request import Output
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model import draft_exchange
-from specdecode_engine.model.record_tensors import named_tensors
+from specdecode_engine.model.checkpoint.record_tensors import named_tensors
+from specdecode_engine.model.drafts import draft_exchange
 from specdecode_engine.startup.draft_staging import DraftStaging
 from tests.engine.test_draft_exchange import reweighted
 from tests.engine.whole_engine import DRAFTS

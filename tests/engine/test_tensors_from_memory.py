@@ -10,7 +10,7 @@ from torch import Tensor
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.checkpoint import Checkpoint, Part, Shape, StoredTensor
+from specdecode_engine.model.checkpoint.checkpoint import Checkpoint, Part, Shape, StoredTensor
 from specdecode_engine.startup.build import build_core
 
 

@@ -12,7 +12,7 @@ from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.target.llama import Llama
 from tests.engine.whole_engine import Answer, boot_of, requests_of, run
 
 TOKENS = 14

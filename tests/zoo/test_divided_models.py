@@ -10,15 +10,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specdecode_engine.model.linears import DividedLinear
-from specdecode_engine.model.sharding import CannotDivide
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.layers.linears import DividedLinear
+from specdecode_engine.model.target.sharding import CannotDivide
+from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.divided_config import divide_transformers_config
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_kernels import TORCH
 from tests.engine.loading_ranks import on_loading_ranks
-from tests.engine.model.quantized.writers import CASES, write_quantized
+from tests.engine.model.checkpoint.quantized.writers import CASES, write_quantized
 from tests.engine.thread_ranks import Meeting, ThreadRanks
 from zoo.logits import (
     LENGTH,

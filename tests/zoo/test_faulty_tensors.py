@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specdecode_engine.model.checkpoint import Checkpoint, StoredTensor, TensorError
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.checkpoint.checkpoint import Checkpoint, StoredTensor, TensorError
+from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.loading import check_tensors, make_network
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.startup.model_check import CheckOptions, check_pair

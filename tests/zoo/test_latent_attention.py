@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from specdecode_engine.model.kv_cache import KVCache, kv_bytes
+from specdecode_engine.model.kv.kv_cache import KVCache, kv_bytes
+from specdecode_engine.model.target.transformers_config import TransformersConfig, UnsupportedModel
 from specdecode_engine.model.transformers import latent_form, replacement
-from specdecode_engine.model.transformers.attention import UnsupportedModel
 from specdecode_engine.model.transformers.attention_form import Rotation
-from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.latent_form import (
     LatentForm,
     recognise_latent_attention,

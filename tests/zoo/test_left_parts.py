@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from specdecode_engine.model.linears import Linears
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.target.transformers_config import UnsupportedModel
 from specdecode_engine.model.transformers import left_parts
-from specdecode_engine.model.transformers.attention import UnsupportedModel
 from specdecode_engine.model.transformers.left_parts import EXPECTED, parts_left, report_left
 from specdecode_engine.model.transformers.row_attention import check_arguments
 from specdecode_engine.model.transformers.row_layer import RowDecoderLayer, recognise_layer

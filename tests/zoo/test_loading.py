@@ -12,14 +12,13 @@ from safetensors.torch import load_file, save_file
 from loading_memory.checkpoints import FORMATS, write_shards
 from loading_memory.measure import WAYS, measured
 from specdecode_api.boot import ModelImplementation
-from specdecode_engine.model.checkpoint import TensorError
-from specdecode_engine.model.config_file import ConfigError
+from specdecode_engine.model.checkpoint.checkpoint import TensorError
+from specdecode_engine.model.checkpoint.config_file import ConfigError
+from specdecode_engine.model.checkpoint.pickle_store import PICKLE, PICKLE_INDEX
+from specdecode_engine.model.checkpoint.record_tensors import tensor_bytes
 from specdecode_engine.model.implementations import implementation_of, read_config
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.pickle_store import PICKLE, PICKLE_INDEX
-from specdecode_engine.model.record_tensors import tensor_bytes
-from specdecode_engine.model.transformers.attention import UnsupportedModel
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.target.transformers_config import TransformersConfig, UnsupportedModel
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_kernels import PackedWeight, choose_backend
 from tests.zoo.conftest import MakeModel

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from specdecode_engine.model.config import EMBEDDED, AuxHiddenStates
-from specdecode_engine.model.llama import Llama
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.target.config import EMBEDDED, AuxHiddenStates
+from specdecode_engine.model.target.llama import Llama
+from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from tests.zoo.conftest import MakeModel
 from zoo.logits import LENGTH, PREFIX, TOLERANCE, PagedTexts, tables_difference, worst_differences

@@ -21,10 +21,10 @@ from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBl
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts, Qwen3MoeTopKRouter
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
-from specdecode_engine.model.linears import Linears
+from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.routed_experts import RoutedShape
+from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.attention import ForwardState
-from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.input_scaled_mixture import recognise_input_scaled
 from specdecode_engine.model.transformers.mixture_recognition import (
     recognise_experts,

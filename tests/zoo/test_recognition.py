@@ -16,7 +16,7 @@ from transformers.models.phi3.modeling_phi3 import Phi3MLP
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
-from specdecode_engine.model.linears import Linears
+from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.transformers.attention import ForwardState
 from specdecode_engine.model.transformers.modules import RowModule
 from specdecode_engine.model.transformers.recognition import (

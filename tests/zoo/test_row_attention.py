@@ -12,21 +12,17 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
-from specdecode_engine.model import layers
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.llama import Llama
-from specdecode_engine.model.transformers.attention import (
-    IMPLEMENTATION,
-    UnsupportedModel,
-    register,
-)
+from specdecode_engine.model.layers import layers
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.target.llama import Llama
+from specdecode_engine.model.target.transformers_config import TransformersConfig, UnsupportedModel
+from specdecode_engine.model.transformers.attention import IMPLEMENTATION, register
 from specdecode_engine.model.transformers.attention_form import (
     NormPlace,
     Rotation,
     Temperature,
     recognise_attention,
 )
-from specdecode_engine.model.transformers.config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.transformers.modules import (
     LayerList,

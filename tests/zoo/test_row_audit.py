@@ -8,16 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from specdecode_engine.model.layer_map import LayerMap
+from specdecode_engine.model.kv.layer_map import LayerMap
+from specdecode_engine.model.target.transformers_config import TransformersConfig, UnsupportedModel
 from specdecode_engine.model.transformers import mixture_replacement
 from specdecode_engine.model.transformers import model as model_module
-from specdecode_engine.model.transformers.attention import (
-    ForwardState,
-    PagedAttention,
-    UnsupportedModel,
-    read_params,
-)
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.transformers.attention import ForwardState, PagedAttention, read_params
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.transformers.modules import RowActivation
 from specdecode_engine.model.transformers.row_audit import (

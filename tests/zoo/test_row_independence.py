@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from transformers.activations import ACT2FN
 
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.transformers.modules import (
     RowActivation,

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.kv_views import PagedView
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.kv.kv_views import PagedView
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.model.transformers.modules import RowRmsNorm
 from specdecode_kernels import TORCH, Backend, choose_backend

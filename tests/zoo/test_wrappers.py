@@ -9,7 +9,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from specdecode_engine.model.checkpoint import TensorError
+from specdecode_engine.model.checkpoint.checkpoint import TensorError
 from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.startup.model_check import CheckOptions, check_pair
 from zoo.__main__ import load_alone

@@ -24,7 +24,7 @@ from drafts_zoo.format import DraftFiles, DraftFormat, frozen_drafter_state
 from drafts_zoo.slow_layers import Tensors
 from drafts_zoo.targets import VOCAB, SlowTarget, write_target
 from specdecode_api.speculation import Algorithm
-from specdecode_engine.model.layer_map import FULL, SLIDING
+from specdecode_engine.model.kv.layer_map import FULL, SLIDING
 from specdecode_engine.speculate.frozen_drafter import POSITION
 from zoo.models import randomise
 

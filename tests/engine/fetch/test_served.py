@@ -9,7 +9,7 @@ from specdecode_api.report import ModelRole
 from specdecode_engine.fetch.download import Download, link
 from specdecode_engine.fetch.hub import Hub
 from specdecode_engine.fetch.progress import Counts
-from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.target.llama import Llama
 from specdecode_engine.serve.text.loading import load_text_model
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "models"

@@ -15,11 +15,11 @@ from specdecode_engine.batch.shapes import ForwardKind, ForwardShape, ForwardWid
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.graphs.buffers import BufferSpec, GraphBuffers
 from specdecode_engine.graphs.cuda_graph import StaticGraph
-from specdecode_engine.model.config import AuxHiddenStates
 from specdecode_engine.model.forward import DecodeForward, TargetForward, VerifyLayout
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.kv_views import PagedView
-from specdecode_engine.model.llama import Llama
+from specdecode_engine.model.kv.kv_cache import KVCache
+from specdecode_engine.model.kv.kv_views import PagedView
+from specdecode_engine.model.target.config import AuxHiddenStates
+from specdecode_engine.model.target.llama import Llama
 from specdecode_engine.speculate.tree import link
 from specdecode_kernels import TORCH
 

@@ -20,7 +20,7 @@ from specdecode_engine.engine import EngineCore
 from specdecode_engine.graphs import capturer
 from specdecode_engine.graphs.cuda_graph import StaticGraph
 from specdecode_engine.graphs.plan import GraphKey
-from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.kv.kv_cache import KVCache
 from specdecode_engine.speculate import block_drafter
 from specdecode_engine.startup import config
 from specdecode_engine.startup.config import GraphMode, GraphsUnavailable

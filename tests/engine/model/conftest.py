@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lossless.poison import poison
-from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.kv_views import PagedView
+from specdecode_engine.model.kv.kv_cache import KVCache
+from specdecode_engine.model.kv.kv_views import PagedView
+from specdecode_engine.model.target.config import LlamaConfig
 from specdecode_kernels import TORCH, AttentionMetadata, Backend
 
 torch.set_num_threads(1)

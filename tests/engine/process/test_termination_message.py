@@ -12,7 +12,7 @@ import pytest
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
 from specdecode_api.report import TerminationMessage, TerminationReason
-from specdecode_engine.model.config_file import CheckpointError, DraftMismatch
+from specdecode_engine.model.checkpoint.config_file import CheckpointError, DraftMismatch
 from specdecode_engine.process import leave, termination_message_for
 from specdecode_engine.serve.text.loading import TokenizerUnusable, load_text_model
 from specdecode_engine.startup.config import CannotServe, resolve

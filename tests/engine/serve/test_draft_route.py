@@ -12,7 +12,7 @@ from detection.damage import write_damaged
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Output
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model import draft_exchange
+from specdecode_engine.model.drafts import draft_exchange
 from specdecode_engine.serve import management
 from specdecode_engine.serve.engine.core import LoadedEngine
 from specdecode_engine.startup.build import build_core

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.graphs.plan import batch_sizes
-from specdecode_engine.model import eagle_weights
-from specdecode_engine.model.checkpoint import SINGLE, Checkpoint, Shape
-from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.eagle import Eagle3Head
-from specdecode_engine.model.eagle_config import Eagle3Config
-from specdecode_engine.model.llama import Llama, llama_shapes
+from specdecode_engine.model.checkpoint.checkpoint import SINGLE, Checkpoint, Shape
+from specdecode_engine.model.drafts import eagle_weights
+from specdecode_engine.model.drafts.eagle import Eagle3Head
+from specdecode_engine.model.drafts.eagle_config import Eagle3Config
+from specdecode_engine.model.target.config import LlamaConfig
+from specdecode_engine.model.target.llama import Llama, llama_shapes
 from specdecode_engine.startup.config import CUDA, EngineConfig, GraphMode, resolve
 from specdecode_engine.startup.graph_config import plan_graphs
 from specdecode_engine.startup.memory import NotEnoughMemory, plan_limits

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.shapes import ForwardKind, ForwardWidths
-from specdecode_engine.model.checkpoint import TensorError
-from specdecode_engine.model.config_file import ConfigFile
+from specdecode_engine.model.checkpoint.checkpoint import TensorError
+from specdecode_engine.model.checkpoint.config_file import ConfigFile
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.config import resolve
 from tests.engine.thread_ranks import Meeting, ThreadRanks

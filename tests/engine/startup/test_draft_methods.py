@@ -7,7 +7,7 @@ import pytest
 from specdecode_api.boot import SpeculationBoot
 from specdecode_api.speculation import Algorithm, Policy
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind, StepSizes
-from specdecode_engine.model.config_file import CheckpointError, ConfigFile
+from specdecode_engine.model.checkpoint.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.implementations import read_config
 from specdecode_engine.startup.config import resolve_speculation
 from specdecode_engine.startup.draft_methods.method import DraftMethod

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from specdecode_api.boot import EngineBoot
+from specdecode_engine.startup.kernel_calls import model_maps
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_engine.startup.kernels import needs_of_boot
-from specdecode_engine.startup.linear_calls import model_maps
 
 pytest.importorskip("triton")
 

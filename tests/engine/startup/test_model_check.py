@@ -14,13 +14,13 @@ from safetensors.torch import load_file, save_file
 from scripts import model_table
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.cli.check_command import check
-from specdecode_engine.model.checkpoint import Checkpoint
-from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.eagle_config import Eagle3Config
+from specdecode_engine.model.checkpoint.checkpoint import Checkpoint
+from specdecode_engine.model.drafts.eagle_config import Eagle3Config
+from specdecode_engine.model.target.config import LlamaConfig
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.model_check import CheckOptions, PairCheck, check_pair
 from tests.engine.checkpoints import Checkpoints
-from tests.engine.model.quantized.writers import CASES, write_quantized
+from tests.engine.model.checkpoint.quantized.writers import CASES, write_quantized
 from tests.engine.mtp_checkpoints import export_module, with_modules
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from specdecode_api.metrics import FIRST_TOKEN_SECONDS, VERIFY_ROWS
-from specdecode_engine.stats.latency import LatencyHistogram
-from specdecode_engine.stats.prometheus import EngineMetrics
+from specdecode_engine.stats.prometheus import EngineMetrics, LatencyHistogram
 from specdecode_engine.stats.snapshot import CoreSnapshot, Values
 
 

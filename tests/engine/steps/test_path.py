@@ -10,8 +10,8 @@ from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.batch.verify_rows import VerifyRows
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.layer_map import LayerMap, LayerShape
+from specdecode_engine.model.kv.kv_cache import KVCache
+from specdecode_engine.model.kv.layer_map import LayerMap, LayerShape
 from specdecode_engine.speculate.tree import link
 from specdecode_engine.steps.decode import accept, gather_accepted
 from specdecode_kernels import TORCH

@@ -26,7 +26,7 @@ from specdecode_engine.grammar import (
     GrammarSource,
     TokenBytes,
 )
-from specdecode_engine.model import draft_exchange
+from specdecode_engine.model.drafts import draft_exchange
 from specdecode_engine.startup.draft_staging import DraftStaging
 from tests.engine.checkpoints import EOS, VOCAB, Checkpoints
 from tests.engine.whole_engine import Answer, boot_of, requests_of

@@ -35,7 +35,7 @@ def check(arguments: Sequence[str]) -> int:
 
     from specdecode_engine.cli.text_check import check_text
     from specdecode_engine.fetch.hub import FetchError
-    from specdecode_engine.model.config_file import DTYPES as BY_NAME
+    from specdecode_engine.model.checkpoint.config_file import DTYPES as BY_NAME
     from specdecode_engine.serve.text.tokenizer_check import check_tokenizers
     from specdecode_engine.startup.model_check import CheckOptions, check_pair
 

@@ -19,7 +19,7 @@ def list_kernels(arguments: Sequence[str]) -> int:
     """Print every variant that is compiled at start; 2 for bad input."""
     options, others = _parser().parse_known_args(arguments)
     # Imported here: torch takes seconds.
-    from specdecode_engine.model.config_file import CheckpointError
+    from specdecode_engine.model.checkpoint.config_file import CheckpointError
 
     try:
         _refuse_interpreter()

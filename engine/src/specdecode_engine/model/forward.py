@@ -16,15 +16,15 @@ from torch import Tensor
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
-from specdecode_engine.model.config import AuxHiddenStates
-from specdecode_engine.model.delta_states import DeltaStates
-from specdecode_engine.model.draft_head import DraftHead
-from specdecode_engine.model.draft_scratch import DraftScratch
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.kv_views import KVView, PagedView, ScratchView
-from specdecode_engine.model.language_model import LanguageModel
-from specdecode_engine.model.layers import widened
+from specdecode_engine.model.drafts.draft_head import DraftHead
+from specdecode_engine.model.kv.delta_states import DeltaStates
+from specdecode_engine.model.kv.draft_scratch import DraftScratch
+from specdecode_engine.model.kv.kv_cache import KVCache
+from specdecode_engine.model.kv.kv_views import KVView, PagedView, ScratchView
+from specdecode_engine.model.layers.layers import widened
 from specdecode_engine.model.routed_experts import RoutedExperts, forward_target
+from specdecode_engine.model.target.config import AuxHiddenStates
+from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_kernels import AttentionMetadata
 
 DraftNetwork = LanguageModel | DraftHead[Any]

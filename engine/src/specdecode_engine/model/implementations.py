@@ -5,16 +5,16 @@ from pathlib import Path
 import torch
 
 from specdecode_api.boot import ModelImplementation
-from specdecode_engine.model.checkpoint import OpenStore
-from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.config_file import ConfigFile
-from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.families import FAMILIES
-from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.llama import Llama
-from specdecode_engine.model.sharding import shard_config
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.checkpoint.checkpoint import OpenStore
+from specdecode_engine.model.checkpoint.config_file import ConfigFile
+from specdecode_engine.model.drafts.draft_config import DraftConfig
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.target.config import LlamaConfig
+from specdecode_engine.model.target.families import FAMILIES
+from specdecode_engine.model.target.language_model import LanguageModel, LanguageModelConfig
+from specdecode_engine.model.target.llama import Llama
+from specdecode_engine.model.target.sharding import shard_config
+from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.divided_config import divide_transformers_config
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.ranks import ALONE, Ranks

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.target.config import LlamaConfig
+from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_engine.model.transformers.row_audit import ProbeView
 from specdecode_kernels import TORCH
 

@@ -20,7 +20,6 @@ from specdecode_engine.serve.engine.async_engine import AsyncEngine
 from specdecode_engine.serve.engine.core import Load
 from specdecode_engine.serve.engine.engine_host import in_thread
 from specdecode_engine.serve.engine.messages import Connect, Started
-from specdecode_engine.serve.limits import max_body_bytes
 from specdecode_engine.serve.openai.ignored_fields import IgnoredFields
 from specdecode_engine.serve.openai.stop_tokens import StopTokens, read_stop_tokens
 from specdecode_engine.serve.parsers.formats import MessageFormats, resolve_formats
@@ -29,6 +28,7 @@ from specdecode_engine.serve.text.loading import load_text_model
 from specdecode_engine.serve.text.tokenizer import TextProcessor
 from specdecode_engine.serve.tracing import start_tracing
 from specdecode_engine.stats.prometheus import EngineMetrics
+from specdecode_server.body import DEFAULT_MAX_BODY_BYTES
 from specdecode_server.lifecycle import ServerLifecycle
 
 log = logging.getLogger(__name__)
@@ -217,3 +217,20 @@ def service_of(request: Request) -> Service:
     service = request.app.state.service
     assert isinstance(service, Service)
     return service
+
+
+BASE_BODY_BYTES = 64 * 2**10
+BYTES_PER_PROMPT_BYTE = 8
+
+
+def max_body_bytes(context_length: int, longest_token_bytes: int, most: int | None) -> int:
+    """Return the limit on a body: what a prompt that fills the context may need.
+
+    It is at most `most`, by default 4 MiB.
+
+    `64 KiB + 8 x context length x longest token in bytes`: JSON writes a byte of text in up to
+    6 bytes, and the other fields and messages have room.
+    """
+    longest_prompt_bytes = context_length * longest_token_bytes
+    derived = BASE_BODY_BYTES + BYTES_PER_PROMPT_BYTE * longest_prompt_bytes
+    return min(derived, DEFAULT_MAX_BODY_BYTES if most is None else most)

@@ -20,11 +20,11 @@ from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Row
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.graphs.cache import GraphCache
-from specdecode_engine.model.block_view import BlockMasks, BlockView
-from specdecode_engine.model.dflash import BlockHead
+from specdecode_engine.model.drafts.dflash import BlockHead
+from specdecode_engine.model.drafts.markov_head import MarkovHead
 from specdecode_engine.model.forward import BestTokens, ForwardOutputs
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.markov_head import MarkovHead
+from specdecode_engine.model.kv.block_view import BlockMasks, BlockView
+from specdecode_engine.model.kv.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.block_tokens import BlockTokens, draft_chain
 from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing

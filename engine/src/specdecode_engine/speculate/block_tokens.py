@@ -14,9 +14,9 @@ from torch import Tensor
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.model.confidence_head import ConfidenceHead
+from specdecode_engine.model.drafts.confidence_head import ConfidenceHead
+from specdecode_engine.model.drafts.markov_head import MarkovHead
 from specdecode_engine.model.forward import BestTokens, ForwardOutputs
-from specdecode_engine.model.markov_head import MarkovHead
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.tree import FirstLevel, TreeLevel, grow_tree, path_scores
 

@@ -22,10 +22,10 @@ from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Row
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.graphs.cache import GraphCache
+from specdecode_engine.model.drafts.mtp import MtpChainHead
 from specdecode_engine.model.forward import ForwardOutputs
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.kv_views import PagedView
-from specdecode_engine.model.mtp import MtpChainHead
+from specdecode_engine.model.kv.kv_cache import KVCache
+from specdecode_engine.model.kv.kv_views import PagedView
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
 from specdecode_engine.speculate.pending_rows import PendingRows

@@ -13,7 +13,7 @@ from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Rows
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.model.forward import DraftNetwork, ForwardInputs
-from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_engine.speculate.draft_state import DraftKvProgress, HiddenStateRing
 from specdecode_kernels import AttentionMetadata
 

@@ -16,10 +16,10 @@ from specdecode_engine.batch.request_table import DecodeBatch, RequestTable, Spa
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.graphs.cache import GraphCache
+from specdecode_engine.model.drafts.frozen import FrozenHead
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
-from specdecode_engine.model.frozen import FrozenHead
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.kv_views import BorrowedView
+from specdecode_engine.model.kv.kv_cache import KVCache
+from specdecode_engine.model.kv.kv_views import BorrowedView
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.draft_layout import of_parents
 from specdecode_engine.speculate.draft_state import HiddenStateRing

@@ -17,7 +17,7 @@ from specdecode_engine.batch.request_table import DecodeBatch, Rows, Span
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.graphs.cache import GraphCache
 from specdecode_engine.model.forward import DraftNetwork, ForwardOutputs, store_committed
-from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.kv.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.draft_layout import DraftLayout
 from specdecode_engine.speculate.draft_state import KEPT_ROWS

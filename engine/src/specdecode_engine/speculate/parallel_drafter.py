@@ -13,9 +13,9 @@ from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import DecodeBatch
 from specdecode_engine.batch.shapes import DraftShape, ForwardKind
 from specdecode_engine.graphs.cache import GraphCache
+from specdecode_engine.model.drafts.peagle import PEagleHead
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs, forward_committed
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.peagle import PEagleHead
+from specdecode_engine.model.kv.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler, SamplingBatch
 from specdecode_engine.speculate.block_tokens import BlockTokens
 from specdecode_engine.speculate.draft_layout import DraftLayout

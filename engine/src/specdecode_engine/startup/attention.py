@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.layer_map import LayerShape
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.drafts.draft_config import DraftConfig
+from specdecode_engine.model.kv.layer_map import LayerShape
+from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.loading import make_network
 from specdecode_kernels import DEFAULT_ATTENTION, AttentionParams
 

@@ -20,18 +20,18 @@ from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.engine import EngineCore
-from specdecode_engine.model.checkpoint import OpenStore
-from specdecode_engine.model.config import NO_HIDDEN_STATES
-from specdecode_engine.model.delta_states import DeltaStates
+from specdecode_engine.model.checkpoint.checkpoint import OpenStore
 from specdecode_engine.model.forward import (
     DecodeForward,
     DecodeFunction,
     TargetForward,
     VerifyLayout,
 )
-from specdecode_engine.model.kv_cache import KVCache, WindowPool
-from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.kv.delta_states import DeltaStates
+from specdecode_engine.model.kv.kv_cache import KVCache, WindowPool
 from specdecode_engine.model.routed_experts import RoutedExperts, RoutedShape
+from specdecode_engine.model.target.config import NO_HIDDEN_STATES
+from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_engine.ranks import ALONE, Ranks, shared_clock
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.drafting import Drafting

@@ -25,14 +25,14 @@ from specdecode_engine.batch.shapes import (
     StepSizes,
 )
 from specdecode_engine.graphs.plan import batch_sizes
-from specdecode_engine.model.checkpoint import OpenStore
-from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
-from specdecode_engine.model.config_file import DTYPES
-from specdecode_engine.model.draft_config import DraftConfig
+from specdecode_engine.model.checkpoint.checkpoint import OpenStore
+from specdecode_engine.model.checkpoint.config_file import DTYPES
+from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
+from specdecode_engine.model.drafts.draft_config import DraftConfig
 from specdecode_engine.model.implementations import divide_config, read_config
-from specdecode_engine.model.language_model import LanguageModelConfig
-from specdecode_engine.model.llama import stored_dtype
-from specdecode_engine.model.quantized.store import open_checkpoint
+from specdecode_engine.model.target.config import NO_HIDDEN_STATES, AuxHiddenStates
+from specdecode_engine.model.target.language_model import LanguageModelConfig
+from specdecode_engine.model.target.llama import stored_dtype
 from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.startup.attention import AttentionHeads
 from specdecode_engine.startup.device import choose_device, device_name

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.delta_states import DeltaLayers
+from specdecode_engine.model.kv.delta_states import DeltaLayers
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_engine.startup.op_inputs import empty
 from specdecode_kernels import Backend, DeltaParams, DeltaRows, DeltaState, OpCall

@@ -14,12 +14,12 @@ import torch
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.policy import DraftRefused
-from specdecode_engine.model.checkpoint import OpenStore, SharedTensorError
-from specdecode_engine.model.config_file import CheckpointError
-from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.draft_exchange import StagedDraft, check_same_config
-from specdecode_engine.model.draft_head import HiddenStateHead
-from specdecode_engine.model.linears import Linears
+from specdecode_engine.model.checkpoint.checkpoint import OpenStore, SharedTensorError
+from specdecode_engine.model.checkpoint.config_file import CheckpointError
+from specdecode_engine.model.drafts.draft_config import DraftConfig
+from specdecode_engine.model.drafts.draft_exchange import StagedDraft, check_same_config
+from specdecode_engine.model.drafts.draft_head import HiddenStateHead
+from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.startup.draft_methods.method import LoadedDraft
 from specdecode_engine.startup.draft_methods.registry import (

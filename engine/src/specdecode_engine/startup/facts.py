@@ -4,8 +4,8 @@ import torch
 
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.model.implementations import implementation_of
-from specdecode_engine.model.language_model import LanguageModel
 from specdecode_engine.model.routed_experts import RoutedShape
+from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.startup.config import CUDA, OFF, EngineConfig
 from specdecode_engine.startup.device import device_name

@@ -7,16 +7,17 @@ engine's. Triton's launchers decide which kernels the calls need.
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from specdecode_engine.batch.shapes import DraftShape
-from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.sparse_mlp import ExpertTensors, SparseMlpConfig
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.drafts.draft_config import DraftConfig, HeadConfig
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.layers.sparse_mlp import ExpertTensors, SparseMlpConfig
+from specdecode_engine.model.target.config import DecoderConfig, LlamaConfig
+from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.loading import make_network
 from specdecode_engine.model.transformers.model import AUDITED_POSITIONS, TransformersModel
 from specdecode_engine.model.transformers.row_audit import ProbeView
@@ -24,7 +25,6 @@ from specdecode_engine.startup.delta_calls import delta_calls
 from specdecode_engine.startup.draft_methods.method import DraftMethod
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_engine.startup.latent_calls import latent_calls
-from specdecode_engine.startup.linear_calls import ROWS, quantized, quantized_calls
 from specdecode_engine.startup.op_inputs import (
     AttentionRows,
     attention_calls,
@@ -36,6 +36,7 @@ from specdecode_engine.startup.op_inputs import (
     sampling_params,
 )
 from specdecode_kernels import (
+    META,
     Backend,
     DraftedNodes,
     ExpertRouting,
@@ -277,3 +278,60 @@ def _tree_calls(
         hidden = [empty(batch, nodes, width, dtype=needs.dtype)]
     for values in (tokens, *_logits(needs, batch, nodes), *hidden):
         yield why, partial(ops.gather_accepted, values, path)
+
+
+ROWS = (3, 65)
+"""Few and many: their tiles differ."""
+
+
+class _Map(NamedTuple):
+    """One linear map of a layer."""
+
+    outputs: int
+    inputs: int
+    has_bias: bool
+
+
+def quantized_calls(
+    needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend
+) -> Iterator[OpCall]:
+    """Yield a call for every precision, map of a layer, and number of rows."""
+    maps = model_maps(model)
+    for precision, one, rows in product(needs.precisions, maps, ROWS):
+        call = partial(_linear, ops, precision, one, rows, needs.dtype)
+        yield f"quantized weights of the {name}", call
+
+
+def model_maps(model: DraftConfig) -> list[_Map]:
+    """Return the maps of a model that may be quantized; see `layer_maps`."""
+    scored = model.head_rows if isinstance(model, LlamaConfig) else model.vocab_size
+    return [*layer_maps(model.decoder), _Map(scored, model.decoder.hidden_size, False)]
+
+
+def layer_maps(decoder: DecoderConfig) -> Iterator[_Map]:
+    """Yield the maps of a layer that may be quantized, fused as they are read."""
+    hidden, inner = decoder.hidden_size, decoder.intermediate_size
+    yield _Map(2 * inner, hidden, decoder.mlp_bias)
+    yield _Map(hidden, inner, decoder.mlp_bias)
+    if decoder.latent is not None:
+        maps = decoder.latent.maps(hidden, decoder.num_attention_heads)
+        yield _Map(sum(maps.pop(name)[0] for name in decoder.latent.joined), hidden, False)
+        del maps["kv_b_proj"]  # of heads, never quantized
+        yield from (_Map(outputs, inputs, False) for outputs, inputs in maps.values())
+        return
+    queries = decoder.num_attention_heads * decoder.head_dim
+    keys = decoder.num_key_value_heads * decoder.head_dim
+    gates = queries if decoder.has_output_gate else 0
+    yield _Map(queries + 2 * keys + gates, hidden, decoder.qkv_bias)
+    yield _Map(hidden, queries, decoder.output_bias)
+
+
+def _linear(ops: Backend, precision: Precision, one: _Map, rows: int, dtype: torch.dtype) -> None:
+    bias = empty(one.outputs, dtype=dtype) if one.has_bias else None
+    weight = quantized(precision, (one.outputs, one.inputs), dtype)
+    ops.linear(empty(rows, one.inputs, dtype=dtype), weight, bias)
+
+
+def quantized(precision: Precision, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedTensor:
+    """Make a weight [..., outputs, inputs] without memory."""
+    return QuantizedTensor.empty(torch.Size(shape), precision, dtype, META)

@@ -7,8 +7,8 @@ import torch
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.shapes import DraftShape, StepSizes
-from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.draft_config import DraftConfig
+from specdecode_engine.model.drafts.draft_config import DraftConfig
+from specdecode_engine.model.target.config import LlamaConfig
 from specdecode_kernels import INT4, INT8, Precision
 
 ROUNDED: Mapping[str, tuple[Precision, ...]] = {

@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.shapes import StepSizes
-from specdecode_engine.model.config_file import DTYPES
-from specdecode_engine.model.draft_config import DraftConfig
+from specdecode_engine.model.checkpoint.config_file import DTYPES
+from specdecode_engine.model.drafts.draft_config import DraftConfig
 from specdecode_engine.model.implementations import divide_config, read_config
 from specdecode_engine.startup.config import EngineConfig, draft_shapes, resolve_speculation
 from specdecode_engine.startup.draft_methods.registry import METHODS, draft_folder, read_draft

@@ -6,10 +6,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.latent_attention import LatentAttention, LatentMaps
-from specdecode_engine.model.latent_config import LATENT_NORM_EPS, LatentConfig
-from specdecode_engine.model.layers import Linear, Norm
+from specdecode_engine.model.drafts.draft_config import DraftConfig
+from specdecode_engine.model.layers.latent_attention import LatentAttention, LatentMaps
+from specdecode_engine.model.layers.latent_config import LATENT_NORM_EPS, LatentConfig
+from specdecode_engine.model.layers.layers import Linear, Norm
 from specdecode_engine.model.transformers.row_audit import ProbeView
 from specdecode_engine.startup.op_inputs import empty
 from specdecode_kernels import AttentionParams, Backend, OpCall

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from specdecode_api.report import TerminationReason
-from specdecode_engine.model.draft_config import cached_token_bytes
+from specdecode_engine.model.drafts.draft_config import cached_token_bytes
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.pages import WindowLimits
 from specdecode_engine.startup.config import EngineConfig

@@ -14,31 +14,32 @@ import torch
 
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.batch.sampling_defaults import InvalidDefault, read_sampling_defaults
-from specdecode_engine.model.checkpoint import (
+from specdecode_engine.model.checkpoint.checkpoint import (
     Shape,
     Shapes,
     StoredTensor,
     TensorStore,
+    TextModelStore,
     has_tensors,
 )
-from specdecode_engine.model.config import LlamaConfig
-from specdecode_engine.model.config_file import CheckpointError, ConfigFile
-from specdecode_engine.model.draft_config import DraftConfig, HeadConfig, cached_token_bytes
-from specdecode_engine.model.draft_head import HiddenStateHead
-from specdecode_engine.model.eagle_weights import ID_MAPS
+from specdecode_engine.model.checkpoint.config_file import CheckpointError, ConfigFile
+from specdecode_engine.model.checkpoint.mtp_layout import without_modules
+from specdecode_engine.model.checkpoint.pickle_store import has_pickles
+from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
+from specdecode_engine.model.checkpoint.quantized.weight import UNQUANTIZED_DTYPE
+from specdecode_engine.model.drafts.draft_config import DraftConfig, HeadConfig, cached_token_bytes
+from specdecode_engine.model.drafts.draft_head import HiddenStateHead
+from specdecode_engine.model.drafts.eagle_weights import ID_MAPS
+from specdecode_engine.model.drafts.mtp_config import count_modules
 from specdecode_engine.model.implementations import divide_config, implementation_of, read_config
-from specdecode_engine.model.language_model import LanguageModelConfig
-from specdecode_engine.model.linears import Linears, kept_bytes, kind_of
-from specdecode_engine.model.llama import llama_shapes
-from specdecode_engine.model.mtp_config import count_modules
-from specdecode_engine.model.mtp_layout import without_modules
-from specdecode_engine.model.pickle_store import has_pickles
-from specdecode_engine.model.quantized.store import open_checkpoint
-from specdecode_engine.model.quantized.weight import UNQUANTIZED_DTYPE
+from specdecode_engine.model.layers.linears import Linears, kept_bytes, kind_of
 from specdecode_engine.model.routed_experts import RoutedShape
-from specdecode_engine.model.sharding import CannotDivide, divided_header
-from specdecode_engine.model.text_store import TextModelStore
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.target.config import LlamaConfig
+from specdecode_engine.model.target.families import refuse_unsupported
+from specdecode_engine.model.target.language_model import LanguageModelConfig
+from specdecode_engine.model.target.llama import llama_shapes
+from specdecode_engine.model.target.sharding import CannotDivide, divided_header
+from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.division import Division
 from specdecode_engine.model.transformers.loading import (
     check_tensors,
@@ -46,7 +47,6 @@ from specdecode_engine.model.transformers.loading import (
     text_tensors,
 )
 from specdecode_engine.model.transformers.model import TransformersModel
-from specdecode_engine.model.unsupported import refuse_unsupported
 from specdecode_engine.startup.draft_methods.registry import (
     METHODS,
     algorithm_of,

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import torch
 
-from specdecode_engine.model.checkpoint import OpenStore
-from specdecode_engine.model.draft_exchange import staging_bytes
+from specdecode_engine.model.checkpoint.checkpoint import OpenStore
+from specdecode_engine.model.checkpoint.record_tensors import tensor_bytes
+from specdecode_engine.model.drafts.draft_exchange import staging_bytes
 from specdecode_engine.model.implementations import load_model
-from specdecode_engine.model.language_model import LanguageModel
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.record_tensors import tensor_bytes
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.startup.draft_methods.method import LoadedDraft

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.config import DecoderConfig
-from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.layer_map import LayerShape
+from specdecode_engine.model.drafts.draft_config import DraftConfig
+from specdecode_engine.model.kv.layer_map import LayerShape
+from specdecode_engine.model.target.config import DecoderConfig
 from specdecode_engine.startup.attention import layer_params
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_kernels import (

@@ -17,8 +17,8 @@ from specdecode_engine.batch.request import TokenLogprobs
 from specdecode_engine.batch.request_table import Rows
 from specdecode_engine.batch.sequence import PrefillChunk, Sequence
 from specdecode_engine.batch.staging import StagingBuffer
-from specdecode_engine.model.language_model import LanguageModel
-from specdecode_engine.model.layers import widened
+from specdecode_engine.model.layers.layers import widened
+from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_kernels.torch.by_row import log_softmax
 

@@ -7,11 +7,11 @@ from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.graphs.cache import GraphCache
-from specdecode_engine.model.config import AuxHiddenStates
-from specdecode_engine.model.delta_states import DeltaStates
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.kv.delta_states import DeltaStates
+from specdecode_engine.model.kv.kv_cache import KVCache
 from specdecode_engine.model.routed_experts import RoutedExperts
+from specdecode_engine.model.target.config import AuxHiddenStates
+from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.speculate.drafter import Drafter

@@ -9,14 +9,14 @@ from torch.nn import functional
 
 from specdecode_engine.batch.request_table import Rows, StagedSpans
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
-from specdecode_engine.model.config import NO_HIDDEN_STATES, AuxHiddenStates
-from specdecode_engine.model.delta_states import DeltaStates
 from specdecode_engine.model.forward import ForwardInputs, ForwardOutputs
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.kv_views import PagedView
-from specdecode_engine.model.language_model import NeededRows
-from specdecode_engine.model.layers import widened
+from specdecode_engine.model.kv.delta_states import DeltaStates
+from specdecode_engine.model.kv.kv_cache import KVCache
+from specdecode_engine.model.kv.kv_views import PagedView
+from specdecode_engine.model.layers.layers import widened
 from specdecode_engine.model.routed_experts import forward_target
+from specdecode_engine.model.target.config import NO_HIDDEN_STATES, AuxHiddenStates
+from specdecode_engine.model.target.language_model import NeededRows
 from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.speculate.drafter import Drafter
 from specdecode_engine.steps.in_flight import InFlightStep

@@ -10,7 +10,7 @@ from specdecode_engine.serve.parsers.formats import MessageFormats
 from specdecode_engine.serve.parsers.message import ParserContext
 from specdecode_engine.serve.parsers.reasoning import REASONING_TAGS
 from specdecode_engine.serve.parsers.tool_formats import TOOL_FORMATS
-from specdecode_engine.serve.text.stop_strings import StopStringScanner
+from specdecode_engine.serve.text.detokenizer import StopStringScanner
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 
 STOPS = st.lists(st.text("ab", min_size=1, max_size=4), max_size=3).map(tuple)

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from specdecode_engine.model.config_file import CheckpointError
-from specdecode_engine.model.delta_states import DeltaView
-from specdecode_engine.model.kv_views import KVView
-from specdecode_engine.model.layer_map import LayerMap
+from specdecode_engine.model.kv.delta_states import DeltaView
+from specdecode_engine.model.kv.kv_views import KVView
+from specdecode_engine.model.kv.layer_map import LayerMap
+from specdecode_engine.model.target.transformers_config import UnsupportedModel
 from specdecode_kernels.metadata import DEFAULT_ATTENTION, AttentionParams
 
 IMPLEMENTATION = "specdecode_paged"
@@ -40,10 +40,6 @@ WITHOUT_EFFECT = frozenset(
 
 CACHES = frozenset({"past_key_values", "cache"})
 """Names of the cache of transformers, which a forward of ours has none of: from 5.24 on `cache`."""
-
-
-class UnsupportedModel(CheckpointError):
-    """A model type that transformers can load and we cannot compute; the message has the reason."""
 
 
 class ForwardState:

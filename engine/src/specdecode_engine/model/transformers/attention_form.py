@@ -12,14 +12,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from specdecode_engine.model.head_order import halves_of_pairs
-from specdecode_engine.model.kv_views import KVView
-from specdecode_engine.model.rope_keys import ORIGINAL
-from specdecode_engine.model.transformers.attention import (
-    ForwardState,
-    PagedAttention,
-    UnsupportedModel,
-)
+from specdecode_engine.model.kv.kv_views import KVView
+from specdecode_engine.model.layers.rope_keys import ORIGINAL
+from specdecode_engine.model.target.head_order import halves_of_pairs
+from specdecode_engine.model.target.transformers_config import UnsupportedModel
+from specdecode_engine.model.transformers.attention import ForwardState, PagedAttention
 from specdecode_engine.model.transformers.recognition import (
     is_close,
     random_linear,

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdecode_engine.model.checkpoint import Shape
-from specdecode_engine.model.sharding import Pieces, shares
+from specdecode_engine.model.checkpoint.checkpoint import Shape
+from specdecode_engine.model.target.sharding import Pieces, shares
 from specdecode_engine.model.transformers.attention_form import attend_with
 from specdecode_engine.model.transformers.gated_delta_net import recognise_delta_net
 from specdecode_engine.model.transformers.recognition import (

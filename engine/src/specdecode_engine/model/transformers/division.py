@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from specdecode_engine.model.checkpoint import Shape, TensorStore
-from specdecode_engine.model.sharding import CannotDivide, Pieces, ShardedStore
-from specdecode_engine.model.store_part import StorePart
-from specdecode_engine.model.transformers.attention import UnsupportedModel
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.checkpoint.checkpoint import Shape, StorePart, TensorStore
+from specdecode_engine.model.target.sharding import CannotDivide, Pieces, ShardedStore
+from specdecode_engine.model.target.transformers_config import TransformersConfig, UnsupportedModel
 from specdecode_engine.model.transformers.divided_block import DividedBlock, layouts_of
 from specdecode_engine.model.transformers.divided_config import divide_transformers_config
 from specdecode_engine.model.transformers.input_scaled_mixture import (

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdecode_engine.model.layers import Linear
-from specdecode_engine.model.sharding import Pieces
+from specdecode_engine.model.layers.layers import Linear
+from specdecode_engine.model.target.sharding import Pieces
 from specdecode_engine.model.transformers.attention import ForwardState
 from specdecode_engine.model.transformers.modules import RowModule
 from specdecode_engine.model.transformers.recognition import (

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from specdecode_engine.model.experts import Experts
-from specdecode_engine.model.linears import Linears, MapKind
+from specdecode_engine.model.layers.experts import Experts
+from specdecode_engine.model.layers.linears import Linears, MapKind
 from specdecode_engine.model.transformers.mixture_modules import RowInputScaledMixture, RowRouter
 from specdecode_engine.model.transformers.recognition import (
     is_close,

@@ -11,8 +11,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from specdecode_engine.model.head_order import halves_of_pairs
-from specdecode_engine.model.latent_config import LatentSizes
+from specdecode_engine.model.layers.latent_config import LatentSizes
+from specdecode_engine.model.target.head_order import halves_of_pairs
 from specdecode_engine.model.transformers.attention_form import (
     Rotation,
     attend_recorded,

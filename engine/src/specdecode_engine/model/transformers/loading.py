@@ -15,15 +15,15 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from specdecode_engine.model.checkpoint import TensorError, TensorStore, list_names
-from specdecode_engine.model.mtp_layout import without_modules
-from specdecode_engine.model.text_store import TextModelStore
-from specdecode_engine.model.transformers.attention import (
-    IMPLEMENTATION,
-    UnsupportedModel,
-    register,
+from specdecode_engine.model.checkpoint.checkpoint import (
+    TensorError,
+    TensorStore,
+    TextModelStore,
+    list_names,
 )
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.checkpoint.mtp_layout import without_modules
+from specdecode_engine.model.target.transformers_config import TransformersConfig, UnsupportedModel
+from specdecode_engine.model.transformers.attention import IMPLEMENTATION, register
 from specdecode_engine.model.transformers.parameter_sources import expected_tensors
 
 

@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-from specdecode_engine.model.experts import Experts
-from specdecode_engine.model.layers import Linear
+from specdecode_engine.model.layers.experts import Experts
+from specdecode_engine.model.layers.layers import Linear
 from specdecode_engine.model.transformers.modules import RowModule
 from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_kernels import Backend, ExpertRouting, RoutingConfig

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from specdecode_engine.model.experts import gates_first
+from specdecode_engine.model.layers.experts import gates_first
 from specdecode_engine.model.transformers.recognition import is_close, random_linear, random_tensor
 from specdecode_kernels import TORCH, ExpertRouting, GatedActivation, RoutingConfig
 from specdecode_kernels.mixture import GateKind, Scores

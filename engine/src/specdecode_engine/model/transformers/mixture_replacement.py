@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from specdecode_engine.model.experts import Experts, gates_first
-from specdecode_engine.model.layers import Linear
-from specdecode_engine.model.linears import Linears, MapKind
+from specdecode_engine.model.layers.experts import Experts, gates_first
+from specdecode_engine.model.layers.layers import Linear
+from specdecode_engine.model.layers.linears import Linears, MapKind
 from specdecode_engine.model.transformers.input_scaled_mixture import (
     has_input_scaled_parts,
     make_input_scaled,

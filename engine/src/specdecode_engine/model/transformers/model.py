@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdecode_engine.model.config import EMBEDDED, NO_HIDDEN_STATES, AuxHiddenStates
-from specdecode_engine.model.config_file import CheckpointError
-from specdecode_engine.model.delta_states import DeltaLayers
-from specdecode_engine.model.experts import Experts
-from specdecode_engine.model.kv_views import KVView, PagedView
-from specdecode_engine.model.language_model import LanguageModel, NeededRows
-from specdecode_engine.model.layers import Linear, widened
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.quantized.store import open_tensors
-from specdecode_engine.model.rope import make_rotary_limits
-from specdecode_engine.model.transformers.attention import ForwardState, UnsupportedModel, attach
-from specdecode_engine.model.transformers.config import TransformersConfig
+from specdecode_engine.model.checkpoint.config_file import CheckpointError
+from specdecode_engine.model.checkpoint.quantized.store import open_tensors
+from specdecode_engine.model.kv.delta_states import DeltaLayers
+from specdecode_engine.model.kv.kv_views import KVView, PagedView
+from specdecode_engine.model.layers.experts import Experts
+from specdecode_engine.model.layers.layers import Linear, widened
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.layers.rope import make_rotary_limits
+from specdecode_engine.model.target.config import EMBEDDED, NO_HIDDEN_STATES, AuxHiddenStates
+from specdecode_engine.model.target.language_model import LanguageModel, NeededRows
+from specdecode_engine.model.target.transformers_config import TransformersConfig, UnsupportedModel
+from specdecode_engine.model.transformers.attention import ForwardState, attach
 from specdecode_engine.model.transformers.division import DividedModules, Division
 from specdecode_engine.model.transformers.gated_delta_net import stack_params
 from specdecode_engine.model.transformers.left_parts import report_left

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdecode_engine.model.layers import Linear
+from specdecode_engine.model.layers.layers import Linear
 from specdecode_kernels import Backend
 from specdecode_kernels.torch.by_row import by_row
 from specdecode_kernels.torch.elementwise import accumulation_dtype

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from specdecode_engine.model.checkpoint import Shape, Shapes
+from specdecode_engine.model.checkpoint.checkpoint import Shape, Shapes
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from specdecode_engine.model.head_order import halves_of_pairs, halves_of_part
+from specdecode_engine.model.target.head_order import halves_of_pairs, halves_of_part
 from specdecode_engine.model.transformers.attention_form import (
     INPUTS,
     AttentionForm,

@@ -7,15 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from specdecode_engine.batch.rotary_tables import RotaryLimits
-from specdecode_engine.model.head_order import halves_of_pairs, order_after
-from specdecode_engine.model.latent_attention import LatentAttention, LatentMaps, cut_by_head
-from specdecode_engine.model.layers import Linear
-from specdecode_engine.model.linears import DividedLinear, Linears, MapKind, SummedLinear
-from specdecode_engine.model.transformers.attention import (
-    ForwardState,
-    PagedAttention,
-    UnsupportedModel,
-)
+from specdecode_engine.model.layers.latent_attention import LatentAttention, LatentMaps, cut_by_head
+from specdecode_engine.model.layers.layers import Linear
+from specdecode_engine.model.layers.linears import DividedLinear, Linears, MapKind, SummedLinear
+from specdecode_engine.model.target.head_order import halves_of_pairs, order_after
+from specdecode_engine.model.target.transformers_config import UnsupportedModel
+from specdecode_engine.model.transformers.attention import ForwardState, PagedAttention
 from specdecode_engine.model.transformers.attention_form import (
     INPUTS,
     AttentionForm,

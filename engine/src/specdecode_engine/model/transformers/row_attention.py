@@ -6,13 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.layers import Linear
-from specdecode_engine.model.transformers.attention import (
-    CACHES,
-    WITHOUT_EFFECT,
-    PagedAttention,
-    UnsupportedModel,
-)
+from specdecode_engine.model.layers.layers import Linear
+from specdecode_engine.model.target.transformers_config import UnsupportedModel
+from specdecode_engine.model.transformers.attention import CACHES, WITHOUT_EFFECT, PagedAttention
 from specdecode_engine.model.transformers.attention_form import (
     AttentionForm,
     NormPlace,

@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specdecode_engine.model.delta_states import DeltaLayers
-from specdecode_engine.model.layer_map import LayerMap
-from specdecode_engine.model.transformers.attention import UnsupportedModel
+from specdecode_engine.model.kv.delta_states import DeltaLayers
+from specdecode_engine.model.kv.layer_map import LayerMap
+from specdecode_engine.model.target.transformers_config import UnsupportedModel
 from specdecode_engine.model.transformers.modules import RowModule
 from specdecode_kernels.metadata import DEFAULT_ATTENTION, AttentionParams
 

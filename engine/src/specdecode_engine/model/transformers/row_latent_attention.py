@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from specdecode_engine.model.latent_attention import LatentAttention
+from specdecode_engine.model.layers.latent_attention import LatentAttention
 from specdecode_engine.model.transformers.attention import PagedAttention
 from specdecode_engine.model.transformers.modules import RotaryRows, RowModule
 from specdecode_engine.model.transformers.row_attention import check_arguments

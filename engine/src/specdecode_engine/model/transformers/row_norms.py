@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from specdecode_engine.model.sharding import shares
+from specdecode_engine.model.target.sharding import shares
 from specdecode_engine.model.transformers.attention_form import (
     INPUTS,
     AttentionForm,

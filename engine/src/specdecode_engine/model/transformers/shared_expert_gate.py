@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdecode_engine.model.layers import Linear
+from specdecode_engine.model.layers.layers import Linear
 from specdecode_engine.model.transformers.modules import RowModule
 from specdecode_engine.model.transformers.recognition import (
     is_close,

@@ -18,8 +18,7 @@ from specdecode_engine.serve.parsers.message import (
     ReasoningParser,
     ToolCallDelta,
 )
-from specdecode_engine.serve.text.detokenizer import Detokenizer
-from specdecode_engine.serve.text.stop_strings import StopStringScanner
+from specdecode_engine.serve.text.detokenizer import Detokenizer, StopStringScanner
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 
 

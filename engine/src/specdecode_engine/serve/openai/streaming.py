@@ -14,11 +14,15 @@ from starlette.types import Receive, Scope, Send
 from specdecode_engine.batch.request import Output, Request
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.engine.async_engine import RETRIES, RequestStream
-from specdecode_engine.serve.openai.formatting import Event, ResponseFormatter, encode_event
+from specdecode_engine.serve.openai.formatting import (
+    Event,
+    ResponseFormatter,
+    encode_event,
+    usage_of,
+)
 from specdecode_engine.serve.openai.json_text import to_json
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.protocol import GenerationBody
-from specdecode_engine.serve.openai.usage import usage_of
 from specdecode_engine.serve.service import Service
 from specdecode_engine.serve.tracing import ChoiceTimes, TracedCall
 from specdecode_engine.stats.prometheus import RequestLatency

@@ -17,11 +17,11 @@ from specdecode_engine.batch.shapes import (
     StepSizes,
 )
 from specdecode_engine.graphs.cache import GraphCache
-from specdecode_engine.model.block_view import BlockMasks
-from specdecode_engine.model.dflash import BlockHead
-from specdecode_engine.model.dflash_config import BlockConfig
-from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.drafts.dflash import BlockHead
+from specdecode_engine.model.drafts.dflash_config import BlockConfig
+from specdecode_engine.model.drafts.draft_config import DraftConfig
+from specdecode_engine.model.kv.block_view import BlockMasks
+from specdecode_engine.model.kv.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.speculate.block_drafter import BlockDrafter, BlockForward

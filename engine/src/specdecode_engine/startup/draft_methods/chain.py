@@ -12,10 +12,10 @@ from specdecode_engine.batch.shapes import (
     StepSizes,
 )
 from specdecode_engine.graphs.cache import GraphCache
-from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.mtp import MtpChainHead
-from specdecode_engine.model.mtp_config import MtpChainConfig
+from specdecode_engine.model.drafts.draft_config import DraftConfig
+from specdecode_engine.model.drafts.mtp import MtpChainHead
+from specdecode_engine.model.drafts.mtp_config import MtpChainConfig
+from specdecode_engine.model.kv.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.speculate.chain_drafter import ChainDrafter, ChainForward

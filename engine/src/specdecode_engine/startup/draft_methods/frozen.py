@@ -16,11 +16,11 @@ from specdecode_engine.batch.shapes import (
     token_forwards,
 )
 from specdecode_engine.graphs.cache import GraphCache
-from specdecode_engine.model.draft_config import DraftConfig
+from specdecode_engine.model.drafts.draft_config import DraftConfig
+from specdecode_engine.model.drafts.frozen import PIECE_BYTES, FrozenHead
+from specdecode_engine.model.drafts.frozen_config import FrozenConfig
 from specdecode_engine.model.forward import DecodeForward
-from specdecode_engine.model.frozen import PIECE_BYTES, FrozenHead
-from specdecode_engine.model.frozen_config import FrozenConfig
-from specdecode_engine.model.kv_cache import KVCache
+from specdecode_engine.model.kv.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.speculate.drafter import Drafter

@@ -16,16 +16,18 @@ from specdecode_engine.batch.shapes import (
     StepSizes,
 )
 from specdecode_engine.graphs.cache import GraphCache
-from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.draft_head import HiddenStateHead
+from specdecode_engine.model.drafts.draft_config import DraftConfig
+from specdecode_engine.model.drafts.draft_head import HiddenStateHead
 from specdecode_engine.model.forward import DecodeFunction
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.kv.kv_cache import KVCache
+from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.speculate.draft_state import KEPT_ROWS, HiddenStateRing
 from specdecode_engine.speculate.drafter import Drafter
+from specdecode_engine.speculate.ngram import library
 from specdecode_engine.speculate.ngram.proposer import NgramProposer
+from specdecode_engine.speculate.ngram.texts import ngram_bytes, text_maker
 from specdecode_engine.startup.kernel_needs import KernelNeeds
 from specdecode_engine.startup.op_inputs import OpsIn
 from specdecode_kernels import Backend, OpCall
@@ -145,3 +147,20 @@ class DraftMethod:
     def make_proposer(self, boot: EngineBoot) -> NgramProposer | None:
         """Make what drafts on the host; None where a model drafts, or nothing."""
         return None
+
+
+class FromText(DraftMethod):
+    """NGRAM: what followed the same tokens before."""
+
+    may_find_nothing = True
+
+    def unsupported_reason(self) -> str | None:
+        reason = library.unsupported_reason()
+        return reason and f"NGRAM is in C, compiled at the first start: {reason}"
+
+    def host_bytes(self, boot: EngineBoot, running: int, context_length: int) -> int:
+        return ngram_bytes(boot.speculation.ngram, running, context_length)
+
+    def make_proposer(self, boot: EngineBoot) -> NgramProposer:
+        maker = text_maker(boot.speculation.ngram, boot.scheduling.max_running_requests)
+        return NgramProposer(maker)

@@ -12,9 +12,9 @@ from specdecode_engine.batch.shapes import (
     StepSizes,
 )
 from specdecode_engine.graphs.cache import GraphCache
-from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.kv_cache import KVCache
-from specdecode_engine.model.peagle import PEagleHead
+from specdecode_engine.model.drafts.draft_config import DraftConfig
+from specdecode_engine.model.drafts.peagle import PEagleHead
+from specdecode_engine.model.kv.kv_cache import KVCache
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.speculate.draft_layout import DraftLayout

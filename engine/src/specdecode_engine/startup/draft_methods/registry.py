@@ -7,22 +7,21 @@ import torch
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
-from specdecode_engine.model.config_file import CheckpointError, DraftMismatch
-from specdecode_engine.model.dflash import DFlashHead
-from specdecode_engine.model.draft_config import DraftConfig, HeadConfig
-from specdecode_engine.model.dspark import DSparkHead
-from specdecode_engine.model.eagle import Eagle1Head, Eagle3Head
+from specdecode_engine.model.checkpoint.config_file import CheckpointError, DraftMismatch
+from specdecode_engine.model.drafts.dflash import DFlashHead
+from specdecode_engine.model.drafts.draft_config import DraftConfig, HeadConfig
+from specdecode_engine.model.drafts.dspark import DSparkHead
+from specdecode_engine.model.drafts.eagle import Eagle1Head, Eagle3Head
+from specdecode_engine.model.drafts.mtp import MtpHead
+from specdecode_engine.model.drafts.peagle import PEagleHead
+from specdecode_engine.model.drafts.speculators import open_draft
 from specdecode_engine.model.implementations import read_opened_config
-from specdecode_engine.model.language_model import LanguageModel, LanguageModelConfig
-from specdecode_engine.model.linears import Linears
-from specdecode_engine.model.mtp import MtpHead
-from specdecode_engine.model.peagle import PEagleHead
-from specdecode_engine.model.speculators import open_draft
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.target.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.startup.draft_methods.blocks import InBlocks
 from specdecode_engine.startup.draft_methods.chain import InChain
 from specdecode_engine.startup.draft_methods.frozen import OverTargetKv
-from specdecode_engine.startup.draft_methods.method import DraftMethod, LoadedDraft
-from specdecode_engine.startup.draft_methods.ngram import FromText
+from specdecode_engine.startup.draft_methods.method import DraftMethod, FromText, LoadedDraft
 from specdecode_engine.startup.draft_methods.parallel import AtOnce
 from specdecode_engine.startup.draft_methods.token_by_token import TokenByToken
 from specdecode_kernels import AnyWeight

@@ -14,12 +14,12 @@ from specdecode_engine.batch.shapes import (
     token_forwards,
 )
 from specdecode_engine.graphs.cache import GraphCache
-from specdecode_engine.model.draft_config import DraftConfig
-from specdecode_engine.model.draft_head import DraftHead
-from specdecode_engine.model.draft_scratch import DraftScratch
+from specdecode_engine.model.drafts.draft_config import DraftConfig
+from specdecode_engine.model.drafts.draft_head import DraftHead
 from specdecode_engine.model.forward import DecodeForward, draft_forwards
-from specdecode_engine.model.kv_cache import KVCache, kv_bytes
-from specdecode_engine.model.language_model import LanguageModel
+from specdecode_engine.model.kv.draft_scratch import DraftScratch
+from specdecode_engine.model.kv.kv_cache import KVCache, kv_bytes
+from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.speculate.draft_layout import DraftLayout

@@ -1,0 +1,1 @@
+"""Files of a checkpoint: configuration, tensors, quantized weights."""

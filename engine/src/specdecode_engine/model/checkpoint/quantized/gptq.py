@@ -1,0 +1,115 @@
+"""GPTQ, as AutoGPTQ, GPTQModel and AutoRound write it.
+
+A linear map of I inputs and O outputs, with b bits and G groups, is stored as
+
+- `qweight` [I * b / 32, O] int32: integers of b bits, a stream of bits for each output, lowest
+  bits first,
+- `qzeros` [G, O * b / 32] int32: zero points, a stream for each group,
+- `scales` [G, O] float16,
+- `g_idx` [I] int32: the group of each input; absent where groups are consecutive inputs.
+
+Weight [o, i] is scales[g, o] * (qweight[i, o] - z[g, o]), where z is qzeros in version 2 of the
+layout and (qzeros + 1) mod 2^b in version 1, which stores zero points less one. Some modules may
+have a layout of their own.
+
+Source: AutoGPTQ, `auto_gptq/nn_modules/qlinear/qlinear_cuda.py`; GPTQModel, `utils/model.py`
+(`convert_gptq_v1_to_v2_format`); AutoRound 0.16, `auto_round_extension/torch/`.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.model.checkpoint.checkpoint import Shape
+from specdecode_engine.model.checkpoint.quantized.packing import unpack
+from specdecode_engine.model.checkpoint.quantized.weight import (
+    Headers,
+    KeptQuantization,
+    Parts,
+    QuantizedRows,
+    QuantizedWeight,
+    kept_precisions,
+)
+from specdecode_kernels import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class GptqLayout:
+    """Weights of `bits` bits; `group_size` inputs share a scale, all of them if it is None."""
+
+    bits: int
+    group_size: int | None
+    zero_offset: int  # what is added to stored zero points
+    is_ordered: bool  # whether groups are consecutive inputs (desc_act is false)
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """The forms in which weights are kept."""
+        is_kept = self.bits == 4 and self.is_ordered
+        return kept_precisions(self.bits, self.group_size) if is_kept else ()
+
+    def find(self, headers: Headers, prefix: str, shape: Shape) -> QuantizedWeight:
+        """Return the weight whose `qweight` has a shape."""
+        name, bits = f"{prefix}.qweight", self.bits
+        # The fewest integers that fill whole words.
+        multiple = 32 // math.gcd(32, bits)
+        if len(shape) != 2 or shape[1] % multiple or shape[0] * 32 % bits:
+            fault = f"words of {bits} bits need a matrix of a multiple of {multiple} outputs"
+            raise headers.misfit(name, fault)
+        inputs, outputs = shape[0] * 32 // bits, shape[1]
+        groups = -(-inputs // (self.group_size or inputs))
+        parts = {
+            "qweight": name,
+            "qzeros": headers.need(f"{prefix}.qzeros", (groups, outputs * bits // 32)),
+            "scales": headers.need(f"{prefix}.scales", (groups, outputs)),
+        }
+        if f"{prefix}.g_idx" in headers.tensors:
+            parts["g_idx"] = headers.need(f"{prefix}.g_idx", (inputs,))
+        return QuantizedWeight(
+            name=f"{prefix}.weight",
+            shape=(outputs, inputs),
+            parts=parts,
+            dequantize_rows=self._dequantize_rows,
+            row_multiple=multiple,
+            kept=KeptQuantization(self.precisions[-1], self._kept) if self.precisions else None,
+        )
+
+    def _dequantize_rows(self, parts: Parts, rows: slice) -> Tensor:
+        part = self._rows(parts, rows)
+        groups = parts.get("g_idx", part.in_order(self.group_size))
+        return part.plain(groups.long())
+
+    def _kept(self, parts: Parts, rows: slice) -> QuantizedRows | None:
+        part = self._rows(parts, rows)
+        in_order = part.in_order(self.group_size)
+        return part if torch.equal(parts.get("g_idx", in_order).long(), in_order) else None
+
+    def _rows(self, parts: Parts, rows: slice) -> QuantizedRows:
+        middle = 1 << (self.bits - 1)
+        words = slice(rows.start * self.bits // 32, rows.stop * self.bits // 32)
+        integers = unpack(parts["qweight"][:, rows].T, self.bits)
+        zeros = unpack(parts["qzeros"][:, words], self.bits).T
+        zeros = (zeros + self.zero_offset) & ((1 << self.bits) - 1)
+        return QuantizedRows(integers - middle, parts["scales"][:, rows].T.float(), zeros - middle)
+
+
+@dataclass(frozen=True, slots=True)
+class GptqFormat:
+    """The layout of all modules but those whose name has a match; the first decides."""
+
+    layout: GptqLayout
+    overrides: tuple[tuple[re.Pattern[str], GptqLayout], ...] = ()
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        layouts = (self.layout, *(layout for _, layout in self.overrides))
+        return tuple(dict.fromkeys(form for one in layouts for form in one.precisions))
+
+    def find(self, headers: Headers) -> Iterator[QuantizedWeight]:
+        for prefix, shape in headers.ending(".qweight"):
+            matching = (one for pattern, one in self.overrides if pattern.search(prefix))
+            yield next(matching, self.layout).find(headers, prefix, shape)

@@ -1,0 +1,274 @@
+"""One quantized weight: the tensors that it is stored in, and the plain rows made of them."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from specdecode_engine.model.checkpoint.checkpoint import Part, Shape, StoredTensor, TensorError
+from specdecode_kernels import Precision, QuantizedTensor
+from specdecode_kernels.weights import GROUPS, pack_int4
+
+UNQUANTIZED_DTYPE = torch.bfloat16
+"""The type of plain weights where neither config.json nor the scales have one."""
+CHUNK_ELEMENTS = 1 << 18  # plain values that are dequantized at once: 1 MiB in float32
+NAN_OF_FLOAT8 = 0x7F  # of either sign
+INCOMPLETE = "the files are incomplete, download them again"
+MISFIT = "take tensors and config.json from the same checkpoint"
+
+Parts = Mapping[str, Tensor]
+"""The tensors of one weight, by the names that its format gives to them."""
+
+
+class QuantizedRows(NamedTuple):
+    """Some rows of a quantized weight: scales[o, g] * (values[o, i] - zeros[o, g])."""
+
+    values: Tensor  # [rows, inputs], signed integers or float8
+    scales: Tensor  # [rows, groups] f32; or one for all groups
+    zeros: Tensor | None  # as scales, signed
+
+    def cut(self, rows: slice, inputs: slice, group: int) -> "QuantizedRows":
+        """Return a part, whose inputs begin with a group and end with one or with the rows.
+
+        Args:
+            group: inputs that share a scale.
+        """
+        groups = slice(inputs.start // group, -(-inputs.stop // group))
+
+        def by_group(numbers: Tensor) -> Tensor:
+            return numbers[rows, groups] if numbers.shape[1] > 1 else numbers[rows]
+
+        zeros = None if self.zeros is None else by_group(self.zeros)
+        return QuantizedRows(self.values[rows, inputs], by_group(self.scales), zeros)
+
+    def in_order(self, group: int | None) -> Tensor:
+        """Return the group of each input [inputs] i64 where `group` in a row share one."""
+        inputs = self.values.shape[1]
+        return torch.arange(inputs, device=self.values.device) // (group or inputs)
+
+    def plain(self, groups: Tensor) -> Tensor:
+        """Return the weights in float32; `groups` [inputs] i64 has the group of each input."""
+        values = self.values
+        if self.zeros is not None:
+            values = values - self.zeros.index_select(1, groups)
+        return values * self.scales.index_select(1, groups)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptQuantization:
+    """The form in which a weight is kept as it is stored, and its rows.
+
+    `rows` returns None where the groups are not consecutive inputs.
+    """
+
+    precision: Precision
+    rows: Callable[[Parts, slice], QuantizedRows | None]
+
+
+def kept_precisions(bits: int, group: int | None) -> tuple[Precision, ...]:
+    """Return the forms in which kernels take integers of which `group` inputs share a scale.
+
+    Args:
+        group: None: all of them.
+
+    Returns:
+        Those without and with zero points, as far as there are any.
+    """
+    if bits == 8:
+        return () if group is not None else (Precision("int8"),)
+    # A scale for every output is one for every 128 of its inputs.
+    group = GROUPS[-1] if group is None else group
+    if bits != 4 or group not in GROUPS:
+        return ()
+    return Precision("int4", group), Precision("int4", group, has_zeros=True)
+
+
+def kept_float8(group: int | None) -> tuple[Precision, ...]:
+    """Return the form in which kernels take float8_e4m3fn, if any; `group` as above."""
+    if group is None:
+        return (Precision("float8_e4m3fn"),)
+    return (Precision("float8_e4m3fn", group),) if group in GROUPS else ()
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedWeight:
+    """A plain tensor that a checkpoint stores in other tensors."""
+
+    name: str  # of the plain tensor
+    shape: Shape
+    parts: Mapping[str, str]  # stored names, by the format's names
+    dequantize_rows: Callable[[Parts, slice], Tensor]  # rows of dimension 0, in float32
+    row_multiple: int = 1  # rows that one stored word holds
+    kept: KeptQuantization | None = None
+
+    def dequantize(self, parts: Parts, into: Tensor, part: Part = ()) -> None:
+        """Write a part of the plain tensor, rounded once to the type of `into`, by some rows."""
+        for rows, wanted, place in self._chunks(part):
+            into[place].copy_(self.dequantize_rows(parts, rows)[(wanted, *part[1:])])
+
+    def read_kept(self, parts: Parts, part: Part = ()) -> QuantizedTensor | None:
+        """Return a part as it is stored, read by some rows; zero points are left out if all are 0.
+
+        Args:
+            part: its inputs begin and end with groups.
+
+        Returns:
+            None where the weight is not kept, also if float8 contains NaN.
+        """
+        if self.kept is None:
+            return None
+        outputs, inputs = (range(size) for size in self.shape)
+        outputs, inputs = outputs[_at(part, 0)], inputs[_at(part, 1)]
+        shape, precision = torch.Size((len(outputs), len(inputs))), self.kept.precision
+        read = QuantizedTensor.empty(shape, precision, torch.float32, torch.device("cpu"))
+        columns, group = slice(inputs.start, inputs.stop), precision.group or self.shape[1]
+        for rows, wanted, place in self._chunks(part):
+            found = self.kept.rows(parts, rows)
+            if found is None:
+                return None
+            values, scales, zeros = found.cut(wanted, columns, group)
+            if _has_nan(values):
+                return None
+            read.values[place] = pack_int4(values) if precision.format == "int4" else values
+            read.scales[place] = scales
+            if zeros is not None and read.zeros is not None:
+                read.zeros[place] = zeros
+        is_symmetric = read.zeros is None or not bool(read.zeros.any())
+        return replace(read, zeros=None) if is_symmetric else read
+
+    def _chunks(self, part: Part) -> Iterator[tuple[slice, slice, slice]]:
+        """Yield rows that are read at once, those of them in the part, and their place there."""
+        wanted = range(self.shape[0])[_at(part, 0)]
+        row = max(math.prod(self.shape[1:]), 1)
+        step = max(CHUNK_ELEMENTS // row // self.row_multiple, 1) * self.row_multiple
+        first = wanted.start - wanted.start % self.row_multiple
+        for start in range(first, wanted.stop, step):
+            stop = min(start + step, self.shape[0])
+            begin, end = max(start, wanted.start), min(stop, wanted.stop)
+            place = slice(begin - wanted.start, end - wanted.start)
+            yield slice(start, stop), slice(begin - start, end - start), place
+
+
+def _has_nan(values: Tensor) -> bool:
+    if values.dtype != torch.float8_e4m3fn:
+        return False
+    return bool(((values.view(torch.uint8) & NAN_OF_FLOAT8) == NAN_OF_FLOAT8).any())
+
+
+def _at(part: Part, dimension: int) -> slice:
+    return part[dimension] if dimension < len(part) else slice(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """The headers of a checkpoint's tensors, as a format looks for its own among them."""
+
+    folder: Path
+    tensors: Mapping[str, StoredTensor]
+
+    def ending(self, suffix: str) -> Iterator[tuple[str, Shape]]:
+        """Yield what precedes the suffix, and the shape, of tensors with that suffix."""
+        for name, stored in self.tensors.items():
+            if name.endswith(suffix):
+                yield name.removesuffix(suffix), stored.shape
+
+    def read_sizes(self, suffix: str) -> dict[str, Shape]:
+        """Return the values of the integer tensors with a suffix, by what precedes it.
+
+        Each file is opened once, and its small tensors lie side by side.
+        """
+        names: dict[Path, list[str]] = {}
+        for prefix, _ in self.ending(suffix):
+            names.setdefault(self.tensors[prefix + suffix].file, []).append(prefix)
+        sizes: dict[str, Shape] = {}
+        for file, prefixes in names.items():
+            with safe_open(file, framework="pt") as opened:
+                for prefix in prefixes:
+                    stored = opened.get_tensor(prefix + suffix).flatten()
+                    sizes[prefix] = tuple(map(int, stored.tolist()))
+        return sizes
+
+    def need(self, name: str, *shapes: Shape) -> str:
+        """Return `name`; raise unless there is such a tensor, of one of the shapes."""
+        if name not in self.tensors:
+            raise TensorError(self.folder, f"lacks {name}", INCOMPLETE)
+        stored = self.tensors[name].shape
+        if stored not in shapes:
+            wanted = " or ".join(str(list(shape)) for shape in shapes)
+            raise TensorError(self.folder, f"{name} is {list(stored)} instead of {wanted}", MISFIT)
+        return name
+
+    def misfit(self, name: str, fault: str) -> TensorError:
+        """Build the error that a tensor does not fit the format."""
+        shape = list(self.tensors[name].shape)
+        return TensorError(self.folder, f"{name} is {shape}, but {fault}", MISFIT)
+
+
+class QuantizedFormat(Protocol):
+    """How the weights of one checkpoint are stored."""
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """The forms in which weights of the checkpoint may be kept."""
+        ...
+
+    def find(self, headers: Headers) -> Iterator[QuantizedWeight]:
+        """Yield all quantized weights.
+
+        Raises:
+            TensorError: a tensor of a weight is missing, or does not fit the others.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Which values of a matrix share one scale: those of a block of rows and columns.
+
+    Scales of a whole tensor, of output channels, of groups of inputs and of square blocks are all
+    of this form. The last block of a row or column may be smaller.
+    """
+
+    rows: int
+    columns: int
+
+    def grid(self, shape: Shape) -> Shape:
+        """Return the shape of the scales of a weight [.., outputs, inputs]."""
+        *leading, outputs, inputs = shape
+        return (*leading, -(-outputs // self.rows), -(-inputs // self.columns))
+
+    def stored_shapes(self, shape: Shape) -> tuple[Shape, ...]:
+        """Return the shapes under which such scales are stored: without dimensions of size 1."""
+        grid = self.grid(shape)
+        squeezed = tuple(size for size in grid if size > 1)
+        without_columns = grid[:-1] if grid[-1] == 1 else grid
+        scalar: tuple[Shape, ...] = ((1,),) if not squeezed else ()
+        return tuple(dict.fromkeys((grid, without_columns, squeezed, *scalar)))
+
+    def expand(
+        self, scales: Tensor, shape: Shape, rows: slice, groups: Tensor | None = None
+    ) -> Tensor:
+        """Return the scale of every value of some rows, in float32.
+
+        Args:
+            groups: [inputs] the column of `scales` of each input; by default inputs are in order.
+        """
+        grid = scales.reshape(self.grid(shape))
+        columns = groups
+        if columns is None:
+            columns = torch.arange(shape[-1], device=scales.device) // self.columns
+        if len(shape) == 2:
+            return self.by_output(scales, shape, rows).index_select(-1, columns.long())
+        outputs = torch.arange(shape[-2], device=scales.device)
+        picked = grid[rows].index_select(-2, outputs // self.rows).float()
+        return picked.index_select(-1, columns.long())
+
+    def by_output(self, scales: Tensor, shape: Shape, rows: slice) -> Tensor:
+        """Return the scales [rows, columns of blocks] of some rows of a matrix, in float32."""
+        outputs = torch.arange(rows.start, rows.stop, device=scales.device)
+        return scales.reshape(self.grid(shape)).index_select(-2, outputs // self.rows).float()

@@ -1,0 +1,1 @@
+"""Draft models: configuration, weights and forward."""

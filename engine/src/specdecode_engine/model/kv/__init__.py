@@ -1,0 +1,1 @@
+"""Where keys, values and states lie, and what a forward sees of them."""

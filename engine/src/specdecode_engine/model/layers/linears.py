@@ -1,0 +1,262 @@
+"""Makes the linear maps of an engine: in which form their weights are kept."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.model.checkpoint.checkpoint import Shape, StoredTensor
+from specdecode_engine.model.checkpoint.config_file import CheckpointError
+from specdecode_engine.model.layers.layers import Linear
+from specdecode_engine.ranks import LEADER, Ranks
+from specdecode_kernels import (
+    INT4,
+    INT8,
+    TORCH,
+    AnyWeight,
+    Backend,
+    Choice,
+    Precision,
+    QuantizedTensor,
+    quantize,
+)
+
+LEAST_QUANTIZED = 64
+"""Outputs and inputs of the smallest map that is quantized: smaller ones take no memory or time."""
+
+PRECISIONS = {"int8": INT8, "int4": INT4}
+"""To what weights are rounded, by the values of `model.quantization`: with others they are not."""
+
+
+class MapKind(Enum):
+    """What a linear map computes, which decides how precise its weights stay."""
+
+    LAYER = "layer"  # of attention, an MLP or experts, or a projection of a draft
+    HEAD = "head"  # scores of the vocabulary: at least 8 bits
+    ROUTER = "router"  # which experts compute a row, and how much one adds: never quantized
+    HEADS = "heads"  # of latents, for each head: never quantized
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Data type and device of loaded tensors; quantized weights and masks keep their type."""
+
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class DividedLinear(Linear):
+    """A linear map of which every rank computes an equal share of the outputs; weight and bias are
+    those of this rank's.
+    """
+
+    ranks: Ranks
+
+    @classmethod
+    def of(cls, share: Linear, ranks: Ranks) -> Self:
+        """Join the share of this rank with those of the others."""
+        return cls(share.ops, share.weight, share.bias, ranks=ranks)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.ranks.join(self.ops.linear(x, self.weight, self.bias))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SummedLinear(Linear):
+    """A linear map of which every rank has an equal share of the inputs; the weight is that of this
+    rank's, and one rank adds the bias.
+    """
+
+    ranks: Ranks
+
+    @classmethod
+    def of(cls, share: Linear, ranks: Ranks) -> Self:
+        """Add what the share of this rank computes to what the others do."""
+        bias = share.bias if ranks.rank == LEADER else None
+        return cls(share.ops, share.weight, bias, ranks=ranks)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.ranks.add(self.ops.linear(x, self.weight, self.bias))
+
+
+@dataclass(slots=True)
+class Linears:
+    """Makes the linear maps of one engine; owned by its loader, one checkpoint after the other.
+
+    `ops` computes every layer loaded with them. Weights that a quantized checkpoint stores in a
+    form of the kernels are kept, others are rounded to integers where that is configured. They stay
+    as they are where there is a reason, else they are packed for a CPU. The memory of the plain
+    weight is released while it is packed, except for an embedding that is also the head: it is
+    looked up by token and stays next to its copy.
+    """
+
+    ops: Backend = TORCH
+    plain_weights: str | None = "packing was not requested"  # why they are not packed
+    precision: Precision | None = None  # to which weights are rounded
+    keeps_quantized: bool = True  # weights as they are stored
+    _kinds: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, choice: Choice, quantization: str = "auto") -> "Linears":
+        """Pack where the chosen backend can.
+
+        Args:
+            quantization: `model.quantization`.
+        """
+        precision, keeps_quantized = PRECISIONS.get(quantization), quantization != "none"
+        return cls(choice.backend, choice.plain_weights, precision, keeps_quantized)
+
+    def make(
+        self,
+        weight: Tensor | QuantizedTensor,
+        bias: Tensor | None = None,
+        kind: MapKind = MapKind.LAYER,
+        *,
+        is_kept: bool = False,
+    ) -> Linear:
+        """Make one map; the caller gives `weight` away, unless it is kept."""
+        return Linear(self.ops, self.pack(weight, kind, is_kept=is_kept), bias)
+
+    def pack(
+        self,
+        weight: Tensor | QuantizedTensor,
+        kind: MapKind = MapKind.LAYER,
+        *,
+        is_kept: bool = False,
+    ) -> AnyWeight:
+        """Bring a weight, or those of all experts of a layer, into the form that is kept.
+
+        Raises:
+            CheckpointError: a weight that is rounded to integers contains NaN or infinity.
+        """
+        form = self._rounded(weight, kind) if isinstance(weight, Tensor) else weight
+        self._kinds[_name(form)] += 1
+        if self.plain_weights is not None:
+            return form
+        assert self.ops.pack_weight is not None
+        return self.ops.pack_weight(form, release=not is_kept)
+
+    def _rounded(self, weight: Tensor, kind: MapKind) -> Tensor | QuantizedTensor:
+        precision = precision_of(self.precision, kind, tuple(weight.shape))
+        return weight if precision is None else _quantized(weight, precision)
+
+    def keeps(self, stored: StoredTensor, kind: MapKind | None) -> bool:
+        """Whether a weight is kept as it is stored: unless fewer bits are configured.
+
+        `kind` is None for a tensor that is the weight of no linear map.
+        """
+        if stored.quantized is None or not self.keeps_quantized:
+            return False
+        if kind in (None, MapKind.ROUTER, MapKind.HEADS):
+            return False
+        rounded = precision_of(self.precision, kind, stored.shape)
+        return rounded is None or stored.quantized.precision.bits <= rounded.bits
+
+    def facts(self) -> dict[str, object]:
+        """Return what was chosen and why: fields of /server_info."""
+        kinds: dict[str, object] = {"linear_weights": dict(sorted(self._kinds.items()))}
+        if self.plain_weights is not None:
+            return kinds | {"linears": "plain", "linears_reason": f"plain, as {self.plain_weights}"}
+        reason = f"{self._kinds.total()} maps in the order in which C reads them"
+        return kinds | {"linears": "packed", "linears_reason": reason}
+
+
+def precision_of(precision: Precision | None, kind: MapKind, shape: Shape) -> Precision | None:
+    """Return to what a weight [..., outputs, inputs] is rounded; None: it is not."""
+    if precision is None or kind in (MapKind.ROUTER, MapKind.HEADS):
+        return None
+    if min(shape[-2:]) < LEAST_QUANTIZED:
+        return None
+    return INT8 if kind is MapKind.HEAD else precision
+
+
+def joined(parts: Sequence[QuantizedTensor], placement: Placement) -> QuantizedTensor | None:
+    """Put matrices of the same inputs one below the other; None if formats or groups differ."""
+    first = parts[0]
+    if len({(one.format, one.group) for one in parts}) > 1:
+        return None
+
+    def below(tensors: Iterable[Tensor]) -> Tensor:
+        return torch.cat(list(tensors)).to(placement.device)
+
+    zeros = None
+    if any(one.zeros is not None for one in parts):
+        zeros = below(
+            torch.zeros_like(one.scales, dtype=torch.int8) if one.zeros is None else one.zeros
+            for one in parts
+        )
+    values, scales = below(one.values for one in parts), below(one.scales for one in parts)
+    shape = torch.Size((len(values), first.shape[1]))
+    return QuantizedTensor(values, scales, shape, placement.dtype, first.group, zeros)
+
+
+def arranged(
+    weight: Tensor | QuantizedTensor, arrange: Callable[[Tensor], Tensor]
+) -> Tensor | QuantizedTensor:
+    """Arrange the outputs of a weight [outputs, inputs] with all that belongs to each."""
+    if isinstance(weight, Tensor):
+        return arrange(weight)
+    scales = arrange(weight.scales)
+    zeros = None if weight.zeros is None else arrange(weight.zeros)
+    shape = torch.Size((*scales.shape[:-1], weight.shape[-1]))
+    return replace(weight, values=arrange(weight.values), scales=scales, zeros=zeros, shape=shape)
+
+
+def rounded_alike(rows: Tensor, weight: AnyWeight) -> Tensor:
+    """Return rows of a plain weight as `weight` would have them; quantized in float32.
+
+    Raises:
+        CheckpointError: as `Linears.pack`.
+    """
+    precision = None if isinstance(weight, Tensor) else weight.precision
+    rows = rows.to(weight.dtype)
+    return rows if precision is None else _quantized(rows, precision).plain()
+
+
+def _quantized(weight: Tensor, precision: Precision) -> QuantizedTensor:
+    try:
+        return quantize(weight, precision)
+    except ValueError as error:
+        raise CheckpointError(f"{error}; set model.quantization to auto") from error
+
+
+def kept_bytes(name: str, stored: StoredTensor, dtype: torch.dtype, linears: Linears) -> int:
+    """Return the memory of one tensor of a checkpoint, without what fills up its last blocks."""
+    shape, kind, scale_bytes = stored.shape, kind_of(name, stored.shape), 2
+    count = math.prod(shape)
+    precision = kind and precision_of(linears.precision, kind, shape)
+    if stored.quantized is not None and linears.keeps(stored, kind):
+        precision = stored.quantized.precision
+        scale_bytes = 2 if stored.dtype == torch.bfloat16 else 4
+    if precision is None:
+        return count * dtype.itemsize
+    groups = -(-shape[-1] // precision.group) if precision.group else 1
+    scale_bytes = (scale_bytes if precision.group else 4) + precision.has_zeros
+    return count * precision.bits // 8 + count // shape[-1] * groups * scale_bytes
+
+
+_ROUTERS = (".gate.weight", ".router.weight", "_gate.weight", ".router.layer.weight")
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
+
+
+def kind_of(name: str, shape: tuple[int, ...]) -> MapKind | None:
+    """Infer from a tensor's name what it is the weight of; None: of no linear map."""
+    if len(shape) < 2 or name.endswith((*_EMBEDDINGS, ".bias", "_bias")):
+        return None
+    if name.endswith(_ROUTERS):
+        return MapKind.ROUTER
+    if name.endswith(".kv_b_proj.weight"):
+        return MapKind.HEADS
+    return MapKind.HEAD if name.endswith("head.weight") else MapKind.LAYER
+
+
+def _name(weight: Tensor | QuantizedTensor) -> str:
+    if isinstance(weight, Tensor):
+        return str(weight.dtype).removeprefix("torch.")
+    return weight.format
