@@ -12,6 +12,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -280,13 +281,13 @@ class Texts:
             self.paths.setdefault(old.removeprefix("bench/"), new)
 
     def _add_folders(self, area: Area) -> None:
-        folders: dict[str, set[str]] = {}
+        folders: dict[str, list[str]] = {}
         for old in area.move:
             folder, new = str(PurePosixPath(old).parent), PurePosixPath(area.place(old)).parent
-            folders.setdefault(folder, set()).add(str(new))
+            folders.setdefault(folder, []).append(str(new))
         for folder, places in folders.items():
-            if len(places) == 1 and folder not in ("bench",) and not (ROOT / folder).exists():
-                self._add(folder, places.pop())
+            if folder.startswith("bench/"):
+                self.paths[folder] = Counter(places).most_common(1)[0][0]
 
     def replace(self, text: str) -> str:
         """Return the text with old module names and paths replaced."""
@@ -294,10 +295,18 @@ class Texts:
             text = self._path.sub(lambda found: self.paths[found[0]], text)
         if self._dotted:
             text = self._dotted.sub(lambda found: self.names.dotted(found[0]), text)
-        for pattern in (self._program, self._quoted):
-            if pattern:
-                text = pattern.sub(lambda found: found[1] + self.names.dotted(found[2]), text)
+        if self._program:
+            text = self._program.sub(lambda found: found[1] + self.names.dotted(found[2]), text)
+        if self._quoted:
+            text = self._quoted.sub(self._in_quotes, text)
         return text
+
+    def _in_quotes(self, found: re.Match[str]) -> str:
+        """Replace a quoted module; a field of a resource may begin with a package's name too."""
+        first, second, *_ = found[2].split(".")
+        if f"{first}.{second}" not in self.names.modules:
+            return found[0]
+        return found[1] + self.names.dotted(found[2])
 
 
 def merge(target: str, part: str) -> str:
