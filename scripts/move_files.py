@@ -441,16 +441,10 @@ def resolve_all(rewritten: Mapping[str, str]) -> None:
                     raise CannotMove(f"{path}:{node.lineno}: no module {each}")
 
 
-def shape(source: str, texts: Texts, renamed: Mapping[str, str], own: str) -> list[str]:
-    """Return each definition of a source as text without imports, with mapped names in strings."""
+def shape(source: str, renamed: Mapping[str, str], own: str) -> list[str]:
+    """Return each definition of a source as text, without imports."""
 
     class Normal(ast.NodeTransformer):
-        def visit_Constant(self, node: ast.Constant) -> ast.AST:
-            if isinstance(node.value, str):
-                text = re.sub(r"\s+", " ", texts.replace(node.value))
-                return ast.Constant(text)
-            return node
-
         def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
             self.generic_visit(node)
             if isinstance(node.value, ast.Name) and node.value.id in renamed:
@@ -508,7 +502,9 @@ def run(name: str, dry_run: bool) -> int:
         rewriter = Rewriter(names, path, new_path, texts)
         rewritten = rewriter.rewrite(content)
         own = rewriter.own_new.rpartition(".")[2]
-        expected.setdefault(new_path, []).extend(shape(content, texts, rewriter.renamed, own))
+        expected.setdefault(new_path, []).extend(
+            shape(texts.replace(content), rewriter.renamed, own)
+        )
         if path in area.merge:
             parts.setdefault(new_path, []).append((path, rewritten))
         else:
@@ -520,7 +516,7 @@ def run(name: str, dry_run: bool) -> int:
                 print(f"{source}: {path} would have {len(after[path].splitlines())} lines")
     divide_all(area, after, expected)
     resolve_all(after)
-    compare(after, expected, texts)
+    compare(after, expected)
     if dry_run:
         return 0
     return write(area, before, after)
@@ -539,18 +535,11 @@ def divide_all(area: Area, after: dict[str, str], expected: dict[str, list[str]]
             expected.pop(target, None)
 
 
-def compare(after: Mapping[str, str], expected: Mapping[str, list[str]], texts: Texts) -> None:
+def compare(after: Mapping[str, str], expected: Mapping[str, list[str]]) -> None:
     """Raise CannotMove where a file's definitions are not those of before."""
 
-    class Same(Texts):
-        def __init__(self) -> None:
-            pass
-
-        def replace(self, text: str) -> str:
-            return text
-
     for path, shapes in expected.items():
-        now = shape(after[path], Same(), {}, "")
+        now = shape(after[path], {}, "")
         if sorted(now) != sorted(shapes):
             changed = [(a, b) for a, b in zip(sorted(shapes), sorted(now), strict=False) if a != b]
             raise CannotMove(f"{path}: definitions differ: {first_difference(*changed[0])}")
