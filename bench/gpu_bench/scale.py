@@ -37,9 +37,11 @@ class Scale:
     copy_bytes: int
     gemm: int  # rows, columns and depth of the product
     lossless_cases: int
+    lossless_requests: int | None  # of a case; None: all
     lossless_dtypes: tuple[str, ...]
     captured_kinds: tuple[tuple[str, int], ...]  # drafter and topk
     capture_dtype: str
+    captured_answer_tokens: int
     attention_contexts: tuple[int, ...]
     attention_batches: tuple[int, ...]
     attention_queries: tuple[int, ...]
@@ -69,9 +71,11 @@ REAL = Scale(
     copy_bytes=1 << 30,
     gemm=8192,
     lossless_cases=200,
+    lossless_requests=None,
     lossless_dtypes=("float32", "float64"),
     captured_kinds=tuple((kind, k) for kind in ("STANDALONE", "EAGLE", "EAGLE3") for k in (1, 4)),
     capture_dtype="float64",
+    captured_answer_tokens=48,
     attention_contexts=(1024, 4096, 32_768),
     attention_batches=(1, 8, 64),
     attention_queries=(1, 2, 4, 8, 16),
@@ -98,9 +102,11 @@ DRY = Scale(
     copy_bytes=1 << 20,
     gemm=64,
     lossless_cases=1,
+    lossless_requests=2,
     lossless_dtypes=("float32",),
     captured_kinds=(("STANDALONE", 1),),
     capture_dtype="float32",
+    captured_answer_tokens=12,
     attention_contexts=(32,),
     attention_batches=(1,),
     attention_queries=(1, 2),

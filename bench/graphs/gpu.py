@@ -19,6 +19,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
 FOLDERS = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
 TABLE = {"1": (1, 3, 6), "3": (0, 2), "6": (0,)}
 BATCHES = (1, 2, 3, 5, 8)
+ANSWER_TOKENS = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,14 @@ def check(device: str = "cuda", dtype: str = "float64") -> Iterator[GpuResult]:
             yield compare(algorithm, topk, device, dtype)
 
 
-def compare(algorithm: str, topk: int, device: str, dtype: str) -> GpuResult:
+def compare(
+    algorithm: str, topk: int, device: str, dtype: str, answer_tokens: int = ANSWER_TOKENS
+) -> GpuResult:
     """Run every batch with graphs and without."""
     mode = "cuda" if device == "cuda" else "static"
     captured, eager = (_core(algorithm, topk, device, dtype, wanted) for wanted in (mode, "off"))
-    answers, step_s = _run(captured)
-    plain_answers, plain_step_s = _run(eager)
+    answers, step_s = _run(captured, answer_tokens)
+    plain_answers, plain_step_s = _run(eager, answer_tokens)
     report = captured.context.graphs.report()
     return GpuResult(
         algorithm,
@@ -100,7 +103,7 @@ def _core(algorithm: str, topk: int, device: str, dtype: str, mode: str) -> Engi
     return core
 
 
-def _run(core: EngineCore) -> tuple[dict[str, list[int]], float]:
+def _run(core: EngineCore, answer_tokens: int) -> tuple[dict[str, list[int]], float]:
     """Run every batch; the answers, and the seconds of a step after the first batch, a warm-up."""
     answers: dict[str, list[int]] = {}
     started_s, steps = time.monotonic(), 0
@@ -111,7 +114,10 @@ def _run(core: EngineCore) -> tuple[dict[str, list[int]], float]:
             name = f"{place}/{number}"
             prompt = tuple(5 + (number * 31 + step * 7) % 200 for step in range(3 + 4 * number))
             params = SamplingParams(
-                seed=number, max_tokens=48, temperature=0.8 * (number % 2), ignore_eos=True
+                seed=number,
+                max_tokens=answer_tokens,
+                temperature=0.8 * (number % 2),
+                ignore_eos=True,
             )
             core.submit(Request(name, prompt, params))
             answers[name] = []

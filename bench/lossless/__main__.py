@@ -45,7 +45,7 @@ from lossless.run import (
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.stats.counters import DecodeTotals
-from specdecode_kernels.testing import computed_loop_bounds
+from specdecode_kernels.testing import mended_interpreter
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
 TRANSFORMERS = " through transformers"
@@ -160,7 +160,7 @@ def main() -> int:
     if options.tensor_parallel_size > 1:
         return run_on_ranks(options.tensor_parallel_size, options)
     is_interpreted = options.attention_backend == "triton" and not torch.cuda.is_available()
-    with computed_loop_bounds() if is_interpreted else nullcontext():
+    with mended_interpreter() if is_interpreted else nullcontext():
         return compare_all(options)
 
 

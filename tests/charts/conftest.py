@@ -1,8 +1,8 @@
 """Helm from the local tools, and a real API server to install into."""
 
-import copy
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "specdecode"
 DEFINITION = ROOT / "crds" / "specdecode.io_specdecodedeployments.yaml"
 NAMESPACE = "specdecode-system"
-
+REFERENCE = re.compile(r'"#/definitions/([^"]+)"')
 
 CONTROLLERS = ("clusterrole-aggregation-controller", "garbage-collector-controller")
 
@@ -54,12 +54,18 @@ def more_programs(plane):
     return installed
 
 
-@pytest.fixture(scope="session", params=["3", "4"], ids=["helm3", "helm4"])
-def helm(request, plane, more_programs):
-    """The program of each major version of Helm; what is tested with it, is with both."""
+@pytest.fixture(scope="session")
+def helm4(more_programs):
+    """The program of Helm's newer major version; the node uses the older one."""
     from localnode.versions import CHARTS
 
-    return plane.programs / "helm" if request.param == "3" else more_programs(CHARTS) / "helm4"
+    return more_programs(CHARTS) / "helm4"
+
+
+@pytest.fixture(scope="session", params=["3", "4"], ids=["helm3", "helm4"])
+def helm(request, plane, helm4):
+    """The program of each major version of Helm; what is tested with it, is with both."""
+    return plane.programs / "helm" if request.param == "3" else helm4
 
 
 @pytest.fixture(scope="session")
@@ -81,14 +87,18 @@ def run(plane):
 
 @pytest.fixture(scope="session")
 def template(run):
-    """Render the chart with a file of values or with flags; each call answers with a new copy."""
+    """Render the chart with a file of values or with flags; each call answers with a new copy.
+
+    PyYAML's own reader would take longer than Helm, and copies are made faster of JSON.
+    """
     rendered = {}
 
-    def render(*flags):
-        if flags not in rendered:
-            ran = run("helm", "template", "release", CHART, "--namespace", NAMESPACE, *flags)
-            rendered[flags] = [each for each in yaml.safe_load_all(ran.stdout) if each]
-        return copy.deepcopy(rendered[flags])
+    def render(*flags, program="helm"):
+        if (program, flags) not in rendered:
+            ran = run(program, "template", "release", CHART, "--namespace", NAMESPACE, *flags)
+            manifests = [each for each in yaml.load_all(ran.stdout, yaml.CSafeLoader) if each]
+            rendered[program, flags] = json.dumps(manifests)
+        return json.loads(rendered[program, flags])
 
     return render
 
@@ -124,13 +134,13 @@ def schemas(run, definition, tmp_path_factory):
         if ".JSONSchemaProps" not in name:  # the schema of schemas is open by nature
             _close(schema)
     _accept_numbers_or_text(definitions)
-    (folder / "all.json").write_text(json.dumps({"definitions": definitions}))
     for name, schema in definitions.items():
         for kind in schema.get("x-kubernetes-group-version-kind", ()):
             group = kind["group"].split(".")[0]
             parts = (kind["kind"], group, kind["version"]) if group else (kind["kind"], "v1")
             file = folder / ("-".join(parts).lower() + ".json")
-            file.write_text(json.dumps({"$ref": f"all.json#/definitions/{name}"}))
+            inner = {each: definitions[each] for each in _reached(definitions, name)}
+            file.write_text(json.dumps({"$ref": f"#/definitions/{name}", "definitions": inner}))
     return folder
 
 
@@ -144,6 +154,16 @@ def _published(run):
             return definitions
         assert time.monotonic() < deadline, "our type is not published after 60 s"
         time.sleep(0.2)
+
+
+def _reached(definitions, name):
+    """Names of the definitions that one needs, its own among them."""
+    reached, waiting = set(), {name}
+    while waiting:
+        found = waiting.pop()
+        reached.add(found)
+        waiting |= set(REFERENCE.findall(json.dumps(definitions[found]))) - reached
+    return reached
 
 
 def _close(schema):

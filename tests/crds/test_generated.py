@@ -1,13 +1,22 @@
 """The generated files are those in the repository, and `--check` notices when they are not."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
-from specdecode_api.__main__ import generated_files, main
+from specdecode_api import __main__ as command
+from specdecode_api.__main__ import main
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+generated_files = cache(command.generated_files)
+
+
+@pytest.fixture
+def generated_once(monkeypatch):
+    """The files that the command writes are those that were generated before: it takes seconds."""
+    monkeypatch.setattr(command, "generated_files", generated_files)
 
 
 @pytest.mark.parametrize("name", generated_files())
@@ -33,7 +42,8 @@ def test_chart_and_contract_have_the_same_definition(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_definition_has_no_anchors(kind):
     definition = generated_files()[f"crds/specdecode.io_{kind}.yaml"]
-    assert not any(isinstance(token, yaml.AnchorToken) for token in yaml.scan(definition))
+    tokens = yaml.scan(definition, yaml.CSafeLoader)
+    assert not any(isinstance(token, yaml.AnchorToken) for token in tokens)
 
 
 def test_writing_twice_gives_the_same(tmp_path, capsys):
@@ -44,6 +54,7 @@ def test_writing_twice_gives_the_same(tmp_path, capsys):
     assert main(["--root", str(tmp_path), "--check"]) == 0
 
 
+@pytest.mark.usefixtures("generated_once")
 def test_check_shows_what_is_stale_and_writes_nothing(tmp_path, capsys):
     main(["--root", str(tmp_path)])
     path = tmp_path / "crds" / "boot.schema.json"
@@ -57,5 +68,6 @@ def test_check_shows_what_is_stale_and_writes_nothing(tmp_path, capsys):
     assert path.read_text() == stale
 
 
+@pytest.mark.usefixtures("generated_once")
 def test_check_notices_a_missing_file(tmp_path):
     assert main(["--root", str(tmp_path), "--check"]) == 1

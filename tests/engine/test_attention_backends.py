@@ -26,7 +26,7 @@ from specdecode_engine.startup.config import (
     choose_graph_mode,
 )
 from specdecode_kernels import TORCH, Backend, GraphSupport
-from specdecode_kernels.testing import DEVICE, computed_loop_bounds
+from specdecode_kernels.testing import DEVICE, mended_interpreter
 from tests.engine.backends import counted_launches
 from tests.engine.whole_engine import Answer, boot_of, requests_of, run, tokens_of
 from tests.shadow_cuda.active import shadow_cuda
@@ -56,7 +56,7 @@ def assert_near(left: dict[str, Answer], right: dict[str, Answer]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _interpreter() -> Iterator[None]:
-    with computed_loop_bounds():
+    with mended_interpreter():
         yield
 
 

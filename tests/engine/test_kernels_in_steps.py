@@ -12,8 +12,8 @@ from specdecode_kernels.testing import (
     DEVICE,
     OPS,
     backend_of,
-    computed_loop_bounds,
     implementation_of,
+    mended_interpreter,
 )
 from tests.engine.backends import counted_launches
 from tests.engine.whole_engine import boot_of
@@ -89,7 +89,7 @@ def ran(checkpoints) -> dict[tuple[int, str], Ran]:
     """Chain and tree, on references and on both kinds of kernels."""
     found: dict[tuple[int, str], Ran] = {}
     ways: tuple[Kernels, ...] = ("torch", "triton", "cpu")
-    with pytest.MonkeyPatch.context() as patch, computed_loop_bounds():
+    with pytest.MonkeyPatch.context() as patch, mended_interpreter():
         for way in ways:
             patch.setenv(KERNELS_VARIABLE, way)
             for topk in (1, 2):

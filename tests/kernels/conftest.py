@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdecode_kernels.testing import computed_loop_bounds
+from specdecode_kernels.testing import mended_interpreter
 
 torch.set_num_threads(1)
 
@@ -28,7 +28,7 @@ def device() -> torch.device:
 
 @pytest.fixture(autouse=HAS_TRITON, scope="session")
 def _interpreter() -> Iterator[None]:
-    with computed_loop_bounds():
+    with mended_interpreter():
         yield
 
 

@@ -13,7 +13,8 @@ def measure(context: Context) -> Iterator[Row]:
     for algorithm, topk in context.scale.captured_kinds:
         if not context.has_time(2):
             return
-        result = compare(algorithm, topk, context.device.type, context.scale.capture_dtype)
+        dtype, tokens = context.scale.capture_dtype, context.scale.captured_answer_tokens
+        result = compare(algorithm, topk, context.device.type, dtype, tokens)
         yield from _rows(result)
 
 

@@ -8,7 +8,7 @@ from specdecode_kernels.testing.attention import (
     seen_rows,
 )
 from specdecode_kernels.testing.checked import checked
-from specdecode_kernels.testing.interpreter import computed_loop_bounds
+from specdecode_kernels.testing.interpreter import mended_interpreter
 from specdecode_kernels.testing.launch_counter import OPS, LaunchCounter, implementation_of
 from specdecode_kernels.testing.op_calls import (
     backend_of,
@@ -30,8 +30,8 @@ __all__ = [
     "call_weight",
     "calls",
     "checked",
-    "computed_loop_bounds",
     "draw_case",
     "implementation_of",
+    "mended_interpreter",
     "seen_rows",
 ]
