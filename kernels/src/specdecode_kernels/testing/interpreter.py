@@ -11,10 +11,8 @@ from unittest.mock import patch
 def mended_interpreter() -> Iterator[None]:
     """Let kernels be interpreted with this numpy, faster; does nothing to compiled kernels.
 
-    Triton 3.6 makes an index of an array of one element by int(), which numpy 2.4 refuses: loops
-    would not run to a bound that was computed. It also searches the language for what to replace at
-    each call of a function in a kernel, which takes a third of the time, and describes each shape
-    again.
+    Triton 3.6 makes an index of an array of one element by int(), which numpy 2.4 refuses, so loops
+    would not run to a computed bound; and it prepares the language at each call within a kernel.
     """
     from triton.language import core
     from triton.runtime import interpreter
@@ -38,10 +36,12 @@ def _once_a_launch(interpreter: Any) -> Callable[[Any], Any]:
     """`_patch_lang`, which replaces nothing again until its kernel has ended."""
     replace, replaced = interpreter._patch_lang, set[Any]()
 
+    languages = (interpreter.tl, interpreter.tl.core)
+
     @cache
     def languages_of(fn: Any) -> frozenset[Any]:
-        languages = (interpreter.tl, interpreter.tl.core)
-        return frozenset(value for value in fn.__globals__.values() if value in languages)
+        values = fn.__globals__.values()
+        return frozenset(each for each in languages if any(each is value for value in values))
 
     def replace_once(fn: Any) -> Any:
         languages = languages_of(fn)
