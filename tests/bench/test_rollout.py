@@ -226,7 +226,7 @@ def test_the_mean_pair_is_that_of_the_turns():
 def test_results_depend_on_all_code_of_trials_that_the_bench_imports(monkeypatch):
     package = ROOT / "bench" / "rollout"
     text = "".join(path.read_text() for path in package.glob("*.py") if path.stem != "kept")
-    imported = set(re.findall(r"from specdecode_operator\.trial\.(\w+) import", text))
+    imported = set(re.findall(r"from specdecode_operator\.trial\.\w+\.(\w+) import", text))
     assert imported == {module.__name__.rpartition(".")[2] for module in kept.TRIAL_MODULES}
     before = kept.code_digest()
     monkeypatch.setattr(kept, "TRIAL_MODULES", kept.TRIAL_MODULES[1:])
