@@ -100,7 +100,7 @@ def test_packages_and_benches_are_entries_of_the_repository(tree: Path) -> None:
 
 def test_the_import_roots_are_those_of_the_tests() -> None:
     options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]
-    assert set(options["ini_options"]["pythonpath"]) <= set(IMPORT_ROOTS)
+    assert set(options["ini_options"]["pythonpath"]) == set(IMPORT_ROOTS)
 
 
 def test_the_last_line_is_the_counts_as_json(

@@ -203,7 +203,7 @@ class ObjectWriter:
             if wanted := image_volumes(manifest):
                 trial = await self.cluster.apply(manifest, force=force, is_trial=True)
                 if not wanted <= image_volumes(trial):
-                    return Blocked(BlockReason.IMAGE_VOLUMES_OFF, REFUSED)
+                    return Blocked(BlockReason.IMAGE_VOLUMES_OFF, IMAGE_VOLUMES_REFUSED)
             answer = await self.cluster.apply(manifest, force=force)
         except KubeApiError as error:
             self.metrics.applies.labels(kind=manifest["kind"], outcome="error").inc()
@@ -244,7 +244,7 @@ def _stages(writes: tuple[Write, ...]) -> tuple[list[Write], ...]:
 # Pods would then start without their model. Kubernetes has the feature gate `ImageVolume` since
 # 1.31; it is on by default from 1.35.
 
-REFUSED = (
+IMAGE_VOLUMES_REFUSED = (
     "a model of oci:// is mounted as an image volume, which this cluster drops; enable the feature "
     "gate ImageVolume in API server and kubelets (Kubernetes 1.33 and 1.34; on by default later), "
     "or use hf:// or pvc://"
