@@ -81,18 +81,18 @@ test-unit: setup ## Run the tests that need neither an API server nor a node
 
 test-kernels: setup ## Test the kernels (with Triton's interpreter if there is no GPU) and list each op's kernels, reference and test
 	@mkdir -p .pytest_cache
-	@PYTHONPATH=bench $(RUN) pytest tests/kernels --junitxml=.pytest_cache/kernels.xml
-	@PYTHONPATH=bench $(RUN) python -m kernels.table .pytest_cache/kernels.xml
+	@PYTHONPATH=. $(RUN) pytest tests/kernels --junitxml=.pytest_cache/kernels.xml
+	@PYTHONPATH=. $(RUN) python -m bench.cpu.kernels.table .pytest_cache/kernels.xml
 
 test-arm64: setup ## Check that uv.lock has wheels for arm64, and test the C kernels on an emulated arm64 processor (about three minutes)
 	@PYTHONPATH=cluster $(RUN) python -m scripts.release_steps.wheels linux/arm64
 	@$(RUN) python -m tests.arm64 $(ARGS)
 
 test-shadow: setup ## Run whole engines, and bugs planted into them, on a shadow CUDA device (ARGS="--only tree")
-	@PYTHONPATH=bench:. $(RUN) python -m tests.shadow_cuda $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m tests.shadow_cuda $(ARGS)
 
 compile-gate: setup ## Compile every Triton kernel for every GPU and write kernels/compiled.tsv; only what is stale (ARGS=--named: compare CI's set with the file)
-	@PYTHONPATH=bench $(RUN) python -m compile_gate $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m checks.compile_gate $(ARGS)
 
 test-apiserver: setup ## Run the tests against a real API server
 	$(RUN) pytest -m apiserver
@@ -101,85 +101,85 @@ test-node: setup ## Run the tests on the local node
 	$(RUN) pytest -m node
 
 rollout-suite: setup ## Try speculation tables and drafts on the local node under constant load (ACTS=name: only that act)
-	@PYTHONPATH=cluster:bench:. $(RUN) python -m trials $(if $(ACTS),--acts $(ACTS))
+	@PYTHONPATH=cluster:. $(RUN) python -m checks.trials $(if $(ACTS),--acts $(ACTS))
 
 traffic: setup ## Roll, scale, kill and drain three engines and two routers on the local node under constant load; no request may be lost (QUICK=1: the events that routers are for; EVENTS="router_kill": only these)
-	@PYTHONPATH=cluster:bench:. $(RUN) python -m traffic $(if $(QUICK),--quick) $(if $(EVENTS),--events $(EVENTS))
+	@PYTHONPATH=cluster:. $(RUN) python -m checks.traffic $(if $(QUICK),--quick) $(if $(EVENTS),--events $(EVENTS))
 
 lossless: setup ## Compare N random speculative runs with plain decoding (SEED: random seed, ARGS="--tensor-parallel-size 2")
-	@PYTHONPATH=bench $(RUN) python -m lossless --cases $(N) --seed $(SEED) $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m checks.lossless --cases $(N) --seed $(SEED) $(ARGS)
 
 models-zoo: setup ## Compare every model type of tests/zoo/models.toml with transformers, with lossless cases (ARGS="gemma2 --seed 1")
-	@PYTHONPATH=bench:. $(RUN) python -m zoo $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m checks.zoo $(ARGS)
 
 test-transformers: setup ## Compare what is left to modules of transformers with the table, under another release (VERSION=5.24.0)
-	@PYTHONPATH=bench:. $(RUN) --with transformers==$(or $(VERSION),5.24.0) python -m zoo.left_parts
+	@PYTHONPATH=. $(RUN) --with transformers==$(or $(VERSION),5.24.0) python -m checks.zoo.left_parts
 
 drafts-zoo: setup ## Check every format of drafts: errors of the loader, drafted tokens, acceptance, state, lossless cases (ARGS="eagle --cases 5")
-	@PYTHONPATH=bench:. $(RUN) python -m drafts_zoo $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m checks.drafts_zoo $(ARGS)
 
 fuzz: setup ## Send hostile requests to an engine next to 16 running streams for SECONDS (SEED: random seed, else a fresh one)
-	@PYTHONPATH=bench:. $(RUN) python -m fuzz --seconds $(or $(SECONDS),300) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m checks.fuzz --seconds $(or $(SECONDS),300) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
 
 soak: setup ## Send mixed requests to an engine for MINUTES and check that memory, pages, threads and descriptors do not grow
-	@PYTHONPATH=bench:. $(RUN) python -m soak --minutes $(or $(MINUTES),10) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m checks.soak --minutes $(or $(MINUTES),10) $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)) $(ARGS)
 
 grammars: setup ## Compare random GBNF grammars with xgrammar, in an environment of its own (ARGS="--count 200 --seed 1")
-	@PYTHONPATH=bench:. $(RUN) python -m grammars $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m checks.grammars $(ARGS)
 
 clients: setup ## Run real clients (openai, langchain, instructor, ai, litellm, lm-eval, guidellm, schemathesis) in environments of their own (ARGS="--only lm-eval", ARGS=--docs)
-	@PYTHONPATH=bench:. $(RUN) python -m clients $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m checks.clients $(ARGS)
 
 bench-engine: setup ## Compare the engine with transformers, OpenVINO and llama.cpp (QUICK=1: a minute and a half; BASE=commit: compare with that commit)
-	@PYTHONPATH=bench $(RUN) python -m $(if $(BASE),base_comparison $(BASE),engine) $(if $(QUICK),--quick) $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m bench.cpu.$(if $(BASE),base_comparison $(BASE),engine) $(if $(QUICK),--quick) $(ARGS)
 
 request-trace: setup ## List files, functions, calls per step and record types of one streamed completion
-	@PYTHONPATH=bench $(RUN) python -m request_trace $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m checks.request_trace $(ARGS)
 
 bench-ngram: setup ## Compare NGRAM with plain decoding on copied text and on text without repetition
-	@PYTHONPATH=bench $(RUN) python -m ngram
+	@PYTHONPATH=. $(RUN) python -m bench.cpu.ngram
 
 bench-fallback: setup ## Compare NGRAM next to an EAGLE-3 head with both alone, on texts with and without repetition (ARGS=--quick)
-	@PYTHONPATH=bench $(RUN) python -m ngram.fallback $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m bench.cpu.ngram.fallback $(ARGS)
 
 bench-dialled: setup ## Compare DFlash with EAGLE-3 at the same dialled acceptance, and draft time by verified tokens (ARGS=--quick)
-	@PYTHONPATH=bench $(RUN) python -m dialled $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m bench.cpu.dialled $(ARGS)
 
 bench-experts: setup ## Compare the experts op of a CPU with the limit of its products (ARGS="--threads 2")
-	@PYTHONPATH=bench $(RUN) python -m experts_bench $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m bench.cpu.experts_bench $(ARGS)
 
 bench-loading: setup ## Measure the host memory that loading a model takes, next to the model's
-	@PYTHONPATH=bench $(RUN) python -m loading_memory
+	@PYTHONPATH=. $(RUN) python -m bench.cpu.loading_memory
 
 bench-serve: setup ## Compare the server with `transformers serve` under aiperf's load (QUICK=1: shorter)
-	@PYTHONPATH=bench $(RUN) python -m serve_bench $(if $(QUICK),--quick) $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m bench.cpu.serve_bench $(if $(QUICK),--quick) $(ARGS)
 
 bench-graphs: setup ## Count CUDA graphs by speculation table, pruned and not
-	@PYTHONPATH=bench $(RUN) python -m graphs
+	@PYTHONPATH=. $(RUN) python -m bench.cpu.graphs
 
 bench-gpu: setup ## Measure this machine's GPU within nine minutes; without a GPU, a dry run on a shadow device
-	@$(RUN) python bench/gpu.py $(ARGS)
+	@$(RUN) python bench/gpu $(ARGS)
 
 gpu-carry: setup ## Download wheels into bench/carry for a GPU machine that has only torch and transformers
-	@PYTHONPATH=bench $(RUN) python -m gpu_bench.carry $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m bench.gpu.carry $(ARGS)
 
 bench-detection: setup ## Serve damaged drafts, count false alarms (simulated, and over lives of an engine), and time an engine that leaves its draft out (QUICK=1: fewer; ARGS="--part cost")
-	@PYTHONPATH=bench $(RUN) python -m detection $(if $(QUICK),--quick) $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m checks.detection $(if $(QUICK),--quick) $(ARGS)
 
 bench-draft-exchange: setup ## Measure how long streams wait for a token while the draft is exchanged
-	@PYTHONPATH=bench $(RUN) python -m draft_exchange $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m bench.cpu.draft_exchange $(ARGS)
 
 bench-controller: setup ## Measure the regret of every policy on simulated machines (SEEDS seeds from SEED; ONLY=goodput: policies with this prefix; QUICK=1: shorter)
-	@PYTHONPATH=bench $(RUN) python -m controller --seed $(SEED) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
+	@PYTHONPATH=. $(RUN) python -m bench.simulation.policy --seed $(SEED) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
 
 bench-router: setup ## Measure what a router costs, and how often prompts find their prefix by its choices and by a Service's (ARGS="--only costs")
-	@PYTHONPATH=bench $(RUN) python -m router_bench $(ARGS)
+	@PYTHONPATH=. $(RUN) python -m bench.router $(ARGS)
 
 bench-rollout: setup ## Measure the error rates of the judge in simulated worlds (SEED: random seed; QUICK=1: minutes; KEEP=file: continue a run; REPORT=1: only its result)
-	@PYTHONPATH=bench $(RUN) python -m rollout --seed $(SEED) $(if $(QUICK),--quick) $(if $(KEEP),--keep $(KEEP)) $(if $(REPORT),--report)
+	@PYTHONPATH=. $(RUN) python -m bench.simulation.trials --seed $(SEED) $(if $(QUICK),--quick) $(if $(KEEP),--keep $(KEEP)) $(if $(REPORT),--report)
 
 bench-operator: setup ## Measure latency, writes and load of the operator on a real API server (QUICK=1: shorter)
-	@PYTHONPATH=cluster:bench $(RUN) python -m operator_bench $(if $(QUICK),--quick)
+	@PYTHONPATH=cluster:. $(RUN) python -m bench.operator $(if $(QUICK),--quick)
 
 release-dry-run: setup ## Release VERSION to a registry on this machine, with a throwaway key, and pull it back (ARGS="--images operator": less)
 	@scripts/release $(VERSION) --dry-run $(ARGS)

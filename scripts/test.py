@@ -21,8 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCALNODE = (sys.executable, "-m", "localnode")
 PYTEST = (sys.executable, "-m", "pytest", "-q")
-LOSSLESS = (sys.executable, "-m", "lossless", "--cases", "60", "--seed", "1")
-FUZZ = (sys.executable, "-m", "fuzz", "--seconds", "60", "--no-stall")
+LOSSLESS = (sys.executable, "-m", "checks.lossless", "--cases", "60", "--seed", "1")
+FUZZ = (sys.executable, "-m", "checks.fuzz", "--seconds", "60", "--no-stall")
 UNIT = "not apiserver and not node"
 SERVE = "tests/engine/serve"
 
@@ -124,7 +124,7 @@ def _print(suite: Suite, line: str) -> None:
 
 
 def _environment() -> dict[str, str]:
-    paths = os.pathsep.join(str(ROOT / folder) for folder in ("cluster", "bench", "."))
+    paths = os.pathsep.join(str(ROOT / folder) for folder in ("cluster", "."))
     return {**os.environ, "PYTHONPATH": paths}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-IMPORT_ROOTS = ("bench", "cluster", "examples/models", ".")
+IMPORT_ROOTS = ("cluster", "examples/models", ".")
 """Folders whose modules are imported by their path below it, besides `<package>/src`."""
 
 LEFT_OUT = "tests/"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from base_comparison.__main__ import SideFailed, run_section, summary
-from base_comparison.checkout import Side, base_side, export, git, own_environment
-from base_comparison.figures import compare, is_lower_better, numbers, unmatched
+from bench.cpu.base_comparison.__main__ import SideFailed, run_section, summary
+from bench.cpu.base_comparison.checkout import Side, base_side, export, git, own_environment
+from bench.cpu.base_comparison.figures import compare, is_lower_better, numbers, unmatched
 
 NEW = Side("new", "b" * 40, Path(), Path())
 BASE = Side("base", "a" * 40, Path(), Path())
@@ -87,19 +87,21 @@ def test_an_unknown_commit_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_side_that_fails_is_named_with_its_output(tmp_path: Path) -> None:
-    (tmp_path / "bench" / "engine").mkdir(parents=True)
-    (tmp_path / "bench" / "engine" / "__main__.py").write_text("raise SystemExit('no compiler')\n")
+    (tmp_path / "bench" / "cpu" / "engine").mkdir(parents=True)
+    (tmp_path / "bench" / "cpu" / "engine" / "__main__.py").write_text(
+        "raise SystemExit('no compiler')\n"
+    )
     side = Side("base", "a" * 40, tmp_path, Path(sys.executable))
     with pytest.raises(SideFailed, match=r"base \(aaaaaaaaaaaa\), section host: no compiler"):
         run_section(side, "host", True)
 
 
 def test_a_side_runs_its_own_modules(tmp_path: Path) -> None:
-    (tmp_path / "bench" / "engine").mkdir(parents=True)
+    (tmp_path / "bench" / "cpu" / "engine").mkdir(parents=True)
     code = (
         "import json, sys\nprint('a table')\nprint(json.dumps({'x_us': 3, 'n': len(sys.argv)}))\n"
     )
-    (tmp_path / "bench" / "engine" / "__main__.py").write_text(code)
+    (tmp_path / "bench" / "cpu" / "engine" / "__main__.py").write_text(code)
     side = Side("base", "a" * 40, tmp_path, Path(sys.executable))
     assert run_section(side, "host", True) == {"x_us": 3.0, "n": 4.0}
-    assert own_environment(tmp_path)["PYTHONPATH"] == str(tmp_path / "bench")
+    assert own_environment(tmp_path)["PYTHONPATH"] == str(tmp_path)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.adaptation import measure_adaptation
-from controller.comparison import (
+from bench.simulation.policy.adaptation import measure_adaptation
+from bench.simulation.policy.comparison import (
     BUDGET,
     MOST_PROMPT_ROWS,
     MOST_ROWS,
@@ -18,19 +18,19 @@ from controller.comparison import (
     compare,
     policy_of,
 )
-from controller.figures import run_all, spread, summarize
-from controller.latency import measure_latency
-from controller.loads import load
-from controller.machines import PUBLISHED, all_machines, vl52362
-from controller.policies import GOODPUT, RIVALS, all_policies
-from controller.profiles import Profile, all_profiles, cpu_82m, h100_dense_8b
-from controller.report import DOCS, RESULTS, included
-from controller.rivals.ema_slot import EmaSlot
-from controller.scenarios import Scenario, all_scenarios
-from controller.service import Costs, Service
-from controller.timing import measure_decision
-from controller.traffic import all_traffic
-from controller.world import Tally, World
+from bench.simulation.policy.figures import run_all, spread, summarize
+from bench.simulation.policy.latency import measure_latency
+from bench.simulation.policy.loads import load
+from bench.simulation.policy.machines import PUBLISHED, all_machines, vl52362
+from bench.simulation.policy.policies import GOODPUT, RIVALS, all_policies
+from bench.simulation.policy.profiles import Profile, all_profiles, cpu_82m, h100_dense_8b
+from bench.simulation.policy.report import DOCS, RESULTS, included
+from bench.simulation.policy.rivals.ema_slot import EmaSlot
+from bench.simulation.policy.scenarios import Scenario, all_scenarios
+from bench.simulation.policy.service import Costs, Service
+from bench.simulation.policy.timing import measure_decision
+from bench.simulation.policy.traffic import all_traffic
+from bench.simulation.policy.world import Tally, World
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = {scenario.name: scenario for scenario in all_scenarios(700)}
@@ -240,7 +240,7 @@ def test_the_last_line_is_json_with_every_policy_on_every_machine() -> None:
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "bench")},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["default"] == GOODPUT

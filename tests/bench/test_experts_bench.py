@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from experts_bench.__main__ import MixtureLayer, MixtureSizes, main
-from peers.floors import Floors
+from bench.cpu.experts_bench.__main__ import MixtureLayer, MixtureSizes, main
+from bench.cpu.peers.floors import Floors
 from specdecode_kernels.testing import LaunchCounter, backend_of
 
 SMALL = MixtureSizes(experts=4, top_k=2, hidden=32, inner=16)

@@ -10,10 +10,10 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from engine.epsilon_pair import STRONG, Size, write_pair
-from peers.byte_vocabulary import EOS_ID, SPECIAL, make_vocabulary, write_tokenizer
-from peers.gguf import ALIGNMENT, Field, NamedTensor, write_gguf
-from peers.llama_gguf import interleave_halves, write_llama_gguf
+from bench.cpu.engine.epsilon_pair import STRONG, Size, write_pair
+from bench.cpu.peers.byte_vocabulary import EOS_ID, SPECIAL, make_vocabulary, write_tokenizer
+from bench.cpu.peers.gguf import ALIGNMENT, Field, NamedTensor, write_gguf
+from bench.cpu.peers.llama_gguf import interleave_halves, write_llama_gguf
 
 SIZE = Size(2, 32, vocab=300, heads=4, context=64, kv_heads=2, inner=48)
 _FORMATS = {4: "<I", 5: "<i", 6: "<f", 7: "<?"}

@@ -13,27 +13,27 @@ from zipfile import ZipFile
 import pytest
 import torch
 
-from gpu_bench import carried, carry, targets
-from gpu_bench.command import RESULTS, main
-from gpu_bench.context import Context
-from gpu_bench.engines import STRONG, WEAK, Engines
-from gpu_bench.limits import Floors, Traffic, step_seconds
-from gpu_bench.random_weights import RandomStore
-from gpu_bench.record import CannotMeasure, Row, SectionRecord, State, Target
-from gpu_bench.report import DRY, Report, Run
-from gpu_bench.runner import Section, run_sections
-from gpu_bench.scale import DRY as DRY_SCALE
-from gpu_bench.scale import REAL
-from gpu_bench.sections import SECTIONS
-from gpu_bench.sections.waits import find_wait
-from gpu_bench.shadow import shadow_device
-from gpu_bench.steps import Load
-from gpu_bench.stopwatch import BusySpan, covered
+from bench.gpu import carried, carry, targets
+from bench.gpu.command import RESULTS, main
+from bench.gpu.context import Context
+from bench.gpu.engines import STRONG, WEAK, Engines
+from bench.gpu.limits import Floors, Traffic, step_seconds
+from bench.gpu.random_weights import RandomStore
+from bench.gpu.record import CannotMeasure, Row, SectionRecord, State, Target
+from bench.gpu.report import DRY, Report, Run
+from bench.gpu.runner import Section, run_sections
+from bench.gpu.scale import DRY as DRY_SCALE
+from bench.gpu.scale import REAL
+from bench.gpu.sections import SECTIONS
+from bench.gpu.sections.waits import find_wait
+from bench.gpu.shadow import shadow_device
+from bench.gpu.steps import Load
+from bench.gpu.stopwatch import BusySpan, covered
 from specdecode_engine.batch.request import Output
 from specdecode_engine.model.target.llama import Llama
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, str(ROOT / "bench" / "gpu.py"), "--dry-run", "--carry", "nothing"]
+COMMAND = [sys.executable, str(ROOT / "bench" / "gpu"), "--dry-run", "--carry", "nothing"]
 CPU = torch.device("cpu")
 
 
@@ -144,9 +144,9 @@ def test_the_deadline_ends_what_does_not_end(tmp_path: Path) -> None:
     script = tmp_path / "hangs.py"
     script.write_text(
         "import signal, sys, time\n"
-        f"sys.path[:0] = {[str(ROOT / f) for f in ('bench', 'crds/src', 'kernels/src')]}\n"
+        f"sys.path[:0] = {[str(ROOT / f) for f in ('.', 'crds/src', 'kernels/src')]}\n"
         f"sys.path.insert(0, {str(ROOT / 'engine/src')!r})\n"
-        "from gpu_bench import sections, runner, command\n"
+        "from bench.gpu import sections, runner, command\n"
         "def hang(context):\n"
         "    signal.setitimer(signal.ITIMER_REAL, 0)  # as deaf as compiled code\n"
         "    while True: time.sleep(0.01)\n"

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from base_comparison.figures import is_lower_better
-from engine.epsilon_pair import Size
-from engine.implementations import (
+from bench.cpu.base_comparison.figures import is_lower_better
+from bench.cpu.engine.epsilon_pair import Size
+from bench.cpu.engine.implementations import (
     FULL,
     QUICK,
     Turns,
@@ -17,7 +17,7 @@ from engine.implementations import (
     measure_implementations,
     write_qwen3,
 )
-from peers.targets import TARGETS
+from bench.cpu.peers.targets import TARGETS
 
 COMPARED = ("qwen3", "qwen3_moe", "gemma3", "qwen3_5", "deepseek_v3")
 TINY = Size(2, 32, vocab=300, heads=4, context=64, kv_heads=2, inner=48)

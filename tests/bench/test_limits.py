@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.epsilon_pair import Size
-from engine.limits import (
+from bench.cpu.engine.epsilon_pair import Size
+from bench.cpu.engine.limits import (
     LimitsExtent,
     extent,
     linear_limit_s,
@@ -15,9 +15,9 @@ from engine.limits import (
     prefill_operations,
     size_beyond,
 )
-from peers.floors import Floors, l3_bytes
-from peers.idle import MAX_LOAD_VARIABLE, MachineBusy, wait_until_idle
-from peers.targets import TARGETS
+from bench.cpu.peers.floors import Floors, l3_bytes
+from bench.cpu.peers.idle import MAX_LOAD_VARIABLE, MachineBusy, wait_until_idle
+from bench.cpu.peers.targets import TARGETS
 from specdecode_kernels.testing import backend_of
 
 TINY = Size(2, 64, vocab=300, heads=4, context=64, kv_heads=2, inner=96)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from peers.installation import PeerUnavailable
-from peers.llama_cpp import SHA512, VERSION, ensure_llama_cpp, unpack
+from bench.cpu.peers.llama_cpp import SHA512, VERSION, ensure_llama_cpp, unpack
+from checks.harness.installation import PeerUnavailable
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.adaptive import Extent, build_adaptable
-from engine.epsilon_pair import STRONG, Size
-from engine.mixed import decode_mixed, is_predictable, predictable_rows, write_mixed_pair
+from bench.cpu.engine.adaptive import Extent, build_adaptable
+from bench.cpu.engine.epsilon_pair import STRONG, Size
+from bench.cpu.engine.mixed import decode_mixed, is_predictable, predictable_rows, write_mixed_pair
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.batch.shapes import DraftShape

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from dialled.dial import Dial
-from dialled.heads import write_heads
-from engine.epsilon_pair import STRONG, Size, write_pair
-from ngram.__main__ import TARGET, compare_modes
-from ngram.fallback import ANSWER, PROMPT, compare, make_roles, make_texts
-from ngram.scripted_target import answer, build_scripted, script
+from bench.cpu.dialled.dial import Dial
+from bench.cpu.dialled.heads import write_heads
+from bench.cpu.engine.epsilon_pair import STRONG, Size, write_pair
+from bench.cpu.ngram.__main__ import TARGET, compare_modes
+from bench.cpu.ngram.fallback import ANSWER, PROMPT, compare, make_roles, make_texts
+from bench.cpu.ngram.scripted_target import answer, build_scripted, script
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.startup.build import build_core
 

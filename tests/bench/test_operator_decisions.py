@@ -2,9 +2,9 @@
 
 from prometheus_client.openmetrics.exposition import generate_latest
 
-from operator_bench.decisions import LOOK_S, MORE, PODS, TOO_FEW, VERDICT
-from operator_bench.engines import Engine
-from operator_bench.report import ROWS
+from bench.operator.decisions import LOOK_S, MORE, PODS, TOO_FEW, VERDICT
+from bench.operator.engines import Engine
+from bench.operator.report import ROWS
 from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Policy
 from specdecode_api.table import TableEntry

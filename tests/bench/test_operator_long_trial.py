@@ -1,7 +1,7 @@
 """The bench of a long trial, small: simulated time, real engines' text over HTTP, a whole trial."""
 
-from operator_bench.long_trial import KIB, long_trial
-from operator_bench.trial_engines import STRATA
+from bench.operator.long_trial import KIB, long_trial
+from bench.operator.trial_engines import STRATA
 
 MOST_OBJECT_KIB = 64
 

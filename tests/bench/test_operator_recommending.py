@@ -2,8 +2,8 @@
 
 from prometheus_client.openmetrics.exposition import generate_latest
 
-from operator_bench import recommending
-from operator_bench.busy import engine_metrics
+from bench.operator import recommending
+from bench.operator.busy import engine_metrics
 from specdecode_operator.fleet import exposition
 from specdecode_operator.fleet.reading import READ, reading_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from operator_bench.report import ROWS, missed, percentile, table
+from bench.operator.report import ROWS, missed, percentile, table
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from engine.epsilon_pair import STRONG, Size, write_pair
-from peers.contest import OPENVINO, OWN, TRANSFORMERS, Entry, Samples, mismatches, run_contest
-from peers.figures import Model, contest_figures, ratio
-from peers.floors import Floors, Limits
-from peers.host_step import measure_host_steps
-from peers.installation import PeerUnavailable, ensure_environment, environment_folder
-from peers.loads import FULL_LENGTHS, MIXED_REQUESTS, QUICK_LENGTHS, Load, draw_loads
-from peers.report import Report, write_results
-from peers.targets import TARGETS, Target, flatten, table_rows
-from peers.versus import Versus
-from peers.worker import BENCH, Answer, PeerFailed, Worker, start_worker
+from bench.cpu.engine.epsilon_pair import STRONG, Size, write_pair
+from bench.cpu.peers.contest import (
+    OPENVINO,
+    OWN,
+    TRANSFORMERS,
+    Entry,
+    Samples,
+    mismatches,
+    run_contest,
+)
+from bench.cpu.peers.figures import Model, contest_figures, ratio
+from bench.cpu.peers.floors import Floors, Limits
+from bench.cpu.peers.host_step import measure_host_steps
+from bench.cpu.peers.loads import FULL_LENGTHS, MIXED_REQUESTS, QUICK_LENGTHS, Load, draw_loads
+from bench.cpu.peers.report import Report, write_results
+from bench.cpu.peers.targets import TARGETS, Target, flatten, table_rows
+from bench.cpu.peers.versus import Versus
+from bench.cpu.peers.worker import Answer, PeerFailed, Worker, start_worker
+from checks.harness.installation import PeerUnavailable, ensure_environment, environment_folder
+from checks.harness.machine import ROOT
 
 SMALL = Size(2, 64, vocab=512, heads=4, context=256, kv_heads=2, inner=96)
 ASKED = (
@@ -27,7 +36,7 @@ ASKED = (
     "b8_vs_transformers", "b8_vs_openvino", "mixed64_vs_generate_batch", "mixed64_of_static",
 )  # fmt: skip
 ECHO = """
-from peers.answering import Told, answer_questions
+from bench.cpu.peers.answering import Told, answer_questions
 import sys
 def load(setup):
     print("noise of a library")
@@ -49,7 +58,7 @@ answer_questions(load)
 @pytest.fixture
 def echo() -> Iterator[Worker]:
     setup = json.dumps({"target": "t", "draft": "d", "dtype": "float32"})
-    with Worker("echo", (sys.executable, "-c", ECHO, setup), [str(BENCH)]) as worker:
+    with Worker("echo", (sys.executable, "-c", ECHO, setup), [str(ROOT)]) as worker:
         yield worker
 
 

@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from engine.epsilon_pair import Size
-from peers import quantized
-from peers.contest import OPENVINO, Entry, Samples
-from peers.installation import PeerUnavailable
-from peers.loads import QUICK_LENGTHS
-from peers.quantized import (
+from bench.cpu.engine.epsilon_pair import Size
+from bench.cpu.peers import quantized
+from bench.cpu.peers.contest import OPENVINO, Entry, Samples
+from bench.cpu.peers.loads import QUICK_LENGTHS
+from bench.cpu.peers.quantized import (
     LLAMA_CPP,
     QuantizedExtent,
     measure_quantized,
     own,
     quantized_figures,
 )
-from peers.targets import TARGETS
-from peers.worker import Answer
+from bench.cpu.peers.targets import TARGETS
+from bench.cpu.peers.worker import Answer
+from checks.harness.installation import PeerUnavailable
 
 SMALL = Size(2, 64, vocab=512, heads=4, context=256, kv_heads=2, inner=96)
 FIGURES = {

@@ -15,17 +15,35 @@ from statistics import median
 import numpy as np
 import pytest
 
-from rollout import kept
-from rollout.__main__ import in_order, result
-from rollout.cells import CASES, PODS, Kind, Outcome, Task, cell, run_task, run_trial, wilson
-from rollout.environment import draw_environment
-from rollout.first_pair import alarm_in_first_pair, draw_history, known_at_looks
-from rollout.months import try_for_months
-from rollout.pods import WINDOW_S, arms_of, early_looks_s, run_on_pods
-from rollout.requests import REQUESTS_PER_S, STRATA, draw_arrivals, serve
-from rollout.traffic import Timeline, by_restart, in_turns, watch
-from rollout.trials import ENDS, Look, judge_at, looks, run_in_turns
-from rollout.worlds import BROKEN, DISTURBED, EQUAL, GAIN_10, LOSS_10, WORLDS, draw_world
+from bench.simulation.trials import kept
+from bench.simulation.trials.__main__ import in_order, result
+from bench.simulation.trials.cells import (
+    CASES,
+    PODS,
+    Kind,
+    Outcome,
+    Task,
+    cell,
+    run_task,
+    run_trial,
+    wilson,
+)
+from bench.simulation.trials.environment import draw_environment
+from bench.simulation.trials.first_pair import alarm_in_first_pair, draw_history, known_at_looks
+from bench.simulation.trials.months import try_for_months
+from bench.simulation.trials.pods import WINDOW_S, arms_of, early_looks_s, run_on_pods
+from bench.simulation.trials.requests import REQUESTS_PER_S, STRATA, draw_arrivals, serve
+from bench.simulation.trials.traffic import Timeline, by_restart, in_turns, watch
+from bench.simulation.trials.trials import ENDS, Look, judge_at, looks, run_in_turns
+from bench.simulation.trials.worlds import (
+    BROKEN,
+    DISTURBED,
+    EQUAL,
+    GAIN_10,
+    LOSS_10,
+    WORLDS,
+    draw_world,
+)
 from specdecode_operator.judge.evidence import RequestSums
 from specdecode_operator.judge.guard import Aim, Guard
 from specdecode_operator.judge.judgement import Verdict
@@ -224,7 +242,7 @@ def test_the_mean_pair_is_that_of_the_turns():
 
 
 def test_results_depend_on_all_code_of_trials_that_the_bench_imports(monkeypatch):
-    package = ROOT / "bench" / "rollout"
+    package = ROOT / "bench" / "simulation" / "trials"
     text = "".join(path.read_text() for path in package.glob("*.py") if path.stem != "kept")
     imported = set(re.findall(r"from specdecode_operator\.trial\.\w+\.(\w+) import", text))
     assert imported == {module.__name__.rpartition(".")[2] for module in kept.TRIAL_MODULES}
@@ -361,8 +379,8 @@ def test_figures_of_what_has_not_run_are_missing():
 
 def test_the_last_line_is_the_result():
     result = subprocess.run(
-        [sys.executable, "-m", "rollout", "--quick", "--runs", "1", "0"],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "bench")},
+        [sys.executable, "-m", "bench.simulation.trials", "--quick", "--runs", "1", "0"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, timeout=900, check=True,
     )  # fmt: skip
     found = json.loads(result.stdout.splitlines()[-1])

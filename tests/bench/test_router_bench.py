@@ -6,16 +6,16 @@ from contextlib import ExitStack
 
 import pytest
 
-from router_bench.__main__ import hit_figures, missed
-from router_bench.affinity import (
+from bench.router.__main__ import hit_figures, missed
+from bench.router.affinity import (
     CacheCounts,
     ConversationSizes,
     cache_flags,
     count_cached,
     write_long_model,
 )
-from router_bench.costs import CostSizes, measure_costs
-from router_bench.programs import TOKEN, EngineProgram, RouterProgram
+from bench.router.costs import CostSizes, measure_costs
+from bench.router.programs import TOKEN, EngineProgram, RouterProgram
 
 FEW = ConversationSizes(conversations=4, turns=3, system_tokens=300, clients=2)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.epsilon_pair import STRONG, Size, write_pair
-from serve_bench.load import Lengths, LoadFailed, read_point
-from serve_bench.servers import Recipe, ServerFailed, own_recipe, serving
+from bench.cpu.engine.epsilon_pair import STRONG, Size, write_pair
+from bench.cpu.serve_bench.load import Lengths, LoadFailed, read_point
+from checks.harness.servers import Recipe, ServerFailed, own_recipe, serving
 
 SMALL = Size(2, 64, vocab=512, heads=4, context=256, kv_heads=2, inner=96)
 

@@ -108,7 +108,13 @@ def test_paths_named_in_docs_exist(file: str) -> None:
 
 @pytest.mark.parametrize(
     "span",
-    ["docs/glossary.md", "schedule/scheduler.py", "tests/", "bench/kernels/<op>.py", "Makefile"],
+    [
+        "docs/glossary.md",
+        "schedule/scheduler.py",
+        "tests/",
+        "bench/cpu/kernels/<op>.py",
+        "Makefile",
+    ],
 )
 def test_a_path_is_found_by_its_end(span: str) -> None:
     assert missing(span, ROOT) is None

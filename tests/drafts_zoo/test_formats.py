@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
-import drafts_zoo.__main__ as zoo
-from drafts_zoo.__main__ import check, read_list
-from drafts_zoo.acceptance import find_other_acceptance
-from drafts_zoo.drafting import draft_chain, find_wrong_token
-from drafts_zoo.format import DraftFiles, DraftFormat
-from drafts_zoo.formats import all_formats
-from drafts_zoo.formats.eagle3 import LAYOUTS, Eagle3Reference
-from drafts_zoo.loading import find_unnamed_fault
-from drafts_zoo.states import find_other_state
-from drafts_zoo.texts import find_other_text
+import checks.drafts_zoo.__main__ as zoo
+from checks.drafts_zoo.__main__ import check, read_list
+from checks.drafts_zoo.acceptance import find_other_acceptance
+from checks.drafts_zoo.drafting import draft_chain, find_wrong_token
+from checks.drafts_zoo.format import DraftFiles, DraftFormat
+from checks.drafts_zoo.formats import all_formats
+from checks.drafts_zoo.formats.eagle3 import LAYOUTS, Eagle3Reference
+from checks.drafts_zoo.loading import find_unnamed_fault
+from checks.drafts_zoo.states import find_other_state
+from checks.drafts_zoo.texts import find_other_text
 from specdecode_engine.batch.request_table import DecodeBatch
 from specdecode_engine.speculate.draft_state import HiddenStateRing
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from drafts_zoo import texts as drafted_texts
-from drafts_zoo.__main__ import check
-from drafts_zoo.acceptance import find_other_acceptance
-from drafts_zoo.format import DraftFiles
-from drafts_zoo.formats import all_formats
-from drafts_zoo.ngram import (
+from checks.drafts_zoo import texts as drafted_texts
+from checks.drafts_zoo.__main__ import check
+from checks.drafts_zoo.acceptance import find_other_acceptance
+from checks.drafts_zoo.format import DraftFiles
+from checks.drafts_zoo.formats import all_formats
+from checks.drafts_zoo.ngram import (
     REPEATING_PROMPTS,
     NgramFormat,
     find_accepted_setting,
@@ -19,7 +19,7 @@ from drafts_zoo.ngram import (
     find_wrong_draft,
     slow_chains,
 )
-from drafts_zoo.texts import find_other_text
+from checks.drafts_zoo.texts import find_other_text
 from specdecode_engine.speculate.ngram import texts
 from specdecode_engine.speculate.ngram.sources import DraftLimits, NgramDraft, PromptLookup, Text
 

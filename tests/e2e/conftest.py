@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "cluster"), str(ROOT / "bench")]
+sys.path[:0] = [str(ROOT), str(ROOT / "cluster")]
 
 from demo.__main__ import OPERATOR_IMAGE, install_chart, resource_state  # noqa: E402
 from demo.checkpoints import load_checkpoints  # noqa: E402

@@ -6,9 +6,9 @@ sure of a better table on a free machine, and pods that restart in turns take lo
 
 import pytest
 
-from traffic.scene import staged
-from trials import acts
-from trials.__main__ import play
+from checks.traffic.scene import staged
+from checks.trials import acts
+from checks.trials.__main__ import play
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
 

@@ -5,10 +5,10 @@ The events are those of `make traffic`, which plays more of them.
 
 import pytest
 
-from traffic import changes, control, losses
-from traffic.load import MIXED_CLIENTS
-from traffic.play import play
-from traffic.scene import staged
+from checks.traffic import changes, control, losses
+from checks.traffic.load import MIXED_CLIENTS
+from checks.traffic.play import play
+from checks.traffic.scene import staged
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lossless.assistant import write_assistant
-from lossless.block_drafts import save_dflash, save_dspark, save_peagle
-from lossless.mtp_module import write_mtp_modules
+from checks.lossless.assistant import write_assistant
+from checks.lossless.block_drafts import save_dflash, save_dspark, save_peagle
+from checks.lossless.mtp_module import write_mtp_modules
 from tests.engine.mtp_checkpoints import export_module
 
 VOCAB = 97

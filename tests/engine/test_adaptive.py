@@ -2,7 +2,7 @@
 
 import pytest
 
-from lossless.poison import build_poisoned
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import FinishReason, Output, Request, SamplingParams
 from specdecode_engine.engine import EngineCore

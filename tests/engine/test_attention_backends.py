@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from lossless.families import LATENT, make_family
-from lossless.poison import build_poisoned
+from checks.lossless.families import LATENT, make_family
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.engine import EngineCore

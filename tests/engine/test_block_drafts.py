@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lossless.poison import build_poisoned
-from lossless.run import RandomNumSteps
-from lossless.verify_rows import RandomVerifyRows
+from checks.lossless.poison import build_poisoned
+from checks.lossless.run import RandomNumSteps
+from checks.lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
 from specdecode_api.metrics import table_hash
 from specdecode_api.speculation import Policy

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lossless.poison import build_poisoned
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine import engine
 from specdecode_engine.batch.request import FinishReason, Output, Request, SamplingParams

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lossless.families import FAMILIES, LATENT, LLAMA, LONGROPE, RECURRENT, make_family
+from checks.lossless.families import FAMILIES, LATENT, LLAMA, LONGROPE, RECURRENT, make_family
+from checks.zoo.logits import PagedTexts
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.model.drafts.eagle import Eagle1Head
 from specdecode_engine.model.drafts.mtp import MtpHead
@@ -29,7 +30,6 @@ from tests.engine.checkpoints import Checkpoints, cut_vocabulary
 from tests.engine.model.checkpoint.quantized.writers import CASES, write_quantized
 from tests.engine.thread_ranks import on_ranks
 from tests.engine.whole_engine import Answer, boot_of, requests_of, run
-from zoo.logits import PagedTexts
 
 NATIVE = [one for one in FAMILIES if one not in (LONGROPE, LATENT, RECURRENT)]
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lossless.families import RECURRENT, make_family
-from lossless.poison import build_poisoned
+from checks.lossless.families import RECURRENT, make_family
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.ranks import ALONE, Ranks

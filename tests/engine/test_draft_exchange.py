@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from detection.damage import write_damaged
-from detection.served import EXAMPLES, draft_of, example_requests, run_all, served_with
+from checks.detection.damage import write_damaged
+from checks.detection.served import EXAMPLES, draft_of, example_requests, run_all, served_with
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.draft_health import Fitness
 from specdecode_engine.adaptive.policy import DraftRefused

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from detection.served import EXAMPLES, example_requests, served_boot
-from drafts_zoo.drafting import Drafted, record_drafts
-from lossless.poison import build_poisoned
+from checks.detection.served import EXAMPLES, example_requests, served_boot
+from checks.drafts_zoo.drafting import Drafted, record_drafts
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.draft_rest import RISE_LEAD, DraftRest
 from specdecode_engine.adaptive.policy import Decision, Reason, StaticPolicy

@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 import pytest
 
-from detection.served import SOUND, draft_of, example_requests, run_all, served_with
-from lossless.poison import build_poisoned
-from lossless.run import RandomSources
+from checks.detection.served import SOUND, draft_of, example_requests, run_all, served_with
+from checks.lossless.poison import build_poisoned
+from checks.lossless.run import RandomSources
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.draft_evidence import FirstPosition
 from specdecode_engine.adaptive.draft_source import DraftSources, RequestDrafts, TimedStep

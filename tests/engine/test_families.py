@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from lossless.families import FAMILIES, LLAMA, LONGROPE, RECURRENT, make_family
-from lossless.poison import build_poisoned
-from lossless.verify_rows import RandomVerifyRows
+from checks.lossless.families import FAMILIES, LLAMA, LONGROPE, RECURRENT, make_family
+from checks.lossless.poison import build_poisoned
+from checks.lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
 from tests.engine.checkpoints import Checkpoints

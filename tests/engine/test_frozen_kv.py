@@ -9,11 +9,11 @@ from unittest import mock
 import pytest
 import torch
 
-from drafts_zoo.format import DraftFiles
-from drafts_zoo.formats import frozen_kv
-from drafts_zoo.formats.frozen_kv import SlowAssistant
-from drafts_zoo.targets import VOCAB
-from lossless.assistant import write_assistant
+from checks.drafts_zoo.format import DraftFiles
+from checks.drafts_zoo.formats import frozen_kv
+from checks.drafts_zoo.formats.frozen_kv import SlowAssistant
+from checks.drafts_zoo.targets import VOCAB
+from checks.lossless.assistant import write_assistant
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.engine import EngineCore

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lossless.poison import build_poisoned
-from lossless.verify_rows import RandomVerifyRows
+from checks.lossless.poison import build_poisoned
+from checks.lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.request_table import DecodeBatch

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lossless.poison import build_poisoned
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_kernels.choice import KERNELS_VARIABLE, Kernels

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lossless.families import LATENT, make_family
-from lossless.poison import build_poisoned
+from checks.lossless.families import LATENT, make_family
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.drafts.mtp import MtpHead

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from lossless.cases import ALGORITHMS, MODULES, Material, draw_case
-from lossless.compare import find_difference
-from lossless.disturbances import Disturbances
-from lossless.float8 import stored_as
-from lossless.mtp_module import write_mtp_modules
-from lossless.run import Models, build_plain, build_speculative, run_alone, run_case, tuned
+from checks.lossless.cases import ALGORITHMS, MODULES, Material, draw_case
+from checks.lossless.compare import find_difference
+from checks.lossless.disturbances import Disturbances
+from checks.lossless.float8 import stored_as
+from checks.lossless.mtp_module import write_mtp_modules
+from checks.lossless.run import Models, build_plain, build_speculative, run_alone, run_case, tuned
 from specdecode_engine.batch.request import FinishReason, TokenLogprobs
 
 SEED = 2

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lossless.poison import build_poisoned
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.policy import Decision, Feedback, Reason, StaticPolicy
 from specdecode_engine.batch.request import Output, Request, SamplingParams

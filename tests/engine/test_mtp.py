@@ -8,13 +8,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from checks.zoo.models import randomise, read_models
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.startup.build import build_core
 from tests.engine.mtp_checkpoints import export_module, with_modules
-from zoo.models import randomise, read_models
 
 PROMPTS = ((3, 14, 15, 92, 65), tuple(range(40, 61)), (7,))
 ANSWER = 20

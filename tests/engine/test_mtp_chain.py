@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from drafts_zoo.format import chain_drafter_state
-from drafts_zoo.formats.mtp_chain import FORMS
-from lossless.poison import build_poisoned
-from lossless.run import RandomNumSteps
+from checks.drafts_zoo.format import chain_drafter_state
+from checks.drafts_zoo.formats.mtp_chain import FORMS
+from checks.lossless.poison import build_poisoned
+from checks.lossless.run import RandomNumSteps
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.draft_rest import DraftRest
 from specdecode_engine.adaptive.policy import Decision, Reason

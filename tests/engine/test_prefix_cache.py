@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lossless.poison import build_poisoned
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
 from specdecode_engine.cli.flags import parse_flags

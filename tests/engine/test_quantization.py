@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
-from lossless.families import make_family
-from lossless.poison import build_poisoned
+from checks.lossless.families import make_family
+from checks.lossless.poison import build_poisoned
 from recipe.documents import documents
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.policy import DraftRefused

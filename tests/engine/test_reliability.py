@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lossless.poison import build_poisoned
-from lossless.run import RandomNumSteps
+from checks.lossless.poison import build_poisoned
+from checks.lossless.run import RandomNumSteps
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Output, Request, SamplingParams
 from specdecode_engine.engine import EngineCore

@@ -11,8 +11,8 @@ import pytest
 import torch
 import transformers
 
-from lossless.families import LONGROPE, SHORT_TEXT, make_family
-from lossless.poison import build_poisoned
+from checks.lossless.families import LONGROPE, SHORT_TEXT, make_family
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore

@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lossless.cases import Material, draw_case
-from lossless.compare import find_difference
-from lossless.families import EXPERTS, make_family
-from lossless.poison import build_poisoned
-from lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
+from checks.lossless.cases import Material, draw_case
+from checks.lossless.compare import find_difference
+from checks.lossless.families import EXPERTS, make_family
+from checks.lossless.poison import build_poisoned
+from checks.lossless.run import Answer, Models, build_plain, build_speculative, run_alone, run_case
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
 from specdecode_engine.engine import EngineCore

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from lossless.poison import build_poisoned
-from lossless.scripted import ScriptedDrafter
+from checks.lossless.poison import build_poisoned
+from checks.lossless.scripted import ScriptedDrafter
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore

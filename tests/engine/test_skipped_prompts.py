@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from drafts_zoo.drafting import record_drafts
-from lossless.poison import build_poisoned
+from checks.drafts_zoo.drafting import record_drafts
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.adaptive.draft_health import DraftHealth

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from lossless.poison import build_poisoned
-from lossless.scripted import ScriptedDrafter
+from checks.lossless.poison import build_poisoned
+from checks.lossless.scripted import ScriptedDrafter
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
 from specdecode_engine.engine import EngineCore

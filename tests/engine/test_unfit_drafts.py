@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from detection.lives import measure as measure_lives
-from detection.served import (
+from checks.detection.lives import measure as measure_lives
+from checks.detection.served import (
     EXAMPLES,
     SOUND,
     draft_of,

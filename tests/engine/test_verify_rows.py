@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from lossless.poison import build_poisoned
-from lossless.verify_rows import RandomVerifyRows
+from checks.lossless.poison import build_poisoned
+from checks.lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.sequence import Sequence

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from drafts_zoo.drafting import record_drafts
-from lossless.poison import build_poisoned
+from checks.drafts_zoo.drafting import record_drafts
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.goodput import GoodputPolicy
 from specdecode_engine.adaptive.policy import Feedback, StaticPolicy

@@ -2,8 +2,8 @@
 
 import pytest
 
-from drafts_zoo.drafting import record_drafts
-from lossless.poison import build_poisoned
+from checks.drafts_zoo.drafting import record_drafts
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.draft_rest import MOST_WAITING, DraftRest
 from specdecode_engine.adaptive.policy import Decision, Reason, StaticPolicy

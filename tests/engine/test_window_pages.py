@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lossless.families import make_family
-from lossless.poison import build_poisoned
+from checks.lossless.families import make_family
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_api.metrics.core import KV_WINDOW_PAGES
 from specdecode_engine.batch.request import Request, SamplingParams

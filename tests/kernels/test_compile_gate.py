@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from compile_gate.cells import (
+from bench.cpu.kernels.table import KERNEL_OPS
+from checks.compile_gate.cells import (
     CAPABILITIES,
     DIMS,
     FLOAT8_DIMS,
@@ -25,10 +26,9 @@ from compile_gate.cells import (
     name_of,
     named_cells,
 )
-from compile_gate.limits import SHARED_BYTES, errors_of, violations
-from compile_gate.record import ROOT, Record, Row, hash_of, read_record, write_record
-from compile_gate.usage import Usage
-from kernels.table import KERNEL_OPS
+from checks.compile_gate.limits import SHARED_BYTES, errors_of, violations
+from checks.compile_gate.record import ROOT, Record, Row, hash_of, read_record, write_record
+from checks.compile_gate.usage import Usage
 from specdecode_kernels import FLOAT8
 
 MOST_NAMED_CELLS = 152
@@ -37,10 +37,10 @@ TIME_LIMIT_S = 900  # a minute on two idle cores
 DECODE = Cell("attend", 86, "decode", "bfloat16", "bfloat16", 128, "1-16")
 USAGE = Usage("attend_kernel", 128, 0, 40_000, kv_buffers=2, copy_bytes=16, multiply="mma.sync")
 COMPILE_ONE = """
-from compile_gate.cells import named_cells
-from compile_gate.compiler import Compiler
-from compile_gate.limits import violations
-from compile_gate.record import Row, read_record
+from checks.compile_gate.cells import named_cells
+from checks.compile_gate.compiler import Compiler
+from checks.compile_gate.limits import violations
+from checks.compile_gate.record import Row, read_record
 kind = ("decode", "bfloat16", "bfloat16", 128, 90)
 for cell in named_cells():
     if (cell.forward, cell.dtype, cell.kv_dtype, cell.dim, cell.capability) == kind:
@@ -85,7 +85,7 @@ def _groups_of(cells: list[Cell], kind: tuple[int, str, str, str, int]) -> Itera
 
 def test_the_named_set_compiles_to_what_the_file_contains() -> None:
     assert 60 <= len(named_cells()) <= MOST_NAMED_CELLS
-    ran = run_compiling("-m", "compile_gate", "--named")
+    ran = run_compiling("-m", "checks.compile_gate", "--named")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines()[-1] == "0 errors"
 

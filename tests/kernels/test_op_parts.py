@@ -5,7 +5,7 @@ import importlib
 import pytest
 import torch
 
-from kernels.table import KERNEL_OPS, ROOT, path_of_bench, path_of_tests
+from bench.cpu.kernels.table import KERNEL_OPS, ROOT, path_of_bench, path_of_tests
 from specdecode_kernels.choice import Kernels
 from specdecode_kernels.testing import (
     OPS,
@@ -73,10 +73,10 @@ def test_a_launch_is_counted_where_a_kernel_computes(
 def test_a_benchmark_explains_itself_and_asks_for_a_gpu(
     op: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = importlib.import_module(path_of_bench(op).removeprefix("bench/")[:-3].replace("/", "."))
+    bench = importlib.import_module(path_of_bench(op)[:-3].replace("/", "."))
     with pytest.raises(SystemExit, match="0"):
         bench.run(op, bench.cases, ["--help"])
-    assert f"python -m kernels.{op}" in capsys.readouterr().out
+    assert f"python -m bench.cpu.kernels.{op}" in capsys.readouterr().out
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert bench.run(op, bench.cases, []) == 2
     assert "no CUDA device" in capsys.readouterr().err

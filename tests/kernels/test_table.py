@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.table import KERNEL_OPS, main
+from bench.cpu.kernels.table import KERNEL_OPS, main
 
 
 def write_report(path: Path, *ops: str) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from router_bench.programs import TOKEN, EngineProgram, RouterProgram
+from bench.router.programs import TOKEN, EngineProgram, RouterProgram
 
 
 @pytest.fixture(scope="session")

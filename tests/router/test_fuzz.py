@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from router_bench.programs import TARGET, TOKEN, RouterProgram
+from bench.router.programs import TARGET, TOKEN, RouterProgram
 from specdecode_api import names
 from specdecode_api.internal_api import (
     HEADER_TOKEN,

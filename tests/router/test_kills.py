@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from router_bench.programs import EngineProgram, RouterProgram, wait_until
+from bench.router.programs import EngineProgram, RouterProgram, wait_until
 from tests.streamed_answers import Answer, read_answer
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"

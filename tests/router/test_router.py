@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from router_bench.programs import TARGET, TOKEN, RouterProgram, unused_ports, wait_until
+from bench.router.programs import TARGET, TOKEN, RouterProgram, unused_ports, wait_until
 from specdecode_api.internal_api import HEADER_TOKEN
 from tests.engine.serve.echo_process import EchoProcess
 from tests.streamed_answers import read_answer

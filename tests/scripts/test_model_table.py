@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from checks.zoo.results import write_results
 from scripts.model_table import StaleResults, check_results
-from zoo.results import write_results
 
 SERVED, REFUSED = {"llama", "gemma2"}, {"lfm2"}
 

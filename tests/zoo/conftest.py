@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from checks.zoo.models import ZooModel, read_models
 from tests.engine.checkpoints import make_checkpoints
-from zoo.models import ZooModel, read_models
 
 
 @pytest.fixture(autouse=True)

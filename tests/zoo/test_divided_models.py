@@ -10,6 +10,17 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from checks.zoo.logits import (
+    LENGTH,
+    PARENTS,
+    PREFIX,
+    TEXTS,
+    TOLERANCE,
+    PagedTexts,
+    draw_texts,
+    worst_differences,
+)
+from checks.zoo.models import ZooModel
 from specdecode_engine.model.layers.linears import DividedLinear
 from specdecode_engine.model.target.sharding import CannotDivide
 from specdecode_engine.model.target.transformers_config import TransformersConfig
@@ -20,17 +31,6 @@ from specdecode_kernels import TORCH
 from tests.engine.loading_ranks import on_loading_ranks
 from tests.engine.model.checkpoint.quantized.writers import CASES, write_quantized
 from tests.engine.thread_ranks import Meeting, ThreadRanks
-from zoo.logits import (
-    LENGTH,
-    PARENTS,
-    PREFIX,
-    TEXTS,
-    TOLERANCE,
-    PagedTexts,
-    draw_texts,
-    worst_differences,
-)
-from zoo.models import ZooModel
 
 CPU = torch.device("cpu")
 VOCAB = 96

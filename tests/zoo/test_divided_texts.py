@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lossless.poison import build_poisoned
+from checks.lossless.poison import build_poisoned
+from checks.zoo.models import ZooModel
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.model.transformers.modules import RowRmsNorm
 from specdecode_engine.model.transformers.row_norms import JoinedNorms
@@ -15,7 +16,6 @@ from specdecode_kernels.testing import backend_of
 from tests.engine.loading_ranks import on_loading_ranks
 from tests.engine.thread_ranks import on_ranks
 from tests.engine.whole_engine import Answer, requests_of, run
-from zoo.models import ZooModel
 
 STEPS = 3
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from checks.zoo.lossless_runs import CASES, compare_texts, make_material, plain_engine
+from checks.zoo.models import ZooModel
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.config import CannotServe
 from tests.zoo.conftest import MakeModel
-from zoo.lossless_runs import CASES, compare_texts, make_material, plain_engine
-from zoo.models import ZooModel
 
 SEED = 3
 

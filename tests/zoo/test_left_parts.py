@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
+from checks.zoo.left_parts import parts_of
+from checks.zoo.models import ZooModel
 from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.target.transformers_config import UnsupportedModel
 from specdecode_engine.model.transformers import left_parts
@@ -17,8 +19,6 @@ from specdecode_engine.model.transformers.row_attention import check_arguments
 from specdecode_engine.model.transformers.row_layer import RowDecoderLayer, recognise_layer
 from tests.zoo.conftest import MakeModel
 from tests.zoo.test_row_attention import load
-from zoo.left_parts import parts_of
-from zoo.models import ZooModel
 
 
 @pytest.mark.parametrize(

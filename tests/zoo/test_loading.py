@@ -9,8 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from loading_memory.checkpoints import FORMATS, write_shards
-from loading_memory.measure import WAYS, measured
+from bench.cpu.loading_memory.checkpoints import FORMATS, write_shards
+from bench.cpu.loading_memory.measure import WAYS, measured
+from checks.zoo.__main__ import load_alone
+from checks.zoo.logits import TOLERANCE, worst_differences
+from checks.zoo.models import ZooModel
 from specdecode_api.boot import ModelImplementation
 from specdecode_engine.model.checkpoint.checkpoint import TensorError
 from specdecode_engine.model.checkpoint.config_file import ConfigError
@@ -22,9 +25,6 @@ from specdecode_engine.model.target.transformers_config import TransformersConfi
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_kernels import PackedWeight, choose_backend
 from tests.zoo.conftest import MakeModel
-from zoo.__main__ import load_alone
-from zoo.logits import TOLERANCE, worst_differences
-from zoo.models import ZooModel
 
 CPU = torch.device("cpu")
 NAME = "model.layers.1.mlp.down_proj.weight"

@@ -3,12 +3,19 @@
 import pytest
 import torch
 
+from checks.zoo.logits import (
+    LENGTH,
+    PREFIX,
+    TOLERANCE,
+    PagedTexts,
+    tables_difference,
+    worst_differences,
+)
 from specdecode_engine.model.target.config import EMBEDDED, AuxHiddenStates
 from specdecode_engine.model.target.llama import Llama
 from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
 from tests.zoo.conftest import MakeModel
-from zoo.logits import LENGTH, PREFIX, TOLERANCE, PagedTexts, tables_difference, worst_differences
 
 CPU = torch.device("cpu")
 LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu")

@@ -20,6 +20,7 @@ from transformers.models.phimoe.modeling_phimoe import PhimoeTopKRouter
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBlock
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts, Qwen3MoeTopKRouter
 
+from checks.zoo.models import ZooModel, randomise
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.routed_experts import RoutedShape
@@ -36,7 +37,6 @@ from specdecode_engine.model.transformers.replacement import Replacer
 from specdecode_engine.model.transformers.shared_expert_gate import has_shared_expert_gate
 from specdecode_kernels import GatedActivation, RoutingConfig, choose_backend
 from tests.zoo.conftest import MakeModel
-from zoo.models import ZooModel, randomise
 
 CPU = torch.device("cpu")
 ONE_TABLE = RotaryLimits((16,), 16)

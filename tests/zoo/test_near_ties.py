@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from zoo.near_ties import NearTies
+from checks.zoo.near_ties import NearTies
 
 
 class MarginRouter(nn.Module):

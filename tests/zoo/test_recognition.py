@@ -15,6 +15,7 @@ from transformers.models.olmo.modeling_olmo import OlmoLayerNorm
 from transformers.models.phi3.modeling_phi3 import Phi3MLP
 from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
 
+from checks.zoo.models import ZooModel, randomise
 from specdecode_engine.batch.rotary_tables import RotaryLimits
 from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.transformers.attention import ForwardState
@@ -26,7 +27,6 @@ from specdecode_engine.model.transformers.recognition import (
     recognise_norm,
 )
 from specdecode_engine.model.transformers.replacement import Replacer, is_silu
-from zoo.models import ZooModel, randomise
 
 CPU = torch.device("cpu")
 ONE_TABLE = RotaryLimits((16,), 16)

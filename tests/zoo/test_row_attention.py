@@ -12,6 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
+from checks.zoo.logits import TOLERANCE, PagedTexts, worst_differences
+from checks.zoo.models import ZooModel
 from specdecode_engine.model.layers import layers
 from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.target.llama import Llama
@@ -34,8 +36,6 @@ from specdecode_engine.model.transformers.row_attention import QueryFactors, Row
 from specdecode_engine.model.transformers.row_layer import RowDecoderLayer, recognise_layer
 from specdecode_kernels import DEFAULT_ATTENTION, choose_backend
 from tests.zoo.conftest import MakeModel
-from zoo.logits import TOLERANCE, PagedTexts, worst_differences
-from zoo.models import ZooModel
 
 CPU = torch.device("cpu")
 NOWHERE, ROWS, HEADS, ROTATED = NormPlace

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from transformers.activations import ACT2FN
 
+from checks.zoo.logits import PagedTexts
 from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.model import TransformersModel
@@ -18,7 +19,6 @@ from specdecode_engine.model.transformers.modules import (
 from specdecode_kernels import choose_backend
 from tests.row_batches import ROWS, assert_rows_are_independent
 from tests.zoo.conftest import MakeModel
-from zoo.logits import PagedTexts
 
 CPU = torch.device("cpu")
 TEXTS = ROWS

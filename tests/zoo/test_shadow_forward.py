@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from checks.zoo.logits import TOLERANCE, PagedTexts
+from checks.zoo.models import REQUIRED, read_models
 from specdecode_engine.model.kv.kv_views import PagedView
 from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.target.transformers_config import TransformersConfig
@@ -20,8 +22,6 @@ from tests.shadow_cuda.errors import CaptureRefused
 from tests.shadow_cuda.ops import with_reference_numbers
 from tests.shadow_cuda.runtime import ShadowGraph
 from tests.zoo.conftest import MakeModel
-from zoo.logits import TOLERANCE, PagedTexts
-from zoo.models import REQUIRED, read_models
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 TYPES = [

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from lossless.poison import build_poisoned
+from checks.lossless.poison import build_poisoned
+from checks.zoo.models import ZooModel
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
 from tests.engine.whole_engine import requests_of, run
 from tests.zoo.conftest import MakeModel
-from zoo.models import ZooModel
 
 MAX_TOKENS = 24
 

@@ -9,12 +9,12 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from checks.zoo.__main__ import load_alone
+from checks.zoo.logits import TOLERANCE, worst_differences
+from checks.zoo.models import ZooModel, randomise, read_models
 from specdecode_engine.model.checkpoint.checkpoint import TensorError
 from specdecode_engine.model.implementations import implementation_of, read_config
 from specdecode_engine.startup.model_check import CheckOptions, check_pair
-from zoo.__main__ import load_alone
-from zoo.logits import TOLERANCE, worst_differences
-from zoo.models import ZooModel, randomise, read_models
 
 VISION = {
     "hidden_size": 16,

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from detection.simulation import Traffic, alarms, proposals_until_alarm
+from checks.detection.simulation import Traffic, alarms, proposals_until_alarm
 from specdecode_engine.adaptive.draft_evidence import ACCEPTANCE, LOWER, FirstPosition
 from specdecode_engine.adaptive.draft_health import (
     BUDGET,

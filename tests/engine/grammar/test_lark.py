@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from grammars.reading import GrammarReader, compiler_of_bytes
+from checks.grammars.reading import GrammarReader, compiler_of_bytes
 from specdecode_engine.grammar import (
     Grammar,
     GrammarCompiler,

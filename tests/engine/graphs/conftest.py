@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lossless.poison import poison
+from checks.lossless.poison import poison
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request_table import DecodeBatch, RequestTable
 from specdecode_engine.batch.rotary_tables import RotaryOffsets

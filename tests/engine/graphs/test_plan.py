@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphs.pruning import LLAMA_8B, measure
-from graphs.tables import TABLES, NamedTable
+from bench.cpu.graphs.pruning import LLAMA_8B, measure
+from bench.cpu.graphs.tables import TABLES, NamedTable
 from specdecode_engine.adaptive.ema import EmaPolicy
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 from specdecode_engine.batch.shapes import DraftShape, ForwardShape, forwards_of, token_forwards

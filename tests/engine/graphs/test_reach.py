@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphs.tables import TABLES, NamedTable
+from bench.cpu.graphs.tables import TABLES, NamedTable
 from specdecode_engine.adaptive.table import (
     BatchRange,
     MarginRouting,

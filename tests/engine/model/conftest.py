@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lossless.poison import poison
+from checks.lossless.poison import poison
 from specdecode_engine.model.kv.kv_cache import KVCache
 from specdecode_engine.model.kv.kv_views import PagedView
 from specdecode_engine.model.target.config import LlamaConfig

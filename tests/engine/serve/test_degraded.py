@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from lossless.poison import build_poisoned
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_api.report import Degradations, Degraded
 from specdecode_engine.graphs.plan import GraphReport

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from detection.damage import write_damaged
+from checks.detection.damage import write_damaged
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Output
 from specdecode_engine.engine import EngineCore

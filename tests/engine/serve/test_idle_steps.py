@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from lossless.poison import build_poisoned
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.serve.engine.core import Core

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lossless.families import EXPERTS, make_family
+from checks.lossless.families import EXPERTS, make_family
 from specdecode_engine.batch.request import FinishReason, Output
 from specdecode_engine.serve.openai import admission
 from specdecode_engine.serve.openai import response_models as models

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lossless.poison import build_poisoned
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.startup.build import use_threads
 from specdecode_engine.startup.device import keep_to, read_cpu_list

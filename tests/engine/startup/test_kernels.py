@@ -244,7 +244,7 @@ def test_bad_input_is_refused_with_the_remedy(models: tuple[str, str], tmp_path:
 COMPILE = """
 import functools, json, sys
 import torch, triton
-from compile_gate.compiler import _AbsentDevice
+from checks.compile_gate.compiler import _AbsentDevice
 from specdecode_engine.stats.kernel_compiles import AFTER_READY
 from specdecode_kernels.triton.variants import META, compile_variants, list_variants, meta_backend
 

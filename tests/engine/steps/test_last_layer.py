@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from lossless.families import make_family
-from lossless.poison import build_poisoned
+from checks.lossless.families import make_family
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.kv.kv_views import KVView

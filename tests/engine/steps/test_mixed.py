@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lossless.poison import build_poisoned
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.steps.launch import Launcher

@@ -9,7 +9,7 @@ import shutil
 import httpx
 import pytest
 
-from detection.damage import write_damaged
+from checks.detection.damage import write_damaged
 from specdecode_api import names
 from specdecode_api.metrics import INFO
 from specdecode_operator.engines import draft_requests

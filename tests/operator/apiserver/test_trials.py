@@ -19,11 +19,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from checks.trials.foreign import write_foreign_draft
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
 from specdecode_operator.objects.kinds import CONFIG_MAP, DEPLOYMENT, POD, RESOURCE, TRIAL
 from specdecode_operator.objects.observed import Key
-from trials.foreign import write_foreign_draft
 
 pytestmark = pytest.mark.apiserver
 

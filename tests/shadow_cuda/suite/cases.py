@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from itertools import cycle, product
 
-from lossless.families import LATENT, LLAMA, LONGROPE, MIXTURES, RECURRENT
+from checks.lossless.families import LATENT, LLAMA, LONGROPE, MIXTURES, RECURRENT
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 FLASHINFER_DIM = 64

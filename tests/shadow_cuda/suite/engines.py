@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from lossless.poison import build_poisoned
-from lossless.run import RandomSources
-from lossless.verify_rows import RandomVerifyRows
+from checks.lossless.poison import build_poisoned
+from checks.lossless.run import RandomSources
+from checks.lossless.verify_rows import RandomVerifyRows
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.draft_evidence import FirstPosition
 from specdecode_engine.adaptive.draft_health import DraftHealth

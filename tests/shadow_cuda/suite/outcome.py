@@ -9,8 +9,8 @@ from unittest import mock
 
 import numpy as np
 
-from lossless.assistant import write_assistant
-from lossless.families import LATENT, LLAMA, make_family
+from checks.lossless.assistant import write_assistant
+from checks.lossless.families import LATENT, LLAMA, make_family
 from specdecode_engine.engine import EngineCore
 from specdecode_kernels.triton.tiles import is_interpreted
 from tests.engine.checkpoints import Checkpoints, make_checkpoints

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from grammars.random_gbnf import disturb, make_grammar
-from grammars.reading import GrammarReader, compiler_of_bytes
+from checks.grammars.random_gbnf import disturb, make_grammar
+from checks.grammars.reading import GrammarReader, compiler_of_bytes
 from specdecode_engine.grammar import GrammarCompiler
 from specdecode_engine.grammar.gbnf import gbnf_to_lark, lexemes
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grammars.reading import GrammarReader, compiler_of_bytes
+from checks.grammars.reading import GrammarReader, compiler_of_bytes
 from specdecode_engine.grammar import GrammarCompiler, GrammarKind, GrammarSource
 from specdecode_engine.grammar.trial import walk
 

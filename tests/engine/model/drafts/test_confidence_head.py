@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from drafts_zoo.drafting import Drafted, for_several, record_drafts
-from drafts_zoo.engines import build_drafting, decode
-from drafts_zoo.format import DraftFormat
-from drafts_zoo.formats import all_formats
-from drafts_zoo.formats.dspark import DSparkReference
-from drafts_zoo.targets import ANSWER_TOKENS, PROMPTS
-from lossless.block_drafts import save_dspark
-from lossless.poison import build_poisoned
+from checks.drafts_zoo.drafting import Drafted, for_several, record_drafts
+from checks.drafts_zoo.engines import build_drafting, decode
+from checks.drafts_zoo.format import DraftFormat
+from checks.drafts_zoo.formats import all_formats
+from checks.drafts_zoo.formats.dspark import DSparkReference
+from checks.drafts_zoo.targets import ANSWER_TOKENS, PROMPTS
+from checks.lossless.block_drafts import save_dspark
+from checks.lossless.poison import build_poisoned
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.drafts.confidence_head import ConfidenceHead
 from tests.engine.checkpoints import HIDDEN, VOCAB, Checkpoints

@@ -16,8 +16,8 @@ from transformers.models.muse_glimmer_assistant import (
     MuseGlimmerAssistantModel,
 )
 
-from lossless.block_drafts import save_dflash
-from lossless.poison import poison
+from checks.lossless.block_drafts import save_dflash
+from checks.lossless.poison import poison
 from specdecode_engine.model.checkpoint.checkpoint import Checkpoint, TensorError
 from specdecode_engine.model.checkpoint.config_file import CheckpointError
 from specdecode_engine.model.drafts.dflash import DFlashHead

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from drafts_zoo.drafting import find_wrong_token
-from drafts_zoo.format import DraftFormat
-from drafts_zoo.formats import all_formats
-from drafts_zoo.states import find_other_state
-from lossless.block_drafts import BLOCK, RANK, save_dflash, save_dspark
-from lossless.poison import build_poisoned
+from checks.drafts_zoo.drafting import find_wrong_token
+from checks.drafts_zoo.format import DraftFormat
+from checks.drafts_zoo.formats import all_formats
+from checks.drafts_zoo.states import find_other_state
+from checks.lossless.block_drafts import BLOCK, RANK, save_dflash, save_dspark
+from checks.lossless.poison import build_poisoned
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.checkpoint.checkpoint import Checkpoint, TensorError
 from specdecode_engine.model.checkpoint.config_file import CheckpointError, ConfigFile

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lossless.assistant import write_assistant
+from checks.lossless.assistant import write_assistant
 from specdecode_engine.model.checkpoint.config_file import CheckpointError, DraftMismatch
 from specdecode_engine.model.drafts.frozen import ORDERING, FrozenHead
 from specdecode_engine.model.drafts.frozen_config import FrozenConfig

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lossless.mtp_module import write_mtp_modules
+from checks.lossless.mtp_module import write_mtp_modules
 from specdecode_engine.model.checkpoint.config_file import CheckpointError, DraftMismatch
 from specdecode_engine.model.checkpoint.mtp_layout import DEEPSEEK, MIMO, QWEN3_NEXT
 from specdecode_engine.model.drafts.mtp import MtpChainHead, MtpHead

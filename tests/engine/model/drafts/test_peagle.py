@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from drafts_zoo.drafting import find_wrong_token, record_drafts
-from drafts_zoo.format import DraftFormat
-from drafts_zoo.formats import all_formats
-from drafts_zoo.states import find_other_state
-from lossless.block_drafts import BLOCK, save_peagle
-from lossless.poison import build_poisoned
+from checks.drafts_zoo.drafting import find_wrong_token, record_drafts
+from checks.drafts_zoo.format import DraftFormat
+from checks.drafts_zoo.formats import all_formats
+from checks.drafts_zoo.states import find_other_state
+from checks.lossless.block_drafts import BLOCK, save_peagle
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.model.checkpoint.checkpoint import Checkpoint, TensorError
 from specdecode_engine.model.checkpoint.config_file import CheckpointError

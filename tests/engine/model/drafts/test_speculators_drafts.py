@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lossless.poison import build_poisoned
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot, ModelImplementation
 from specdecode_api.speculation import Algorithm
 from specdecode_engine.engine import EngineCore

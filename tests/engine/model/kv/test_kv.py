@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lossless.poison import poison
+from checks.lossless.poison import poison
 from specdecode_engine.model.kv.draft_scratch import DraftScratch
 from specdecode_engine.model.kv.kv_cache import KVCache, kv_bytes
 from specdecode_engine.model.kv.kv_views import ScratchView

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lossless.poison import build_poisoned
+from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.model.drafts.eagle import Eagle1Head
 from specdecode_engine.model.layers.layers import Mlp

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lossless.poison import poison
+from checks.lossless.poison import poison
 from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.target.config import LlamaConfig
 from specdecode_engine.model.target.llama import Llama, llama_shapes

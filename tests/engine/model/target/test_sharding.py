@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lossless.families import FAMILIES, LATENT, LLAMA, LONGROPE, RECURRENT, make_family
+from checks.lossless.families import FAMILIES, LATENT, LLAMA, LONGROPE, RECURRENT, make_family
 from specdecode_api.report import TerminationReason
 from specdecode_engine.model.checkpoint.checkpoint import TensorStore
 from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint

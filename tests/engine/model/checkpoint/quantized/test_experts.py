@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import GptOssConfig, GptOssForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers.utils.quantization_config import Mxfp4Config
 
+from checks.zoo.logits import TOLERANCE, worst_differences
 from specdecode_engine.model.checkpoint.checkpoint import TensorError
 from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint, open_tensors
 from specdecode_engine.model.layers.sparse_mlp import SparseMlp
@@ -28,7 +29,6 @@ from tests.engine.model.checkpoint.quantized.writers import (
     draw_mxfp4_experts,
     write_quantized,
 )
-from zoo.logits import TOLERANCE, worst_differences
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {

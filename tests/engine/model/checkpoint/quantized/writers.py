@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
-from lossless.float8 import in_blocks
+from checks.lossless.float8 import in_blocks
 
 Stored = dict[str, Tensor]
 Quantize = Callable[[Tensor], tuple[Stored, Tensor]]

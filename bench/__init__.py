@@ -1,0 +1,1 @@
+"""How fast the product is, next to peers and to limits of the machine."""

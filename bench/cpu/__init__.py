@@ -1,0 +1,1 @@
+"""Engine, kernels and server on a processor."""

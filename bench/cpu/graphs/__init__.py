@@ -1,0 +1,1 @@
+"""`python -m bench.cpu.graphs`: graphs that pruning saves, and CUDA graphs against eager steps."""

@@ -1,1 +1,0 @@
-"""How many graphs pruning saves, and CUDA graphs against eager steps: `python -m graphs`."""

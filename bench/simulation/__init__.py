@@ -1,0 +1,1 @@
+"""Policies and judges in simulated worlds."""

@@ -1,0 +1,1 @@
+"""Whether the product does what it promises, in long random runs."""

@@ -1,0 +1,84 @@
+"""`python -m checks.clients [--only NAME …] [--docs]`: run every client and print a table.
+
+The last line is JSON. `--docs` writes the table into docs/clients.md. The exit status is 1 if a
+check failed; a client that cannot be installed here does not fail it.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from checks.clients.programs import CLIENTS, ClientResult, run_client
+from checks.fuzz.served import serve_example
+from checks.request_trace.__main__ import EXAMPLES
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "clients.md"
+BEGIN, END = "<!-- clients: begin -->", "<!-- clients: end -->"
+
+
+def main() -> int:
+    """Serve the model, run the clients one after another, print what each did."""
+    names = [client.name for client in CLIENTS]
+    parser = argparse.ArgumentParser(prog="clients", description=__doc__)
+    parser.add_argument("--only", nargs="+", default=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--docs", action="store_true", help="write the table into docs/clients.md")
+    options = parser.parse_args()
+    if unknown := set(options.only) - set(names):
+        parser.error(f"no client is called {', '.join(unknown)}; there are {', '.join(names)}")
+    results = run_all(options.only)
+    shown = table(results)
+    print(shown)
+    if options.docs:
+        DOCS.write_text(with_table(DOCS.read_text(), shown))
+    failed = [result.client.name for result in results if result.checks and not result.has_passed()]
+    missing = {r.client.name: r.unavailable for r in results if r.unavailable}
+    checks = sum(len(result.checks) for result in results)
+    print(json.dumps({"checks": checks, "failed": failed, "unavailable": missing}))
+    return 1 if failed else 0
+
+
+def run_all(names: Sequence[str]) -> list[ClientResult]:
+    """Run the named clients against one engine."""
+    results = []
+    with tempfile.TemporaryDirectory() as folder, serve_example(Path(folder)) as engine:
+        for client in CLIENTS:
+            if client.name not in names:
+                continue
+            print(f"{client.name} …", file=sys.stderr, flush=True)
+            results.append(run_client(client, engine.server.url, EXAMPLES / "target"))
+            for check in results[-1].checks:
+                mark = f"FAILED: {check.error}" if check.error else "passed"
+                print(f"  {check.check}: {mark}", file=sys.stderr, flush=True)
+    return results
+
+
+def table(results: Sequence[ClientResult]) -> str:
+    """Return a Markdown table: a row for each client."""
+    rows = ["| client | version | works | does not |", "|---|---|---|---|"]
+    for result in results:
+        works = ", ".join(check.check for check in result.checks if not check.error) or "–"
+        fails = ", ".join(check.check for check in result.checks if check.error) or "–"
+        if result.unavailable:
+            fails = f"not installed: {result.unavailable}".replace("|", "/")
+        rows.append(f"| {result.client.name} | {result.version} | {works} | {fails} |")
+    return "\n".join(rows)
+
+
+def with_table(page: str, shown: str) -> str:
+    """Return a page with the table between its two marks.
+
+    Raises:
+        ValueError: the page lacks the marks.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"docs/clients.md needs the lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{shown}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
