@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
+from checks.lossless.comparison import compare_all
 from specdecode_engine.ranks import LEADER
 from specdecode_engine.serve.engine.core import make_links
 from specdecode_engine.startup.device import join_ranks
@@ -37,8 +38,6 @@ def run_on_ranks(size: int, options: argparse.Namespace) -> int:
 def _run(
     rank: int, size: int, store: str, links: Sequence[Connection], options: argparse.Namespace
 ) -> None:
-    from checks.lossless.__main__ import compare_all  # which imports this module
-
     torch.set_num_threads(1)
     if rank != LEADER:
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115

@@ -27,7 +27,7 @@ from specdecode_engine.engine import EngineCore
 from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.schedule.cached_states import CachedStates
 from specdecode_engine.schedule.limits import Limits
-from specdecode_kernels.cpu.library import TYPES, load_library, unsupported_reason
+from specdecode_kernels.cpu.loading import TYPES, load_library, unsupported_reason
 from specdecode_kernels.cpu.tuning import Tuning
 
 IDLE_STEPS = 8

@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from specdecode_kernels.cpu.library import TYPES
+from specdecode_kernels.cpu.loading import TYPES
 from tests.arm64.toolchain import (
     COMPILER,
     DRIVERS_VARIABLE,

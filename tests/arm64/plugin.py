@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from specdecode_kernels.cpu import library
+from specdecode_kernels.cpu import loading
+from specdecode_kernels.cpu.library import Library
 from tests.arm64.remote import Driver, RemoteLibrary
 from tests.arm64.toolchain import DRIVERS_VARIABLE
 
@@ -45,13 +46,13 @@ def _start(dtype: torch.dtype) -> Driver:
 def _replace(drivers: dict[torch.dtype, Driver]) -> None:
     remote = {dtype: RemoteLibrary(driver, dtype) for dtype, driver in drivers.items()}
 
-    def of(dtype: torch.dtype) -> library.Library | str:
+    def of(dtype: torch.dtype) -> Library | str:
         return remote.get(dtype) or f"float32 and bfloat16 have kernels for a CPU, not {dtype}"
 
-    library._library = of  # type: ignore[assignment]
+    loading._library = of  # type: ignore[assignment]
 
 
-_drivers = {dtype: _start(dtype) for dtype in library.TYPES}
+_drivers = {dtype: _start(dtype) for dtype in loading.TYPES}
 _replace(_drivers)  # before any test module builds its backends
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from specdecode_kernels.cpu.compile import FLAGS
-from specdecode_kernels.cpu.library import SOURCES, TYPES
+from specdecode_kernels.cpu.loading import SOURCES, TYPES
 
 DRIVER = Path(__file__).with_name("driver.c")
 DRIVERS_VARIABLE = "SPECDECODE_DRIVERS"

@@ -20,7 +20,7 @@ from bench.cpu.peers.contest import (
 )
 from bench.cpu.peers.figures import Model, contest_figures, ratio
 from bench.cpu.peers.floors import Floors, Limits
-from bench.cpu.peers.host_step import measure_host_steps
+from bench.cpu.engine.host_step import measure_host_steps
 from bench.cpu.peers.loads import FULL_LENGTHS, MIXED_REQUESTS, QUICK_LENGTHS, Load, draw_loads
 from bench.cpu.peers.report import Report, write_results
 from bench.cpu.peers.targets import TARGETS, Target, flatten, table_rows

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from checks.lossless.__main__ import Tally
+from checks.lossless.comparison import Tally
 from checks.lossless.cases import Material, draw_case
 from specdecode_engine.stats.counters import DecodeTotals
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from specdecode_kernels.cpu.library import TYPES, Library, load_library
+from specdecode_kernels.cpu.library import Library
+from specdecode_kernels.cpu.loading import TYPES, load_library
 
 _NOT_KERNELS = ("pack", "set_tuning", "release_pages", "evict")
 C_FUNCTIONS = [name for name in Library.__annotations__ if name not in _NOT_KERNELS]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdecode_kernels.cpu.library import load_library
+from specdecode_kernels.cpu.loading import load_library
 from specdecode_kernels.cpu.tuning import Tuning
 from tests.kernels.processor_bits import TYPES, digests
 

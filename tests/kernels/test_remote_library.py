@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdecode_kernels.cpu.library import TYPES
+from specdecode_kernels.cpu.loading import TYPES
 from tests.arm64.image import Image, Link, Span, Touched, merge
 from tests.arm64.remote import Driver, DriverFailed, RemoteLibrary
 from tests.arm64.toolchain import DRIVERS_VARIABLE, build_driver

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdecode_kernels.cpu import library
-from specdecode_kernels.cpu.library import load_library
+from specdecode_kernels.cpu import loading
+from specdecode_kernels.cpu.loading import load_library
 from specdecode_kernels.cpu.timed_maps import TimedMaps, one_thread
 from specdecode_kernels.cpu.tuning import CHOICES, Kind, Tuning, keep, measure, read
 
@@ -39,7 +39,7 @@ REPORT = """
     import json, time, torch
     from dataclasses import asdict
     from specdecode_kernels.cpu import tuning
-    from specdecode_kernels.cpu.library import load_library
+    from specdecode_kernels.cpu.loading import load_library
     measured = []
     measure = tuning.measure
     tuning.measure = lambda machine: measured.append(1) or measure(machine)
@@ -176,9 +176,9 @@ def test_kernels_are_tuned_at_the_first_start_alone(tmp_path: Path) -> None:
 def test_an_unknown_value_of_the_variable_names_the_known_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(library.TUNING_VARIABLE, "fast")
+    monkeypatch.setenv(loading.TUNING_VARIABLE, "fast")
     with pytest.raises(ValueError, match="'fast' is unknown: set default"):
-        library.tuning_of(load_library(torch.float32))
+        loading.tuning_of(load_library(torch.float32))
 
 
 def test_costs_are_finite() -> None:

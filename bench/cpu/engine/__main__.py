@@ -22,7 +22,7 @@ from bench.cpu.engine.latency import measure_latency
 from bench.cpu.engine.limits import extent, measure_limits
 from bench.cpu.engine.mixed import FULL as FULL_MIXED
 from bench.cpu.engine.mixed import measure_mixed
-from bench.cpu.peers.host_step import measure_host_steps
+from bench.cpu.engine.host_step import measure_host_steps
 from bench.cpu.peers.idle import MachineBusy, wait_until_idle
 from bench.cpu.peers.quantized import measure_quantized, quantized_extent
 from bench.cpu.peers.report import RESULTS, Report, write_results

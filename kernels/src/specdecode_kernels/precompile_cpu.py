@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 from specdecode_kernels.cpu.compile import LEVELS, precompile
-from specdecode_kernels.cpu.library import HEADERS, SOURCES, TYPES, flags_of
+from specdecode_kernels.cpu.loading import HEADERS, SOURCES, TYPES, flags_of
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from specdecode_engine.serve import server
-from specdecode_engine.serve.service import max_body_bytes
+from specdecode_engine.serve.openai.service import max_body_bytes
 from specdecode_server import connection
 
 PATH = "/v1/completions"

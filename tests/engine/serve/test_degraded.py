@@ -9,7 +9,7 @@ from specdecode_api.report import Degradations, Degraded
 from specdecode_engine.graphs.plan import GraphReport
 from specdecode_engine.serve.engine.core import LoadedEngine
 from specdecode_engine.serve.health import missed_graphs
-from specdecode_kernels.cpu import library
+from specdecode_kernels.cpu import loading
 from tests.engine.serve.conftest import EXAMPLES
 from tests.engine.serve.echo_core import EchoCore
 
@@ -47,7 +47,7 @@ def test_a_table_that_was_refused(start_server):
 
 
 def test_a_processor_that_no_kernels_were_compiled_for(start_server, model_folder, monkeypatch):
-    monkeypatch.setattr(library, "_library", lambda _: "there is no C compiler; install gcc")
+    monkeypatch.setattr(loading, "_library", lambda _: "there is no C compiler; install gcc")
     boot = EngineBoot.model_validate(
         {"model": {"path": str(EXAMPLES / "target"), "dtype": "float32"}, "device": "cpu"}
     )

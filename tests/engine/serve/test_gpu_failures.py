@@ -17,7 +17,7 @@ from specdecode_engine.process import termination_message_for
 from specdecode_engine.serve.app import build_app
 from specdecode_engine.serve.engine.core import LoadedEngine, Progress
 from specdecode_engine.serve.engine.engine_thread import EngineThread
-from specdecode_engine.serve.service import Service
+from specdecode_engine.serve.openai.service import Service
 from specdecode_engine.startup.build import build_core
 from tests.engine.gpu_failures import break_capture
 from tests.engine.serve.conftest import EXAMPLES, RunningServer

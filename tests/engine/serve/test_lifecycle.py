@@ -18,7 +18,7 @@ from specdecode_api.metrics.core import RUNNING_REQUESTS
 from specdecode_engine.drain_socket import DRAIN, DrainClient
 from specdecode_engine.serve.app import build_app
 from specdecode_engine.serve.engine.core import LoadedEngine
-from specdecode_engine.serve.service import Service
+from specdecode_engine.serve.openai.service import Service
 from tests.engine.serve.echo_core import EchoCore
 
 FIELDS = {"model": "echo", "prompt": "the quick brown fox", "max_tokens": 60}

@@ -9,7 +9,7 @@ from specdecode_api import names
 from specdecode_api.report import Degradation, Degradations, Degraded
 from specdecode_engine.graphs.plan import Eager, GraphReport
 from specdecode_engine.serve import VERSION
-from specdecode_engine.serve.service import Service, service_of
+from specdecode_engine.serve.openai.service import Service, service_of
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
 api_router = APIRouter()

@@ -12,7 +12,7 @@ from specdecode_api.table import TableError
 from specdecode_engine.adaptive.policy import DraftRefused, TableRefused
 from specdecode_engine.serve import VERSION, errors
 from specdecode_engine.serve.json_body import parse_strict_json
-from specdecode_engine.serve.service import service_of
+from specdecode_engine.serve.openai.service import service_of
 from specdecode_server.body import read_limited
 
 router = APIRouter()

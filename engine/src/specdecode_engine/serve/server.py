@@ -18,8 +18,8 @@ from specdecode_engine.serve.control.tables import ReadBoot
 from specdecode_engine.serve.engine.core import Load
 from specdecode_engine.serve.engine.messages import Connect
 from specdecode_engine.serve.listeners import Listeners
-from specdecode_engine.serve.service import OnFailure, Service
-from specdecode_engine.serve.tracing import TracingUnavailable
+from specdecode_engine.serve.openai.service import OnFailure, Service
+from specdecode_engine.serve.openai.tracing import TracingUnavailable
 from specdecode_server.connection import LimitedConfig
 from specdecode_server.listen import ListenError
 

@@ -14,7 +14,7 @@ from specdecode_engine.serve.openai.chat_prompt import read_chat_prompt
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.protocol import TokenId
 from specdecode_engine.serve.openai.refused_fields import DETOKENIZE, TOKENIZE, check_refused
-from specdecode_engine.serve.service import Service, service_of
+from specdecode_engine.serve.openai.service import Service, service_of
 from specdecode_engine.serve.text.tokenizer import TextProcessor
 
 router = APIRouter()

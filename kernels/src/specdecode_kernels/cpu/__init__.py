@@ -9,7 +9,7 @@ from specdecode_kernels.cpu.attention import with_cpu_attention
 from specdecode_kernels.cpu.compile import CACHE_VARIABLE
 from specdecode_kernels.cpu.decoder_layer import with_fused_layers
 from specdecode_kernels.cpu.layers import with_cpu_ops
-from specdecode_kernels.cpu.library import TYPES, numerics, tuning_facts, unsupported_reason
+from specdecode_kernels.cpu.loading import TYPES, numerics, tuning_facts, unsupported_reason
 
 __all__ = [
     "CACHE_VARIABLE",

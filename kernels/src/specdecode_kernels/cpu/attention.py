@@ -10,7 +10,8 @@ from torch import Tensor
 
 from specdecode_kernels.backend import Backend
 from specdecode_kernels.cpu.layers import with_heads_together
-from specdecode_kernels.cpu.library import Library, load_library
+from specdecode_kernels.cpu.library import Library
+from specdecode_kernels.cpu.loading import load_library
 from specdecode_kernels.metadata import (
     DEFAULT_ATTENTION,
     AttentionMetadata,

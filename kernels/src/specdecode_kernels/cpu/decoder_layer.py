@@ -11,7 +11,8 @@ from torch import Tensor
 
 from specdecode_kernels.backend import Backend
 from specdecode_kernels.cpu.attention import MetadataInC, fits, params_in_c
-from specdecode_kernels.cpu.library import Library, load_library
+from specdecode_kernels.cpu.library import Library
+from specdecode_kernels.cpu.loading import load_library
 from specdecode_kernels.layer_parts import (
     FusedKV,
     FusedLayer,

@@ -14,7 +14,8 @@ from specdecode_kernels.backend import Backend
 from specdecode_kernels.cpu.bookkeeping import append_tokens, lay_out_rows, verify_chain
 from specdecode_kernels.cpu.experts import experts
 from specdecode_kernels.cpu.gated_delta import CpuGatedDelta
-from specdecode_kernels.cpu.library import Library, load_library
+from specdecode_kernels.cpu.library import Library
+from specdecode_kernels.cpu.loading import load_library
 from specdecode_kernels.cpu.packing import pack_weight
 from specdecode_kernels.metadata import as_rows
 from specdecode_kernels.torch import elementwise as reference

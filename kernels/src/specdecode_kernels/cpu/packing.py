@@ -2,11 +2,11 @@
 
 import ctypes
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from specdecode_kernels.cpu.library import Library
 from specdecode_kernels.cpu.memory import WeightMemory
 from specdecode_kernels.weights import (
     BLOCK,
@@ -15,9 +15,6 @@ from specdecode_kernels.weights import (
     PackedWeight,
     QuantizedTensor,
 )
-
-if TYPE_CHECKING:
-    from specdecode_kernels.cpu.library import Library
 
 
 class WeightInC(ctypes.Structure):
@@ -40,7 +37,7 @@ _MEMORY = WeightMemory()
 
 
 def pack_weight(
-    library: "Library", weight: Tensor | QuantizedTensor, release: bool = False
+    library: Library, weight: Tensor | QuantizedTensor, release: bool = False
 ) -> PackedWeight:
     """Pack one weight [outputs, inputs], or those of several experts one after the other.
 
@@ -64,7 +61,7 @@ def pack_weight(
 
 
 def _pack_plain(
-    library: "Library", weight: Tensor, layout: PackedLayout, each: Tensor, *, release: bool
+    library: Library, weight: Tensor, layout: PackedLayout, each: Tensor, *, release: bool
 ) -> None:
     outputs, inputs = weight.shape[-2:]
     for plain, blocks in zip(weight.contiguous().view(-1, outputs, inputs), each, strict=True):
@@ -89,7 +86,7 @@ def _layout_of(weight: Tensor | QuantizedTensor) -> PackedLayout:
 
 
 def _pack_quantized(
-    library: "Library", weight: QuantizedTensor, layout: PackedLayout, each: Tensor
+    library: Library, weight: QuantizedTensor, layout: PackedLayout, each: Tensor
 ) -> None:
     outputs, inputs = weight.shape[-2:]
     parts = [

@@ -4,17 +4,14 @@ import ctypes
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 
+from specdecode_kernels.cpu.library import Library
 from specdecode_kernels.cpu.memory import fresh_memory
 from specdecode_kernels.cpu.packing import WeightInC
 from specdecode_kernels.cpu.tuning import Kind, Tuning
 from specdecode_kernels.weights import BLOCK, PackedLayout
-
-if TYPE_CHECKING:
-    from specdecode_kernels.cpu.library import Library
 
 INPUTS = 1024
 OUTPUTS: Mapping[Kind, int] = {"floats": 512, "int8": 1024, "int4": 2048}
@@ -27,7 +24,7 @@ MOST_TIMED_ROWS = 64
 class TimedMaps:
     """Maps with the weights of one buffer after the other; one thread."""
 
-    def __init__(self, library: "Library") -> None:
+    def __init__(self, library: Library) -> None:
         self.most_rows = library.most_rows
         self._library = library
         self._x = torch.ones(MOST_TIMED_ROWS, INPUTS, dtype=library.dtype)
@@ -53,7 +50,7 @@ class TimedMaps:
 class _Buffer:
     """Memory for packed weights of many maps; all zero."""
 
-    def __init__(self, library: "Library", huge: int) -> None:
+    def __init__(self, library: Library, huge: int) -> None:
         self._library = library
         self._memory = fresh_memory(BUFFER_BYTES, Tuning(huge_pages=huge)).zero_()
         self._place = 0

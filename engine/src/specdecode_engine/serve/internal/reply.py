@@ -23,7 +23,7 @@ from specdecode_engine.serve.openai.streaming import (
     StreamingReply,
     send_part,
 )
-from specdecode_engine.serve.service import Service
+from specdecode_engine.serve.openai.service import Service
 
 
 class InternalReply(StreamingReply):

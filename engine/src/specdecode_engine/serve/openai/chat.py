@@ -16,7 +16,7 @@ from specdecode_engine.serve.parsers.message import (
     ReasoningParser,
 )
 from specdecode_engine.serve.parsers.reasoning import HiddenParts
-from specdecode_engine.serve.service import Service
+from specdecode_engine.serve.openai.service import Service
 
 router = APIRouter()
 

@@ -17,7 +17,7 @@ from specdecode_engine.serve.openai.formatting import ChoiceFormatter, ResponseH
 from specdecode_engine.serve.openai.output_processor import OutputProcessor, ScoredToken
 from specdecode_engine.serve.openai.prompt_logprobs import prompt_logprob_objects
 from specdecode_engine.serve.openai.protocol import LOWEST_LOGPROB, CompletionBody
-from specdecode_engine.serve.service import Service
+from specdecode_engine.serve.openai.service import Service
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 
 router = APIRouter()

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 
 from specdecode_engine.serve import errors
-from specdecode_engine.serve.service import Service, service_of
+from specdecode_engine.serve.openai.service import Service, service_of
 
 router = APIRouter()
 

@@ -24,7 +24,7 @@ from specdecode_engine.serve.openai.responses_protocol import (
     ReasoningItem,
     ResponsesBody,
 )
-from specdecode_engine.serve.service import Service
+from specdecode_engine.serve.openai.service import Service
 
 router = APIRouter()
 

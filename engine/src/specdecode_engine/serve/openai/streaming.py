@@ -23,8 +23,8 @@ from specdecode_engine.serve.openai.formatting import (
 from specdecode_engine.serve.openai.json_text import to_json
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.protocol import GenerationBody
-from specdecode_engine.serve.service import Service
-from specdecode_engine.serve.tracing import ChoiceTimes, TracedCall
+from specdecode_engine.serve.openai.service import Service
+from specdecode_engine.serve.openai.tracing import ChoiceTimes, TracedCall
 from specdecode_engine.stats.prometheus import RequestLatency
 from specdecode_server.disconnect import run_until_disconnect
 

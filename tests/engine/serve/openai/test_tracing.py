@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
-from specdecode_engine.serve import tracing
+from specdecode_engine.serve.openai import tracing
 
 BODY = {"prompt": "the quick brown fox", "max_tokens": 7, "ignore_eos": True}
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

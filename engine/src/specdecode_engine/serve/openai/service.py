@@ -26,7 +26,7 @@ from specdecode_engine.serve.parsers.formats import MessageFormats, resolve_form
 from specdecode_engine.serve.text.grammars import Grammars
 from specdecode_engine.serve.text.loading import load_text_model
 from specdecode_engine.serve.text.tokenizer import TextProcessor
-from specdecode_engine.serve.tracing import start_tracing
+from specdecode_engine.serve.openai.tracing import start_tracing
 from specdecode_engine.stats.prometheus import EngineMetrics
 from specdecode_server.body import DEFAULT_MAX_BODY_BYTES
 from specdecode_server.lifecycle import ServerLifecycle
