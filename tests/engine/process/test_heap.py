@@ -54,6 +54,25 @@ def test_a_body_of_many_lists_is_not_visited_over_and_over() -> None:
     assert sum(visited) < 2 * len(body)
 
 
+def test_garbage_in_cycles_is_collected_a_few_thousand_objects_at_a_time() -> None:
+    visited = list[int]()
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            visited.append(len(gc.get_objects(info["generation"])))
+
+    freeze_heap()
+    gc.callbacks.append(note)
+    try:
+        for _ in range(100_000):
+            cycle = list[object]()
+            cycle.append(cycle)
+    finally:
+        gc.callbacks.remove(note)
+    assert max(visited) < 10_000
+    assert sum(visited) > 90_000
+
+
 def test_memory_is_returned_before_loading_and_the_heap_frozen_after_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
