@@ -30,7 +30,7 @@ PLAIN, UNFIT = "no draft", "unfit"
 RESTING, KEEPING = "0 draft steps", "0 draft steps, hidden states kept"
 
 
-def measure(repeats: int) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+def measure(repeats: int) -> dict[str, dict[str, dict[str, list[float]]]]:
     """Compare the CPU time of decode steps, eagerly and on static graphs, by batch size.
 
     Returns:
@@ -71,7 +71,7 @@ def make_roles(core: EngineCore) -> dict[str, Role]:
 
 def _compare(
     core: EngineCore, roles: Mapping[str, Role], size: int, repeats: int
-) -> dict[str, dict[str, float]]:
+) -> dict[str, list[float]]:
     added: dict[str, list[float]] = {name: [] for name in roles if name != PLAIN}
     for _ in range(RUNS):
         least = _least_seconds(core, roles, size, repeats)

@@ -2,12 +2,12 @@
 
 import argparse
 import json
+import sys
 import tempfile
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import torch
 from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 

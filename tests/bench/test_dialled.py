@@ -8,7 +8,7 @@ import torch
 from bench.cpu.dialled.dial import MOST_STEPS, Dial
 from bench.cpu.dialled.engines import answer
 from bench.cpu.dialled.heads import write_heads
-from bench.cpu.engine.epsilon_pair import STRONG, Size, write_pair
+from bench.cpu.peers.epsilon_pair import STRONG, Size, write_pair
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.startup.build import build_core

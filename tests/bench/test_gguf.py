@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from bench.cpu.engine.epsilon_pair import STRONG, Size, write_pair
 from bench.cpu.peers.byte_vocabulary import EOS_ID, SPECIAL, make_vocabulary, write_tokenizer
+from bench.cpu.peers.epsilon_pair import STRONG, Size, write_pair
 from bench.cpu.peers.gguf import ALIGNMENT, Field, NamedTensor, write_gguf
 from bench.cpu.peers.llama_gguf import interleave_halves, write_llama_gguf
 

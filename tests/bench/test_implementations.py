@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from bench.cpu.base_comparison.figures import is_lower_better
-from bench.cpu.engine.epsilon_pair import Size
 from bench.cpu.engine.implementations import (
     FULL,
     QUICK,
@@ -17,6 +16,7 @@ from bench.cpu.engine.implementations import (
     measure_implementations,
     write_qwen3,
 )
+from bench.cpu.peers.epsilon_pair import Size
 from bench.cpu.peers.targets import TARGETS
 
 COMPARED = ("qwen3", "qwen3_moe", "gemma3", "qwen3_5", "deepseek_v3")

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.cpu.engine.epsilon_pair import Size
 from bench.cpu.engine.limits import (
     LimitsExtent,
     extent,
@@ -15,6 +14,7 @@ from bench.cpu.engine.limits import (
     prefill_operations,
     size_beyond,
 )
+from bench.cpu.peers.epsilon_pair import Size
 from bench.cpu.peers.floors import Floors, l3_bytes
 from bench.cpu.peers.idle import MAX_LOAD_VARIABLE, MachineBusy, wait_until_idle
 from bench.cpu.peers.targets import TARGETS

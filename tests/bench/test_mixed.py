@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bench.cpu.engine.adaptive import Extent, build_adaptable
-from bench.cpu.engine.epsilon_pair import STRONG, Size
 from bench.cpu.engine.mixed import decode_mixed, is_predictable, predictable_rows, write_mixed_pair
+from bench.cpu.peers.epsilon_pair import STRONG, Size
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.batch.shapes import DraftShape

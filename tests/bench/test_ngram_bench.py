@@ -8,10 +8,10 @@ import torch
 
 from bench.cpu.dialled.dial import Dial
 from bench.cpu.dialled.heads import write_heads
-from bench.cpu.engine.epsilon_pair import STRONG, Size, write_pair
 from bench.cpu.ngram.__main__ import TARGET, compare_modes
 from bench.cpu.ngram.fallback import ANSWER, PROMPT, compare, make_roles, make_texts
 from bench.cpu.ngram.scripted_target import answer, build_scripted, script
+from bench.cpu.peers.epsilon_pair import STRONG, Size, write_pair
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.startup.build import build_core
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cpu.engine.epsilon_pair import STRONG, Size, write_pair
+from bench.cpu.engine.host_step import measure_host_steps
 from bench.cpu.peers.contest import (
     OPENVINO,
     OWN,
@@ -18,9 +18,9 @@ from bench.cpu.peers.contest import (
     mismatches,
     run_contest,
 )
+from bench.cpu.peers.epsilon_pair import STRONG, Size, write_pair
 from bench.cpu.peers.figures import Model, contest_figures, ratio
 from bench.cpu.peers.floors import Floors, Limits
-from bench.cpu.engine.host_step import measure_host_steps
 from bench.cpu.peers.loads import FULL_LENGTHS, MIXED_REQUESTS, QUICK_LENGTHS, Load, draw_loads
 from bench.cpu.peers.report import Report, write_results
 from bench.cpu.peers.targets import TARGETS, Target, flatten, table_rows

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.cpu.engine.epsilon_pair import Size
-from bench.cpu.peers import quantized
-from bench.cpu.peers.contest import OPENVINO, Entry, Samples
-from bench.cpu.peers.loads import QUICK_LENGTHS
-from bench.cpu.peers.quantized import (
+from bench.cpu.engine import quantized
+from bench.cpu.engine.quantized import (
     LLAMA_CPP,
     QuantizedExtent,
     measure_quantized,
     own,
     quantized_figures,
 )
+from bench.cpu.peers.contest import OPENVINO, Entry, Samples
+from bench.cpu.peers.epsilon_pair import Size
+from bench.cpu.peers.loads import QUICK_LENGTHS
 from bench.cpu.peers.targets import TARGETS
 from bench.cpu.peers.worker import Answer
 from checks.harness.installation import PeerUnavailable

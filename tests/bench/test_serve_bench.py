@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bench.cpu.engine.epsilon_pair import STRONG, Size, write_pair
+from bench.cpu.peers.epsilon_pair import STRONG, Size, write_pair
 from bench.cpu.serve_bench.load import Lengths, LoadFailed, read_point
 from checks.harness.servers import Recipe, ServerFailed, own_recipe, serving
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from checks.lossless.comparison import Tally
 from checks.lossless.cases import Material, draw_case
+from checks.lossless.comparison import Tally
 from specdecode_engine.stats.counters import DecodeTotals
 
 MATERIAL = Material(prompts=((1, 2, 3),), vocab=50)

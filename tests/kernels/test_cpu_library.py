@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdecode_kernels.cpu import compile, library
+from specdecode_kernels.cpu import compile, loading
 from specdecode_kernels.cpu.compile import CannotCompile, processor_fingerprint
 
 REPORT = """
@@ -127,12 +127,12 @@ PRECOMPILED = """
     import sys
     from pathlib import Path
     import torch
-    from specdecode_kernels.cpu import compile, library
+    from specdecode_kernels.cpu import compile, loading
     compile.PRECOMPILED = Path(sys.argv[1])
     if sys.argv[2] == "True":
-        flags = library.flags_of(torch.float32)
-        compile.precompile(library.SOURCES, library.HEADERS, flags, sys.argv[3])
-    print(library.load_library(torch.float32).file)
+        flags = loading.flags_of(torch.float32)
+        compile.precompile(loading.SOURCES, loading.HEADERS, flags, sys.argv[3])
+    print(loading.load_library(torch.float32).file)
 """
 
 
@@ -227,6 +227,6 @@ def run_again_at(level: str, tests: tuple[str, ...], cache: Path) -> None:
 
 
 def test_a_type_without_kernels_is_reported() -> None:
-    assert "not torch.float16" in str(library.unsupported_reason(torch.float16))
+    assert "not torch.float16" in str(loading.unsupported_reason(torch.float16))
     with pytest.raises(CannotCompile, match=r"not torch\.float64"):
-        library.load_library(torch.float64)
+        loading.load_library(torch.float64)

@@ -27,7 +27,7 @@ from bench.cpu.dialled.engines import (
 )
 from bench.cpu.dialled.heads import write_heads
 from bench.cpu.dialled.trained import compare_trained
-from bench.cpu.engine.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
+from bench.cpu.peers.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
 from checks.harness.machine import processor_model
 from specdecode_engine.batch.draft import Draft
 from specdecode_engine.batch.request_table import DecodeBatch

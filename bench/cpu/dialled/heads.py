@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bench.cpu.engine.epsilon_pair import Size, llama_config
+from bench.cpu.peers.epsilon_pair import Size, llama_config
 
 BLOCK = 16
 DFLASH_LAYERS_PER_TARGET_LAYER = 5 / 36

@@ -14,6 +14,7 @@ from bench.cpu.engine.adaptive import QUICK as QUICK_ADAPTIVE
 from bench.cpu.engine.adaptive import measure_adaptive
 from bench.cpu.engine.algorithms import measure_algorithms
 from bench.cpu.engine.crossing import measure_crossing
+from bench.cpu.engine.host_step import measure_host_steps
 from bench.cpu.engine.implementations import FULL as FULL_TURNS
 from bench.cpu.engine.implementations import QUICK as QUICK_TURNS
 from bench.cpu.engine.implementations import measure_implementations
@@ -22,9 +23,8 @@ from bench.cpu.engine.latency import measure_latency
 from bench.cpu.engine.limits import extent, measure_limits
 from bench.cpu.engine.mixed import FULL as FULL_MIXED
 from bench.cpu.engine.mixed import measure_mixed
-from bench.cpu.engine.host_step import measure_host_steps
+from bench.cpu.engine.quantized import measure_quantized, quantized_extent
 from bench.cpu.peers.idle import MachineBusy, wait_until_idle
-from bench.cpu.peers.quantized import measure_quantized, quantized_extent
 from bench.cpu.peers.report import RESULTS, Report, write_results
 from bench.cpu.peers.versus import FULL, QUICK, measure_versus
 from bench.cpu.radix.timing import measure as measure_radix

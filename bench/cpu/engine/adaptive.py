@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cpu.engine.epsilon_pair import STRONG, WEAK, Size, write_pair
 from bench.cpu.engine.interleaved import Learner, interleave
+from bench.cpu.peers.epsilon_pair import STRONG, WEAK, Size, write_pair
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore

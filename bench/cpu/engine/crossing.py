@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from bench.cpu.engine.adaptive import ADAPTIVE, Extent, build_adaptable
-from bench.cpu.engine.epsilon_pair import STRONG, write_pair
 from bench.cpu.engine.interleaved import Learner, interleave
+from bench.cpu.peers.epsilon_pair import STRONG, write_pair
 from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
 from specdecode_engine.engine import EngineCore
 

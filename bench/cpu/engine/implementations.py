@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from bench.cpu.engine.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
+from bench.cpu.peers.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore

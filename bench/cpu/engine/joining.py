@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from bench.cpu.engine.epsilon_pair import STRONG, Size, write_pair
 from bench.cpu.engine.limits import cpu_seconds
+from bench.cpu.peers.epsilon_pair import STRONG, Size, write_pair
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Output, Request, SamplingParams
 from specdecode_engine.engine import EngineCore

@@ -16,7 +16,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from bench.cpu.engine.adaptive import ADAPTIVE, build_adaptable
-from bench.cpu.engine.epsilon_pair import STRONG, Size, write_pair
+from bench.cpu.peers.epsilon_pair import STRONG, Size, write_pair
 from specdecode_engine.adaptive.goodput import GoodputPolicy
 from specdecode_engine.adaptive.policy import Reason
 from specdecode_engine.batch.request import Request, SamplingParams

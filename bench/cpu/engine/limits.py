@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from bench.cpu.engine.epsilon_pair import STRONG, Size, write_pair
+from bench.cpu.peers.epsilon_pair import STRONG, Size, write_pair
 from bench.cpu.peers.floors import Floors, Limits, l3_bytes
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams

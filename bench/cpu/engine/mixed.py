@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bench.cpu.engine.adaptive import ADAPTIVE, Extent, build_adaptable
-from bench.cpu.engine.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
 from bench.cpu.engine.interleaved import Learner, interleave
 from bench.cpu.peers.byte_vocabulary import EOS_ID
+from bench.cpu.peers.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.sequence import Sequence
 from specdecode_engine.batch.shapes import DraftShape

@@ -1,4 +1,4 @@
-"""`python -m bench.cpu.graphs`: graphs that pruning saves; with --gpu, graphs against eager steps."""
+"""`python -m bench.cpu.graphs`: graphs that pruning saves; with --gpu, against eager steps."""
 
 import argparse
 import json

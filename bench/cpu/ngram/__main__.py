@@ -19,9 +19,9 @@ from unittest.mock import patch
 
 import torch
 
-from bench.cpu.engine.epsilon_pair import SIZE_82M, STRONG, write_pair
 from bench.cpu.ngram.memory import memory_after_inserts
 from bench.cpu.ngram.scripted_target import ScriptedSampler, answer, build_scripted, submit
+from bench.cpu.peers.epsilon_pair import SIZE_82M, STRONG, write_pair
 from checks.harness.machine import processor_model
 from checks.harness.role import compute_prompts, spread
 from specdecode_api.boot import NgramBoot

@@ -26,8 +26,8 @@ from tqdm import tqdm
 
 from bench.cpu.dialled.dial import MOST_STEPS, Dial
 from bench.cpu.dialled.heads import write_heads
-from bench.cpu.engine.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
 from bench.cpu.ngram.scripted_target import ScriptedSampler, answer, build_scripted
+from bench.cpu.peers.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
 from checks.harness.machine import processor_model
 from checks.harness.role import NothingIsKept, Role
 from specdecode_engine.adaptive.draft_health import DraftHealth

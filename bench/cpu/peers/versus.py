@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.cpu.engine.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
 from bench.cpu.peers.contest import (
     OPENVINO,
     OWN,
@@ -17,6 +16,7 @@ from bench.cpu.peers.contest import (
     mismatches,
     run_contest,
 )
+from bench.cpu.peers.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
 from bench.cpu.peers.figures import Figure, Model, best_num_steps, contest_figures, rate_rows
 from bench.cpu.peers.floors import Floors, Limits
 from bench.cpu.peers.llama_gguf import write_gguf_folder

@@ -1,4 +1,4 @@
-"""`python -m bench.cpu.serve_bench [--quick]`: curves of all servers and, last, one line of JSON."""
+"""`python -m bench.cpu.serve_bench [--quick]`: curves of all servers; last, one line of JSON."""
 
 import argparse
 import datetime
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from bench.cpu.engine.epsilon_pair import SIZE_82M, STRONG, write_pair
+from bench.cpu.peers.epsilon_pair import SIZE_82M, STRONG, write_pair
 from bench.cpu.peers.loads import FIRST_TOKEN
 from bench.cpu.peers.plots import draw_curves
 from bench.cpu.peers.report import RESULTS

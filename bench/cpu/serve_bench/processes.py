@@ -13,7 +13,7 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-from bench.cpu.engine.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
+from bench.cpu.peers.epsilon_pair import SIZE_82M, STRONG, Size, write_pair
 from bench.cpu.peers.loads import FIRST_TOKEN
 from bench.cpu.serve_bench.clients import Served, ask_for_all
 from checks.harness.machine import processor_model

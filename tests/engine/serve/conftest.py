@@ -20,8 +20,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
 from specdecode_engine.serve.listeners import Listeners
-from specdecode_engine.serve.server import SignalledServer
 from specdecode_engine.serve.openai.service import Service
+from specdecode_engine.serve.server import SignalledServer
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.stats.snapshot import CoreSnapshot
 from tests.engine.serve.echo_core import EchoCore

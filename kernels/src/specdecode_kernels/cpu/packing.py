@@ -8,13 +8,7 @@ from torch import Tensor
 
 from specdecode_kernels.cpu.library import Library
 from specdecode_kernels.cpu.memory import WeightMemory
-from specdecode_kernels.weights import (
-    BLOCK,
-    FORMATS,
-    PackedLayout,
-    PackedWeight,
-    QuantizedTensor,
-)
+from specdecode_kernels.weights import BLOCK, FORMATS, PackedLayout, PackedWeight, QuantizedTensor
 
 
 class WeightInC(ctypes.Structure):

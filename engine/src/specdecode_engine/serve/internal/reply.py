@@ -17,13 +17,13 @@ from specdecode_api.internal_api import (
 from specdecode_engine.serve.engine.async_engine import RequestStream
 from specdecode_engine.serve.openai.formatting import Event
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
+from specdecode_engine.serve.openai.service import Service
 from specdecode_engine.serve.openai.streaming import (
     EVENT_HEADERS,
     AdmittedCall,
     StreamingReply,
     send_part,
 )
-from specdecode_engine.serve.openai.service import Service
 
 
 class InternalReply(StreamingReply):

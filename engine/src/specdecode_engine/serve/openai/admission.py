@@ -26,10 +26,10 @@ from specdecode_engine.serve.openai.formatting import ResponseFormatter, Respons
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.routed_experts import MAX_BYTES
+from specdecode_engine.serve.openai.service import Service, service_of
 from specdecode_engine.serve.openai.streaming import AdmittedCall, StreamingReply
 from specdecode_engine.serve.openai.token_rules import BodyRules, read_rules, rule_field
 from specdecode_engine.serve.parsers.message import ContentParser, ReasoningParser
-from specdecode_engine.serve.openai.service import Service, service_of
 from specdecode_engine.serve.text.tokenizer import TextProcessor, Vocabulary
 
 # Below this, dividing logits by the temperature overflows; the result is greedy in any case.

@@ -8,6 +8,7 @@ from specdecode_engine.serve.openai.chat_formatter import ChatFormatter
 from specdecode_engine.serve.openai.chat_prompt import read_chat_prompt
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.message_constraint import read_message_constraint
+from specdecode_engine.serve.openai.service import Service
 from specdecode_engine.serve.parsers.formats import MessageFormats
 from specdecode_engine.serve.parsers.message import (
     ContentDelta,
@@ -16,7 +17,6 @@ from specdecode_engine.serve.parsers.message import (
     ReasoningParser,
 )
 from specdecode_engine.serve.parsers.reasoning import HiddenParts
-from specdecode_engine.serve.openai.service import Service
 
 router = APIRouter()
 

@@ -22,11 +22,11 @@ from specdecode_engine.serve.engine.engine_host import in_thread
 from specdecode_engine.serve.engine.messages import Connect, Started
 from specdecode_engine.serve.openai.ignored_fields import IgnoredFields
 from specdecode_engine.serve.openai.stop_tokens import StopTokens, read_stop_tokens
+from specdecode_engine.serve.openai.tracing import start_tracing
 from specdecode_engine.serve.parsers.formats import MessageFormats, resolve_formats
 from specdecode_engine.serve.text.grammars import Grammars
 from specdecode_engine.serve.text.loading import load_text_model
 from specdecode_engine.serve.text.tokenizer import TextProcessor
-from specdecode_engine.serve.openai.tracing import start_tracing
 from specdecode_engine.stats.prometheus import EngineMetrics
 from specdecode_server.body import DEFAULT_MAX_BODY_BYTES
 from specdecode_server.lifecycle import ServerLifecycle

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
-from bench.cpu.engine.epsilon_pair import STRONG, Size, write_pair
 from bench.cpu.engine.limits import size_beyond
 from bench.cpu.peers.contest import OPENVINO, OWN, Entry, Samples, mismatches, run_contest
+from bench.cpu.peers.epsilon_pair import STRONG, Size, write_pair
 from bench.cpu.peers.figures import Figure, best_num_steps, rate_rows, ratios
 from bench.cpu.peers.floors import l3_bytes
 from bench.cpu.peers.llama_cpp import ensure_llama_cpp
