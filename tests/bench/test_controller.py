@@ -228,7 +228,7 @@ def test_docs_include_the_figures_of_the_results(page: Path) -> None:
 
 def test_the_last_line_is_json_with_every_policy_on_every_machine() -> None:
     script = (
-        "import sys, controller.__main__ as main, dataclasses\n"
+        "import sys, bench.simulation.policy.__main__ as main, dataclasses\n"
         "main.QUICK = dataclasses.replace(main.QUICK, length=40, steps=0)\n"
         "sys.argv = ['controller', '--seed', '3', '--quick']\n"
         "small = {'least_steps': 24, 'concurrency': (2,)}\n"

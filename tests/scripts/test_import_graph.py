@@ -92,7 +92,7 @@ def test_an_upward_import_closes_a_circle_of_entries_only(tree: Path) -> None:
 
 def test_packages_and_benches_are_entries_of_the_repository(tree: Path) -> None:
     write(tree, {"__init__.py": ""})
-    write(tree, {"one/__init__.py": "import app", "two/run.py": "from one import x"}, "bench")
+    write(tree, {"one/__init__.py": "import app", "two/run.py": "from bench.one import x"}, "bench")
     write(tree, {"test_app.py": "import app"}, "tests")
     found = {one.path: (one.entries, one.arrows) for one in measure_folders(read_sources(tree))}
     assert found == {".": (2, 1), "bench": (2, 1)}
