@@ -262,8 +262,8 @@ class EngineCore:
             self.counters.prompt_tokens += step.prompt_tokens
             self.counters.prefill_seconds += seconds
             busy_s = step.timing.busy_seconds()
-            decoding = step.decoding, step.num_steps
-            self.scheduler.prefill_pace.observe_chunk(step.prompt_tokens, busy_s, *decoding)
+            around = step.decoding, step.num_steps, step.prompt_context
+            self.scheduler.prefill_pace.observe_chunk(step.prompt_tokens, busy_s, *around)
             if health is not None and health.is_unfit:
                 health.account(seconds, is_probe=step.feeds_draft)
             return

@@ -67,6 +67,24 @@ def test_a_chunk_adds_at_most_the_bound(fixed_s: float, slope_s: float, is_share
     assert added_s >= 0.85 * DELAY * STEP_S or tokens == MOST
 
 
+def test_a_chunk_after_a_long_context_adds_at_most_the_bound_too() -> None:
+    draw, pace = random.Random(3), PrefillPace(MOST, DELAY)
+    pace.observe_step(1, STEP_S)
+    found: list[tuple[int, float]] = []
+    for _ in range(100):
+        for context in (0, draw.choice((8_000, 12_000)), draw.randint(0, 40_000)):
+            tokens = min(pace.tokens(1, context=context), draw.randint(1, MOST))
+            added_s = 0.05 + tokens * (0.002 + 1e-6 * context)
+            pace.observe_chunk(tokens, STEP_S + added_s, 1, context=context)
+            found.append((context, added_s / STEP_S))
+    later = [added for _, added in found[100:]]
+    assert max(later) < 1.5 * DELAY  # contexts of one octave differ by a factor of two
+    for context in (0, 10_000, 39_000):
+        tokens = pace.tokens(1, context=context)
+        added_s = 0.05 + tokens * (0.002 + 1e-6 * context)
+        assert 0.6 * DELAY < added_s < 1.5 * DELAY
+
+
 def serve_within(
     pace: PrefillPace, room_s: float, missing: int, added_s: Callable[[int], float]
 ) -> list[int]:

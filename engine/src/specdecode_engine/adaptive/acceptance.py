@@ -142,7 +142,7 @@ class AcceptanceModel:
         self.now = AcceptanceRates(positions)
         self._before: AcceptanceRates | None = None
         self._recall_evidence = 0.0  # for the rates before over the present ones, in nats
-        self._detector = ChangeDetector()
+        self.detector = ChangeDetector()
 
     def learn(self, counts: Counts, is_probe: bool) -> bool:
         """Add a step; return whether acceptance has changed.
@@ -150,16 +150,12 @@ class AcceptanceModel:
         Only probes may restore the previous rates: while drafts run, a change is detected as soon,
         and fluctuations that all requests share would swap the rates repeatedly.
         """
-        changed = self._detector.since_change(self.now.rates(), counts)
+        changed = self.detector.since_change(self.now.rates(), counts)
         recalled = is_probe and self._recall(counts)
         self.now.add(counts, 1.0 - 1.0 / MEMORY_STEPS)
         if changed:
             self._change(changed)
         return recalled or bool(changed)
-
-    def is_rising(self) -> bool:
-        """Return whether the latest steps are evidence of much better acceptance."""
-        return self._detector.is_rising()
 
     def resize(self, positions: int) -> None:
         self.now.resize(positions)
@@ -174,7 +170,7 @@ class AcceptanceModel:
         if self._recall_evidence < RECALL:
             return False
         self._recall_evidence = 0.0
-        self._detector.restart()
+        self.detector.restart()
         self.now, self._before = self._before, self.now
         return True
 

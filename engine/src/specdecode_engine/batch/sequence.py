@@ -192,6 +192,12 @@ class SchedulerOutput(NamedTuple):
         return sum(chunk.end - chunk.start for chunk in self.chunks)
 
     @property
+    def prompt_context(self) -> int:
+        """Tokens before the chunks, the mean over the tokens of all chunks; 0 without any."""
+        before = sum(chunk.start * (chunk.end - chunk.start) for chunk in self.chunks)
+        return before // max(self.prompt_tokens, 1)
+
+    @property
     def prompts_feed_draft(self) -> bool:
         """Whether the prompt of any chunk passes the draft."""
         return not all(chunk.sequence.skips_draft for chunk in self.chunks)

@@ -9,7 +9,7 @@ is built on llguidance; no code outside this folder depends on that.
 from specdecode_engine.grammar.compiler import GrammarCompiler, TokenBytes, TranslatedGrammar
 from specdecode_engine.grammar.lark import lark_literal
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault, Matcher, mask_nodes
-from specdecode_engine.grammar.nesting import STACK_BYTES
+from specdecode_engine.grammar.nesting import STACK_BYTES, start_threads
 from specdecode_engine.grammar.source import (
     MAX_SOURCE_CHARS,
     GrammarKind,
@@ -40,4 +40,5 @@ __all__ = [
     "TrialUnavailable",
     "lark_literal",
     "mask_nodes",
+    "start_threads",
 ]

@@ -20,12 +20,17 @@ Result = TypeVar("Result")
 STACK_BYTES = 128 * 2**20  # 64 KiB a level: nine times what was measured with llguidance 1.9
 
 
-def start_thread(stack_bytes: int) -> ThreadPoolExecutor:
-    """Return a pool of one thread that has started; a stack of 0 bytes is the default one."""
+def start_threads(stack_bytes: int, count: int = 1, name: str = "") -> ThreadPoolExecutor:
+    """Return a pool whose threads have started; a stack of 0 bytes is the default one.
+
+    The stack size of new threads is a setting of the process.
+    """
+    all_started = threading.Barrier(count)
     before = threading.stack_size(stack_bytes)
     try:
-        pool = ThreadPoolExecutor(1)
-        pool.submit(int).result()
+        pool = ThreadPoolExecutor(count, name)
+        for _ in range(count):
+            pool.submit(all_started.wait)
     finally:
         threading.stack_size(before)
     return pool
@@ -33,7 +38,7 @@ def start_thread(stack_bytes: int) -> ThreadPoolExecutor:
 
 def run_with_deep_stack(function: Callable[[], Result]) -> Result:
     """Return what the function returns in a thread of its own, with `STACK_BYTES` of stack."""
-    with start_thread(STACK_BYTES) as pool:
+    with start_threads(STACK_BYTES) as pool:
         return pool.submit(function).result()
 
 

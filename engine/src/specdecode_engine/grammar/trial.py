@@ -21,7 +21,7 @@ import numpy as np
 from specdecode_engine.frames import receive_frame, send_frame
 from specdecode_engine.grammar.compiler import MAX_LINE_CHARS, GrammarCompiler
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault, Words
-from specdecode_engine.grammar.nesting import STACK_BYTES, start_thread
+from specdecode_engine.grammar.nesting import STACK_BYTES, start_threads
 from specdecode_engine.grammar.source import GrammarKind, GrammarRefused, GrammarSource
 
 WALK_TOKENS = 256
@@ -136,8 +136,8 @@ class _Trial:
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
-        self._compiling = start_thread(STACK_BYTES)
-        self._following = start_thread(0)
+        self._compiling = start_threads(STACK_BYTES)
+        self._following = start_threads(0)
 
     def run(self, job: bytes) -> str:
         """Return the grammar of a job, translated, or raise `GrammarRefused`."""

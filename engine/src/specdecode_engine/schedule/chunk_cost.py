@@ -1,14 +1,17 @@
 """Measured seconds that chunks of prompts add to a decode step, by their tokens.
 
-A line gives the size of a chunk that adds a given time from few chunks of any sizes. It misses the
-first tokens: a step is bound by reading weights up to some number of rows, by arithmetic above it,
-and kernels compute rows in blocks. Where a step has a limit, a curve of measured sizes decides.
+A line gives the size of a chunk that adds a given time from few chunks of any sizes, after contexts
+of about one length: the time of attention grows with both. It misses the first tokens: a step is
+bound by reading weights up to some number of rows, by arithmetic above it, and kernels compute rows
+in blocks. Where a step has a limit, a curve of measured sizes decides.
 """
 
 KEPT = 0.95
 """Weight in a line of what was measured before, when a chunk is measured."""
 KEPT_OF_SIZE = 0.9
 """Weight in a curve of older chunks of a size at most, when one is measured."""
+KEPT_BEGINNING = 0.2
+"""Weight of another length's chunks in the line of a length of context, when it begins."""
 MIN_SPREAD = 0.05
 """Standard deviation of the sizes of chunks, relative to their mean, that shows a slope."""
 
@@ -21,9 +24,13 @@ class ChunkLine:
         self._seconds = self._products = 0.0
         self._slope: float | None = None
 
-    @property
-    def is_known(self) -> bool:
-        return self._weight > 0
+    def beginning(self) -> "ChunkLine":
+        """Return a line for another length of context, which soon forgets this one."""
+        line = ChunkLine()
+        line._slope = self._slope
+        for name in ("_weight", "_tokens", "_squares", "_seconds", "_products"):
+            setattr(line, name, KEPT_BEGINNING * getattr(self, name))
+        return line
 
     def observe(self, tokens: int, seconds: float) -> None:
         self._weight = KEPT * self._weight + 1

@@ -367,12 +367,9 @@ class Scheduler:
             return ()
         missing = [len(sequence.tokens) - sequence.computed for sequence in prompts]
         room_s = self.drafting.policy.prefill_room_s(decoding, kv_tokens) if decoding else math.inf
-        shares = share_budget(missing, self.prefill_pace.tokens(decoding, room_s, sum(missing)))
-        return tuple(
-            self._cut_chunk(sequence, count)
-            for sequence, count in zip(prompts, shares, strict=True)
-            if count
-        )
+        known = decoding, room_s, sum(missing), prompts[0].computed
+        shares = zip(prompts, share_budget(missing, self.prefill_pace.tokens(*known)), strict=True)
+        return tuple([self._cut_chunk(sequence, count) for sequence, count in shares if count])
 
     def _cut_chunk(self, sequence: Sequence, count: int) -> PrefillChunk:
         """Cut a chunk of `count` tokens at most; it ends at a cached state if one is due."""

@@ -39,16 +39,8 @@ from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.speculate.ngram.proposer import FullProposer
-from specdecode_engine.startup.config import (
-    CannotServe,
-    EngineConfig,
-    resolve,
-)
-from specdecode_engine.startup.device import (
-    available_bytes,
-    default_threads,
-    keep_to,
-)
+from specdecode_engine.startup.config import CannotServe, EngineConfig, resolve
+from specdecode_engine.startup.device import available_bytes, default_threads, keep_to
 from specdecode_engine.startup.draft_methods.registry import draft_facts
 from specdecode_engine.startup.draft_staging import DraftStaging
 from specdecode_engine.startup.facts import gather_facts

@@ -11,11 +11,7 @@ from torch import distributed
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from specdecode_engine.ranks import FEW_ROWS, ProcessRanks, Ranks
-from specdecode_engine.startup.driver import (
-    CudaUnavailable,
-    DriverTooOld,
-    explain_unavailable,
-)
+from specdecode_engine.startup.driver import CudaUnavailable, DriverTooOld, explain_unavailable
 
 log = logging.getLogger(__name__)
 

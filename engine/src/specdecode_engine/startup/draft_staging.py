@@ -22,10 +22,7 @@ from specdecode_engine.model.drafts.draft_head import HiddenStateHead
 from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.startup.draft_methods.method import LoadedDraft
-from specdecode_engine.startup.draft_methods.registry import (
-    load_draft,
-    read_checked_draft,
-)
+from specdecode_engine.startup.draft_methods.registry import load_draft, read_checked_draft
 from specdecode_engine.startup.models import LoadedModels, model_loader
 from specdecode_kernels import TORCH, AnyWeight, Choice
 

@@ -41,11 +41,7 @@ from specdecode_engine.model.target.llama import llama_shapes
 from specdecode_engine.model.target.sharding import CannotDivide, divided_header
 from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.division import Division
-from specdecode_engine.model.transformers.loading import (
-    check_tensors,
-    make_network,
-    text_tensors,
-)
+from specdecode_engine.model.transformers.loading import check_tensors, make_network, text_tensors
 from specdecode_engine.model.transformers.model import TransformersModel
 from specdecode_engine.startup.draft_methods.registry import (
     METHODS,

@@ -53,6 +53,7 @@ class InFlightStep:
     decision: Decision | None = None  # None for the prefill part
     kv_tokens: int = 0  # of the decode batch at launch
     prompt_tokens: int = 0  # of the prefill chunks
+    prompt_context: int = 0  # tokens before them; see `SchedulerOutput`
     decoding: int = 0  # requests that decode in the forward of the prefill chunks
     num_steps: int = 0  # draft steps of these requests
     feeds_draft: bool = True  # of the prefill chunks; see `SchedulerOutput`

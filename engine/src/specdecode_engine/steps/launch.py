@@ -86,6 +86,7 @@ class Launcher:
                     table,
                     share,
                     prompt_tokens=prompt_tokens,
+                    prompt_context=plan.prompt_context,
                     decoding=len(plan.decoding),
                     num_steps=drafts.shape.num_steps,
                     feeds_draft=plan.prompts_feed_draft,

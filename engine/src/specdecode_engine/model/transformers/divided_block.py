@@ -12,10 +12,7 @@ from specdecode_engine.model.checkpoint.checkpoint import Shape
 from specdecode_engine.model.target.sharding import Pieces, shares
 from specdecode_engine.model.transformers.attention_form import attend_with
 from specdecode_engine.model.transformers.gated_delta_net import recognise_delta_net
-from specdecode_engine.model.transformers.recognition import (
-    is_close,
-    random_tensor,
-)
+from specdecode_engine.model.transformers.recognition import is_close, random_tensor
 from specdecode_kernels.metadata import DEFAULT_ATTENTION, AttentionParams
 
 Numbers = Mapping[str, Tensor]

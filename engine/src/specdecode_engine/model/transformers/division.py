@@ -22,16 +22,10 @@ from specdecode_engine.model.transformers.input_scaled_mixture import (
     has_input_scaled_parts,
     recognise_input_scaled,
 )
-from specdecode_engine.model.transformers.latent_form import (
-    LatentForm,
-    recognise_latent_attention,
-)
+from specdecode_engine.model.transformers.latent_form import LatentForm, recognise_latent_attention
 from specdecode_engine.model.transformers.loading import make_network
 from specdecode_engine.model.transformers.mixture_recognition import recognise_experts
-from specdecode_engine.model.transformers.parameter_sources import (
-    expected_tensors,
-    used_parameters,
-)
+from specdecode_engine.model.transformers.parameter_sources import expected_tensors, used_parameters
 from specdecode_engine.model.transformers.row_norms import RowNormedAttention
 from specdecode_engine.ranks import ALONE, Ranks
 

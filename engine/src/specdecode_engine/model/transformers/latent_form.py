@@ -13,10 +13,7 @@ from torch import Tensor, nn
 
 from specdecode_engine.model.layers.latent_config import LatentSizes
 from specdecode_engine.model.target.head_order import halves_of_pairs
-from specdecode_engine.model.transformers.attention_form import (
-    Rotation,
-    attend_recorded,
-)
+from specdecode_engine.model.transformers.attention_form import Rotation, attend_recorded
 from specdecode_engine.model.transformers.recognition import (
     is_close,
     random_linear,

@@ -7,11 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from specdecode_engine.model.target.head_order import halves_of_pairs, halves_of_part
-from specdecode_engine.model.transformers.attention_form import (
-    INPUTS,
-    AttentionForm,
-    Rotation,
-)
+from specdecode_engine.model.transformers.attention_form import INPUTS, AttentionForm, Rotation
 from specdecode_engine.model.transformers.modules import RowModule, RowRmsNorm
 
 

@@ -24,12 +24,7 @@ from specdecode_engine.process import (
     termination_message_for,
 )
 from specdecode_engine.serve.engine.compile_threads import CompileThreads
-from specdecode_engine.serve.engine.core import (
-    LoadedEngine,
-    ProcessFailed,
-    Progress,
-    RankPlace,
-)
+from specdecode_engine.serve.engine.core import LoadedEngine, ProcessFailed, Progress, RankPlace
 from specdecode_engine.serve.engine.engine_host import EngineHost
 from specdecode_engine.serve.engine.followers import Followers, LeadingCore, follow
 from specdecode_engine.serve.engine.messages import EngineCall, Event, Failed

@@ -1,14 +1,13 @@
 """The threads that compile grammars of requests and follow the answers that they continue."""
 
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
 
 from specdecode_engine.batch.request import Request
-from specdecode_engine.grammar import STACK_BYTES, GrammarCompiler
+from specdecode_engine.grammar import STACK_BYTES, GrammarCompiler, start_threads
 
 COMPILE_THREADS = 2
 WORK_SECONDS = 0.0005
@@ -25,7 +24,8 @@ class CompileThreads:
     """
 
     def __init__(self) -> None:
-        self._new, self._continued = _start("grammar"), _start("continued-grammar")
+        self._new = start_threads(STACK_BYTES, COMPILE_THREADS, "grammar")
+        self._continued = start_threads(STACK_BYTES, COMPILE_THREADS, "continued-grammar")
 
     def submit(self, is_continued: bool, work: Callable[..., T], *arguments: object) -> Future[T]:
         pool = self._continued if is_continued else self._new
@@ -71,16 +71,3 @@ def compile_grammar(request: Request, compiler: GrammarCompiler) -> Request:
     if request.output_ids:
         grammar.prepare(request.output_ids, request.sampling.ignore_eos, Yielding())
     return replace(request, grammar=grammar)
-
-
-def _start(name: str) -> ThreadPoolExecutor:
-    """Start the threads now: the stack size of new threads is a process-wide setting."""
-    all_started = threading.Barrier(COMPILE_THREADS)
-    default_bytes = threading.stack_size(STACK_BYTES)
-    try:
-        pool = ThreadPoolExecutor(COMPILE_THREADS, name)
-        for _ in range(COMPILE_THREADS):
-            pool.submit(all_started.wait)
-    finally:
-        threading.stack_size(default_bytes)
-    return pool

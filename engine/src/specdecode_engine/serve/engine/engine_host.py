@@ -17,12 +17,7 @@ from specdecode_engine.grammar import GrammarCompiler, GrammarRefused, TokenByte
 from specdecode_engine.serve.engine.compile_threads import CompileThreads, compile_grammar
 from specdecode_engine.serve.engine.core import Core, EngineFailed, GrammarBusy, Load
 from specdecode_engine.serve.engine.engine_thread import EngineThread
-from specdecode_engine.serve.engine.followers import (
-    Compile,
-    FollowerCommand,
-    LeadingCore,
-    Prepare,
-)
+from specdecode_engine.serve.engine.followers import Compile, FollowerCommand, LeadingCore, Prepare
 from specdecode_engine.serve.engine.messages import (
     Abort,
     Connect,

@@ -2,22 +2,12 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from specdecode_engine.serve.errors import field_error
 from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.refused_fields import CHAT
-from specdecode_engine.serve.openai.tools import (
-    ToolCall,
-    ToolFields,
-)
+from specdecode_engine.serve.openai.tools import ToolCall, ToolFields
 
 # Parameters of transformers' `apply_chat_template` that are not variables of the template, or that
 # the body has as fields of their own.

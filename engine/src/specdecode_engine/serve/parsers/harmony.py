@@ -10,11 +10,7 @@ import re
 from enum import Enum, auto
 
 from specdecode_engine.serve.parsers.buffer import Markers
-from specdecode_engine.serve.parsers.message import (
-    ContentDelta,
-    ParserContext,
-    ReasoningDelta,
-)
+from specdecode_engine.serve.parsers.message import ContentDelta, ParserContext, ReasoningDelta
 from specdecode_engine.serve.parsers.reading import NAME, Steps, StreamingParser
 
 START, CHANNEL, CONSTRAIN = "<|start|>", "<|channel|>", "<|constrain|>"

@@ -4,12 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from specdecode_engine.serve.parsers.buffer import Markers
-from specdecode_engine.serve.parsers.parameter_values import (
-    as_json,
-    is_python,
-    quoted,
-    quoted_part,
-)
+from specdecode_engine.serve.parsers.parameter_values import as_json, is_python, quoted, quoted_part
 from specdecode_engine.serve.parsers.reading import Steps, StreamingParser
 from specdecode_engine.serve.parsers.schema_types import is_string, property_of, types_of
 

@@ -13,12 +13,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from specdecode_api.report import TerminationReason
 from specdecode_engine.batch.sampling_defaults import read_sampling_defaults
 from specdecode_engine.serve.text.json_file import read_json_object
-from specdecode_engine.serve.text.tokenizer import (
-    Stage,
-    TextProcessor,
-    Vocabulary,
-    stages_of,
-)
+from specdecode_engine.serve.text.tokenizer import Stage, TextProcessor, Vocabulary, stages_of
 from specdecode_engine.serve.text.tokenizer_file import read_tokenizer_file
 
 # Normalizers and pre-tokenizers after which a text has no fewer characters, except that NFC and
