@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from checks.fuzz.__main__ import FuzzResult
 from checks.fuzz.attack import AttackTally, find_defect
 from checks.fuzz.cases import CHAT, COMPLETIONS, Case, deep_recursion, draw_case
 from checks.fuzz.fields import FIELDS, field_names, valid_body
@@ -135,3 +136,21 @@ def test_a_stall_names_the_requests_that_were_under_way() -> None:
         "index": 2, "kind": "huge", "path": "/v1/completions", "bytes": 99, "sent_ms": 200.0,
         "took_ms": 100.0,
     }  # fmt: skip
+
+
+def test_a_slow_machine_may_stall_for_three_of_its_own_gaps() -> None:
+    attack = {
+        **dict.fromkeys(("status_5xx", "status_503", "unanswered", "given_up"), 0),
+        "requests": 1,
+    }
+
+    def passes(quiet_s: float, fuzzed_s: float, *, checks_stall: bool = True) -> bool:
+        phases = PhaseTimes(gap_s=quiet_s), PhaseTimes(gap_s=fuzzed_s)
+        result = FuzzResult(attack, *phases, 0, (), 0, 1, 0.0)
+        return result.has_passed(checks_stall)
+
+    assert passes(0.02, 0.21)
+    assert not passes(0.02, 0.23)
+    assert passes(0.1, 0.39)
+    assert not passes(0.1, 0.41)
+    assert passes(0.1, 0.41, checks_stall=False)
