@@ -64,7 +64,7 @@ def wrong_hash(noise_of: NoiseOfBits) -> str | None:
 
 def main() -> int:
     """Return 1 where a hash has a wrong noise."""
-    parser = argparse.ArgumentParser(prog="all_hashes")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="all_hashes")
     parser.add_argument("--triton", action="store_true")
     found = wrong_hash(triton_noise if parser.parse_args().triton else torch_noise)
     print(found or f"the noise of all {HASHES} hashes is finite")

@@ -19,7 +19,7 @@ UNIT_FACTORS = (60, 3600, 1024, 1e3, 1e6, 1e9, 1e12, 1e-3, 1e-6, 1e-9, 1e-12)
 
 def main() -> int:
     """Print the count of the package that is named, by default the adaptive policies."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("path", type=Path, nargs="?", default=ADAPTIVE)
     root: Path = parser.parse_args().path
     files = [root] if root.is_file() else sorted(root.rglob("*.py"))

@@ -31,10 +31,10 @@ PACKAGES = {
 }
 CORE = ("engine", "kernels", "crds")  # whose lines are limited together
 
-MAX_CORE_LINES = 67_830
-MAX_ENGINE_LINES = 50_570
-MAX_ENGINE_CODE_LINES = 28_262
-MAX_ENGINE_FILES = 343
+MAX_CORE_LINES = 67_980
+MAX_ENGINE_LINES = 50_671
+MAX_ENGINE_CODE_LINES = 28_312
+MAX_ENGINE_FILES = 344
 MAX_ENGINE_ROOT_ENTRIES = 21
 MAX_FILE_LINES = 400
 MAX_MEDIAN_FILE_LINES = 121
@@ -191,7 +191,9 @@ def exceeded(sizes: dict[str, PackageSize], core_median: float) -> Iterator[str]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures; with `--check` return 1 where a limit is exceeded."""
-    parser = argparse.ArgumentParser(prog="count_lines", description="Count lines of the packages.")
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="count_lines", description="Count lines of the packages."
+    )
     parser.add_argument("--check", action="store_true", help="fail where a limit is exceeded")
     options = parser.parse_args(arguments)
     folders = {name: ROOT / name / "src" / package for name, package in PACKAGES.items()}

@@ -194,7 +194,9 @@ def _exemption_problems(uses: dict[tuple[str, int], int]) -> Iterator[str]:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="vocabulary", description="Check the project's words.")
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="vocabulary", description="Check the project's words."
+    )
     parser.add_argument("--paths", nargs="+", help="check only these files and folders")
     parser.add_argument("--summary", action="store_true", help="print counts per file and word")
     return parser.parse_args(arguments)

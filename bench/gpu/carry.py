@@ -43,7 +43,7 @@ PLATFORMS = ("manylinux2014_x86_64", *(f"manylinux_2_{minor}_x86_64" for minor i
 
 def main() -> int:
     """Fetch them all; 1 if they are too many bytes."""
-    parser = argparse.ArgumentParser(prog="bench.gpu.carry")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="bench.gpu.carry")
     parser.add_argument("--python", default="3.12", help="the interpreter there")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--without-peers", action="store_true", help="leave FlashInfer out")

@@ -46,7 +46,7 @@ class Options:
     @classmethod
     def parse(cls, arguments: list[str]) -> "Options":
         """Read it; ends the program with 2 where it makes no sense."""
-        parser = argparse.ArgumentParser(prog="bench/gpu", description=__doc__)
+        parser = argparse.ArgumentParser(allow_abbrev=False, prog="bench/gpu", description=__doc__)
         parser.add_argument("--dry-run", action="store_true", help="tiny sizes on a shadow device")
         parser.add_argument("--seconds", type=float, default=TOTAL_S, help="for all of it")
         parser.add_argument("--only", default="", help="sections by name, comma between")

@@ -271,7 +271,7 @@ def _engines(children: Iterable[Manifest], config_hash: str, port: int) -> Itera
 
 def main() -> int:
     """Measure and print one line of JSON."""
-    parser = argparse.ArgumentParser(prog="bench.operator.long_trial")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="bench.operator.long_trial")
     parser.add_argument("--seconds", type=float, default=DURATION_S, help="of the trial, simulated")
     options = parser.parse_args()
     figures = asyncio.run(long_trial(options.seconds))

@@ -221,7 +221,7 @@ def free_port() -> int:
 
 def main() -> int:
     """Measure and print one line of JSON."""
-    parser = argparse.ArgumentParser(prog="bench.operator.recommending")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="bench.operator.recommending")
     parser.add_argument("--engines", type=int, default=ENGINES)
     parser.add_argument("--per-resource", type=int, default=PER_RESOURCE)
     parser.add_argument("--periods", type=float, default=PERIODS, help="of a minute, measured")

@@ -22,7 +22,7 @@ BEGIN, END = "<!-- clients: begin -->", "<!-- clients: end -->"
 def main() -> int:
     """Serve the model, run the clients one after another, print what each did."""
     names = [client.name for client in CLIENTS]
-    parser = argparse.ArgumentParser(prog="clients", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="clients", description=__doc__)
     parser.add_argument("--only", nargs="+", default=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--docs", action="store_true", help="write the table into docs/clients.md")
     options = parser.parse_args()

@@ -60,7 +60,7 @@ def compile_rows(cells: Sequence[Cell], processes: int) -> Iterator[list[Row]]:
 
 def main() -> int:
     """Print the errors."""
-    parser = argparse.ArgumentParser(prog="compile_gate")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="compile_gate")
     parser.add_argument("--named", action="store_true", help="compare the set of CI with the file")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()

@@ -61,7 +61,7 @@ def _draft_of(core: EngineCore) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer requests, runs and proposals")
     parser.add_argument("--only", default="", help="heads whose name contains this")
     parser.add_argument("--part", choices=PARTS, help="one of the measurements alone")

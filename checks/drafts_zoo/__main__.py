@@ -112,7 +112,7 @@ def _checks_of_ngram(form: NgramFormat, files: DraftFiles, seed: int) -> Checks:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="drafts_zoo", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="drafts_zoo", description=__doc__)
     parser.add_argument("only", nargs="*", help="Formats; all that are built by default.")
     parser.add_argument("--seed", type=int, default=1, help="Seed of weights and cases.")
     parser.add_argument("--cases", type=int, default=CASES, help="Random cases of texts.")

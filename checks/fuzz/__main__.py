@@ -146,7 +146,7 @@ async def _attack(
 
 def main() -> int:
     """Fuzz with the given or a fresh seed; print failures and figures."""
-    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", type=int, help="a fresh one if absent; it is printed")
     parser.add_argument("--only", nargs="+", default=[], metavar="INDEX", help="only these")

@@ -77,7 +77,9 @@ def report(case: Case, other: list[bool] | str) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Compare grammars with xgrammar.")
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description="Compare grammars with xgrammar."
+    )
     parser.add_argument("--count", type=int, default=200, help="number of grammars")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31))
     arguments = parser.parse_args()

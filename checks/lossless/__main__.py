@@ -13,7 +13,7 @@ from specdecode_kernels.testing import mended_interpreter
 
 def main() -> int:
     """Run the cases; 1 if any differs."""
-    parser = argparse.ArgumentParser(prog="lossless")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="lossless")
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="run this case number alone")

@@ -28,7 +28,7 @@ class TraceFailed(Exception):
 
 def main(arguments: list[str] | None = None) -> int:
     """Trace both configurations; the last line of output is JSON."""
-    parser = argparse.ArgumentParser(prog="request_trace")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="request_trace")
     parser.add_argument("--verbose", action="store_true", help="list files, functions and records")
     options = parser.parse_args(arguments)
     traces = {name: trace(speculation) for name, speculation in CONFIGURATIONS.items()}

@@ -107,7 +107,7 @@ async def _settled(pid: int, port: int, start: Resources | None = None) -> Resou
 
 def main() -> int:
     """Soak with the given or a fresh seed."""
-    parser = argparse.ArgumentParser(prog="soak", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, help="a fresh one if absent; it is printed")
     parser.add_argument("--distinct", type=int, default=DISTINCT, help="requests until they repeat")

@@ -20,7 +20,7 @@ ENGINES, ROUTERS = 3, 2
 
 def main() -> int:
     """Play the events; 1 when a request, a child or the status is not as it must be."""
-    parser = argparse.ArgumentParser(prog="traffic", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="traffic", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer events")
     parser.add_argument("--events", nargs="+", metavar="NAME", help="only these, in this order")
     options = parser.parse_args()

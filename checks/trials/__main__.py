@@ -15,7 +15,7 @@ from localnode.progress import report
 
 def main() -> int:
     """Play the acts; 1 when a verdict is wrong or a request failed."""
-    parser = argparse.ArgumentParser(prog="trials", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="trials", description=__doc__)
     parser.add_argument("--acts", nargs="+", metavar="NAME", help="only these, in this order")
     options = parser.parse_args()
     known = {act.__name__: act for act in ACTS}

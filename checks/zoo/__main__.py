@@ -165,7 +165,7 @@ def load_alone(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="zoo", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="zoo", description=__doc__)
     parser.add_argument("only", nargs="*", help="Model types; all of models.toml by default.")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="Seed of the cases.")
     parser.add_argument("--threads", type=int, default=2, help="Threads of torch.")

@@ -175,7 +175,7 @@ def measure(folder: Path, chosen: list[Prompt], limit: int, depth: int) -> dict[
 
 def main() -> None:
     """Read the flags, measure, print JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the models lie")
     parser.add_argument("--prompts", type=int, help="use only so many, spread over the file")
     parser.add_argument("--tokens", type=int, default=96, help="most tokens to write per prompt")

@@ -50,7 +50,7 @@ def _report(name: str, seconds: float, steps: int) -> None:
 
 def main() -> None:
     """Write the prompts, train the target, let it answer, then train the drafts side by side."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the models go")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual steps")
     parser.add_argument("--keep-target", action="store_true", help="train only the drafts")

@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="import_graph", description="Count imports by folder.")
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="import_graph", description="Count imports by folder."
+    )
     parser.add_argument("--root", type=Path, default=ROOT, help="count this working tree")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--check", action="store_true", help="fail above the permitted counts")

@@ -137,7 +137,9 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/release", description=__doc__)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="scripts/release", description=__doc__
+    )
     parser.add_argument(
         "version", nargs="?", help="such as 0.2.0 or 0.2.0-rc.1; a dry run takes the next minor one"
     )

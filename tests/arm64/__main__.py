@@ -56,7 +56,9 @@ class EmulatedRun:
 
 def main() -> int:
     """Run on each processor; exit status 1 when a test fails or the tools cannot be had."""
-    parser = argparse.ArgumentParser(prog="make test-arm64", description=__doc__)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="make test-arm64", description=__doc__
+    )
     parser.add_argument("--only", choices=[each.name for each in PROCESSORS])
     options = parser.parse_args()
     try:

@@ -24,7 +24,9 @@ ATTENTION = ("auto", "triton")
 
 def main() -> int:
     """Run the suite."""
-    parser = argparse.ArgumentParser(prog="make test-shadow", description=__doc__)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="make test-shadow", description=__doc__
+    )
     parser.add_argument("--only", default="", help="run the cases whose name contains this alone")
     parser.add_argument("--attention", choices=ATTENTION, help="run under this backend alone")
     options = parser.parse_args()

@@ -105,7 +105,7 @@ def summary(
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="base_comparison")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="base_comparison")
     parser.add_argument("base", help="the commit to compare with")
     parser.add_argument("--quick", action="store_true", help="the quick run's load")
     parser.add_argument(

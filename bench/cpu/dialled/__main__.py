@@ -49,7 +49,7 @@ QUICK_BATCH_SIZES = (1,)
 
 def main() -> int:
     """Measure all of it, and print the figures."""
-    parser = argparse.ArgumentParser(prog="dialled", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="dialled", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="A small model and few repeats.")
     parser.add_argument("--repeats", type=int, default=5, help="Of every cell.")
     parser.add_argument("--batch-sizes", type=int, nargs="*", help="Of rates; at most 8.")

@@ -97,7 +97,7 @@ def _measure(
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="engine")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="engine")
     parser.add_argument("--quick", action="store_true", help="float32 only, less of everything")
     parser.add_argument(
         "--only",

@@ -150,7 +150,7 @@ def _least_ms(*calls: Callable[[], object]) -> list[float]:
 
 def main(arguments: list[str] | None = None, sizes: MixtureSizes = DEFAULT) -> int:
     """Print a table, write the result if asked to, and print it as JSON."""
-    parser = argparse.ArgumentParser(prog="experts_bench", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="experts_bench", description=__doc__)
     parser.add_argument("--repeats", type=int, default=41, help="Of all measurements.")
     parser.add_argument("--threads", type=int, default=1, help="Threads of torch.")
     parser.add_argument("--result", type=Path, help="File for the result.")

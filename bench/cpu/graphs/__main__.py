@@ -14,7 +14,7 @@ from bench.cpu.graphs.tables import TABLES
 
 def main() -> int:
     """Print one line of JSON per result; 1 if a step on graphs was wrong or a step ran eagerly."""
-    parser = argparse.ArgumentParser(prog="graphs")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="graphs")
     parser.add_argument("--gpu", action="store_true", help="capture and compare on a GPU")
     parser.add_argument("--device", default="cuda", help="cpu tries the comparison itself out")
     parser.add_argument("--dtype", default="float64")

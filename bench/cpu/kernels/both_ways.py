@@ -46,6 +46,7 @@ def run(
 ) -> int:
     """Print the machine, then a line of JSON per case and implementation; 2 without a GPU."""
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog=f"python -m bench.cpu.kernels.{op}",
         description=f"time {op} by torch and by Triton on a GPU",
     )

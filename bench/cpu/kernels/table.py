@@ -99,7 +99,7 @@ def look_up(op: str, passed: Counter[str]) -> Row:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; 1 if something is missing."""
-    parser = argparse.ArgumentParser(prog="bench.cpu.kernels.table")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="bench.cpu.kernels.table")
     parser.add_argument("report", type=Path)
     passed = count_passed(parser.parse_args(arguments).report)
     rows = [look_up(op, passed) for op in KERNEL_OPS]

@@ -50,7 +50,9 @@ Text = tuple[int, ...]
 
 def main() -> int:
     """Measure every text, and print the figures."""
-    parser = argparse.ArgumentParser(prog="bench.cpu.ngram.fallback", description=__doc__)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="bench.cpu.ngram.fallback", description=__doc__
+    )
     parser.add_argument("--quick", action="store_true", help="A small model and few texts.")
     options = parser.parse_args()
     size, count, turns = (QUICK, 1, 1) if options.quick else (SIZE_82M, TEXTS, TURNS)

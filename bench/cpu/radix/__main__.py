@@ -11,7 +11,7 @@ from bench.cpu.radix.timing import measure
 
 def main() -> int:
     """Time the cache, then serve the crowd with every algorithm."""
-    parser = argparse.ArgumentParser(prog="radix")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="radix")
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pages", type=int, default=60)

@@ -64,7 +64,7 @@ class Results:
 
 def main() -> int:
     """Measure, print, write the results of a full run."""
-    parser = argparse.ArgumentParser(prog="serve_bench")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="serve_bench")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--results", type=Path, help="folder for JSON, Markdown and plot")
     options = parser.parse_args()

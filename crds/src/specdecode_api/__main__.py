@@ -1,6 +1,5 @@
 """`python -m specdecode_api` writes the generated files; --check reports stale ones."""
 
-import argparse
 import difflib
 import json
 import sys
@@ -11,6 +10,7 @@ import yaml
 
 from specdecode_api import names
 from specdecode_api.boot import EngineBoot
+from specdecode_api.command_line import ArgumentParser
 from specdecode_api.metrics_reference import metrics_reference
 from specdecode_api.reference import field_reference
 from specdecode_api.schema import custom_resource_definition, trial_definition
@@ -53,7 +53,7 @@ def _boot_schema() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write every generated file, or compare; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m specdecode_api", description=__doc__)
+    parser = ArgumentParser(prog="python -m specdecode_api", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when stale")
     parser.add_argument(
         "--root", type=Path, default=REPOSITORY, help="root folder of the repository"

@@ -69,6 +69,7 @@ _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
 
 
 def _serve(given: Sequence[str]) -> int:
+    from specdecode_engine.cli.api_key_flags import take_api_keys
     from specdecode_engine.cli.flags import parse_flags
     from specdecode_engine.process import (
         ConfigurationError,
@@ -84,7 +85,9 @@ def _serve(given: Sequence[str]) -> int:
 
     log_request_ids()
     try:
-        boot = parse_flags(given, log_warnings=True)
+        kept, api_keys = take_api_keys(given, os.environ)
+        _forget(given, kept)
+        boot = parse_flags(kept, log_warnings=True)
     except ConfigurationError as error:
         print(f"specdecode-engine: {error}", file=sys.stderr)
         leave(termination_message_for(error))
@@ -100,10 +103,18 @@ def _serve(given: Sequence[str]) -> int:
         boot,
         lambda progress: load_engine(boot, progress),
         on_failure=lambda error: leave(termination_message_for(error)),
-        reread=lambda: parse_flags(given),
+        reread=lambda: parse_flags(kept),
         on_loaded=freeze_heap,
         connect=connect,
+        api_keys=api_keys,
     )
+
+
+def _forget(given: Sequence[str], kept: Sequence[str]) -> None:
+    """Remove keys from the arguments of this process that children and reports of errors get."""
+    for words in (sys.argv, sys.orig_argv):
+        if given and words[-len(given) :] == list(given):
+            words[-len(given) :] = kept
 
 
 if __name__ == "__main__":

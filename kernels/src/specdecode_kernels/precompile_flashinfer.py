@@ -19,7 +19,9 @@ DIMS = (64, 128)
 
 def main(arguments: list[str] | None = None) -> int:
     """Compile one module per head dim, for bfloat16 queries and cache, and load each."""
-    parser = argparse.ArgumentParser(prog="precompile_flashinfer", description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="precompile_flashinfer", description=main.__doc__
+    )
     parser.add_argument("--dims", type=int, nargs="+", default=DIMS, help="head dims")
     parser.add_argument("--sliding-window", action="store_true", help="for layers with a window")
     parser.add_argument("--logit-softcap", action="store_true", help="for layers with a softcap")

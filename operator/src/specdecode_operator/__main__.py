@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specdecode_api import names
+from specdecode_api.command_line import ArgumentParser
 from specdecode_operator.commands import render
 from specdecode_operator.process import logs
 from specdecode_operator.process.errors import StartError
@@ -31,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="specdecode-operator",
         description="Reconcile SpecDecodeDeployment custom resources to engine pods.",
         epilog="Settings of `run` can also be set by environment variables SPECDECODE_*; flags "
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
+def _add_run(parser: ArgumentParser) -> None:
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
         "-n", "--namespace", action="append", metavar="NS", help="watch this namespace; repeatable"
@@ -110,7 +111,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action=_run)
 
 
-def _add_policies(parser: argparse.ArgumentParser) -> None:
+def _add_policies(parser: ArgumentParser) -> None:
     """Flags about what custom resources may contain, and how pods are replaced."""
     parser.add_argument(
         "--template",
@@ -161,7 +162,7 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_render(parser: argparse.ArgumentParser) -> None:
+def _add_render(parser: ArgumentParser) -> None:
     parser.add_argument("-f", "--file", required=True, help="YAML file, or - for standard input")
     parser.add_argument(
         "--image", metavar="IMAGE", help="engine image if spec.engine.image is not set"
@@ -169,7 +170,7 @@ def _add_render(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action=_render)
 
 
-def _add_boot(parser: argparse.ArgumentParser) -> None:
+def _add_boot(parser: ArgumentParser) -> None:
     parser.add_argument("-f", "--file", required=True, help="YAML file, or - for standard input")
     parser.add_argument(
         "--models", type=Path, metavar="DIR", help="local folder in place of every PVC"
@@ -177,7 +178,7 @@ def _add_boot(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action=_boot)
 
 
-def _add_replay(parser: argparse.ArgumentParser) -> None:
+def _add_replay(parser: ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "file",
@@ -191,7 +192,7 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action=_replay)
 
 
-def _add_check(parser: argparse.ArgumentParser) -> None:
+def _add_check(parser: ArgumentParser) -> None:
     parser.add_argument("--health", metavar="URL", help="health endpoint of the operator")
     parser.add_argument(
         "-n",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from specdecode_api import names
+from specdecode_api.command_line import ArgumentParser
 
 DEFAULT_RETRIES: Final = 2
 DEFAULT_TIMEOUT_SECONDS: Final = 60.0
@@ -81,8 +82,8 @@ def parse_flags(arguments: Sequence[str]) -> RouterSettings:
     return settings
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="specdecode-router",
         description="Send requests to engines with the longest known prefix, and continue streams "
         "of lost engines on others.",
@@ -93,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_engines(parser: argparse.ArgumentParser) -> None:
+def _add_engines(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--engines",
@@ -114,7 +115,7 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_calls(parser: argparse.ArgumentParser) -> None:
+def _add_calls(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--retries",
@@ -131,7 +132,7 @@ def _add_calls(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_server(parser: argparse.ArgumentParser) -> None:
+def _add_server(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--host", help="address of the API to listen on (default: 0.0.0.0)")
     add("--port", type=int, help=f"port of the API (default: {names.ENGINE_PORT})")

@@ -13,7 +13,12 @@ import openai
 import pytest
 
 from specdecode_api.report import TerminationMessage, TerminationReason
-from specdecode_engine.serve.control.api_keys import ApiKeyStore, NoApiKeys, read_digests
+from specdecode_engine.serve.control.api_keys import (
+    ApiKeyStore,
+    NoApiKeys,
+    digests_of,
+    read_digests,
+)
 
 KEY, OTHER = "sk-first-3f9c1d77", "sk-other-b2e04a58"
 OPEN = ("/startup", "/ready", "/live", "/metrics", "/server_info")
@@ -226,3 +231,18 @@ def test_no_key_is_shown_anywhere(file, start_server, caplog, eventually):
     assert "every request is refused: no API key" in caplog.text
     everything = "\n".join([*shown, caplog.text, repr(server.service.keys)])
     assert all(key not in everything for key in (KEY, OTHER, "sk-third", "sk-wrong"))
+
+
+def test_keys_of_the_command_line_stay_valid_when_the_file_has_none(file):
+    store = ApiKeyStore(file, digests_of("--api-key", ["sk-fixed"]))
+    assert all(map(store.allow, (KEY, OTHER, "sk-fixed")))
+    file.write_text("")
+    asyncio.run(store.refresh())
+    assert [store.allow(key) for key in (KEY, "sk-fixed")] == [False, True]
+    assert store.error.startswith("every request with their keys is refused: no API key in")
+
+
+def test_keys_without_a_file_are_read_once():
+    store = ApiKeyStore(None, digests_of("--api-key", ["sk-fixed"]))
+    asyncio.run(store.refresh())
+    assert [store.allow(key) for key in (KEY, "sk-fixed")] == [False, True]

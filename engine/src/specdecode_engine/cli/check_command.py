@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from specdecode_api.command_line import ArgumentParser
 from specdecode_api.model_uri import HUB_URI_PATTERN, HubLocation, parse_uri
 
 if TYPE_CHECKING:
@@ -101,8 +102,8 @@ def _local_folders(*models: str | None) -> Iterator[list[Path | None]]:
         yield folders
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="specdecode-engine check",
         description="Report whether a target and a draft can be served, by which implementation, "
         "and in what memory. Reads configs, tokenizer and the headers of safetensors files, where "

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from specdecode_api.command_line import ArgumentParser
 from specdecode_engine.drain_socket import (
     DRAIN,
     UNDRAIN,
@@ -59,7 +60,7 @@ def _report(command: str, error: DrainSocketError) -> int:
     return FAILED
 
 
-def _drain_parser() -> argparse.ArgumentParser:
+def _drain_parser() -> ArgumentParser:
     parser = _parser(
         DRAIN,
         "Report a running engine as not ready, so that routers remove it. It continues to serve, "
@@ -75,8 +76,8 @@ def _drain_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parser(command: str, description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"specdecode-engine {command}", description=description)
+def _parser(command: str, description: str) -> ArgumentParser:
+    parser = ArgumentParser(prog=f"specdecode-engine {command}", description=description)
     parser.add_argument(
         "--socket",
         type=Path,

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import ValidationError
 
 from specdecode_api.boot import EngineBoot
+from specdecode_api.command_line import ArgumentParser
 from specdecode_api.speculation import Algorithm
 from specdecode_api.validation_errors import validation_errors
 from specdecode_engine.cli.adaptive_flags import ResolvedTable, resolve_table
@@ -208,9 +209,9 @@ def _name_flags(error: str) -> str:
     return f"{place}: {message}"
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> ArgumentParser:
     """Return a parser whose result has only the given flags, by their field of the boot file."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="specdecode-engine",
         usage=_USAGE,
         description="Serve a model with speculative decoding over an OpenAI-compatible API.",
@@ -243,6 +244,13 @@ def _parser() -> argparse.ArgumentParser:
     for flag, place, value, text in _SWITCHES:
         help_text = f"{text} (boot file: {place})."
         parser.add_argument(flag, dest=place, action="store_const", const=value, help=help_text)
+    parser.add_argument(
+        "--api-key",
+        nargs="+",
+        metavar="KEY",
+        help="Keys that clients must send one of, next to those of --api-key-file; also read from "
+        "the environment variable SPECDECODE_API_KEY, one per line, which other users cannot see.",
+    )
     place = "graphs.batch_sizes"
     parser.add_argument(
         "--cuda-graph-bs", dest=place, type=int, nargs="*", metavar="SIZE", help=_help(place)

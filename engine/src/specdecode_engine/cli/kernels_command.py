@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from specdecode_api.command_line import ArgumentParser
 from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.process import ConfigurationError
 
@@ -30,8 +31,8 @@ def list_kernels(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="specdecode-engine kernels",
         description="List the variants of Triton kernels that an engine compiles before it is "
         "ready. No GPU and no weights are needed. The flags of specdecode-engine apply, such as "

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from specdecode_api.command_line import ArgumentParser
 from specdecode_api.model_uri import HubLocation, parse_uri
 from specdecode_api.report import ModelRole, ModelState, TerminationMessage, TerminationReason
 from specdecode_engine.fetch.download import Download, ModelFolder, link
@@ -75,8 +76,8 @@ def _hub_uri(text: str) -> str:
     return text
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="specdecode-engine fetch",
         description="Download checkpoints from the Hugging Face Hub, with resume and checksums.",
         epilog="HF_TOKEN sets the access token and HF_ENDPOINT a mirror, as in huggingface_hub.",

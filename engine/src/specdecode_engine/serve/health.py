@@ -72,7 +72,7 @@ def _degradations(service: Service, snapshot: CoreSnapshot) -> Iterator[tuple[De
     """Yield the degradations, the worst first."""
     keys, watch = service.keys, service.watch
     if keys is not None and keys.error:
-        yield Degraded.API_KEYS_MISSING, f"every request is refused: {keys.error}"
+        yield Degraded.API_KEYS_MISSING, keys.error
     if snapshot.draft is not None and snapshot.draft.is_unfit:
         yield Degraded.DRAFT_UNFIT, snapshot.draft.description
     if refusal := service.tables.latest_refusal:

@@ -12,7 +12,7 @@ import uvloop
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.app import build_app
-from specdecode_engine.serve.control.api_keys import NoApiKeys
+from specdecode_engine.serve.control.api_keys import Digests, NoApiKeys
 from specdecode_engine.serve.control.drain import answering_drain
 from specdecode_engine.serve.control.tables import ReadBoot
 from specdecode_engine.serve.engine.core import Load
@@ -118,11 +118,18 @@ async def run(
     reread: ReadBoot | None = None,
     on_loaded: Callable[[], None] = lambda: None,
     connect: Connect | None = None,
+    api_keys: Digests = frozenset(),
 ) -> tuple[int, bool]:
     """Serve on open sockets; return the exit code and whether the engine thread has ended."""
     try:
         service = Service(
-            boot, load, reread, on_failure=on_failure, on_loaded=on_loaded, connect=connect
+            boot,
+            load,
+            reread,
+            on_failure=on_failure,
+            on_loaded=on_loaded,
+            connect=connect,
+            api_keys=api_keys,
         )
     except (NoApiKeys, TracingUnavailable) as error:
         log.error("cannot serve: %s", error)
@@ -139,6 +146,7 @@ def serve(
     reread: ReadBoot | None = None,
     on_loaded: Callable[[], None] = lambda: None,
     connect: Connect | None = None,
+    api_keys: Digests = frozenset(),
 ) -> int:
     """Listen at once, load the engine, serve until a signal; return the exit code of the process.
 
@@ -154,7 +162,7 @@ def serve(
         # Every token is a message: uvloop and httptools send twice as many as the defaults.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             code, has_ended = runner.run(
-                run(boot, load, listeners, on_failure, reread, on_loaded, connect)
+                run(boot, load, listeners, on_failure, reread, on_loaded, connect, api_keys)
             )
     finally:
         listeners.close()

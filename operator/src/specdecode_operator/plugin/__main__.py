@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from specdecode_api.command_line import ArgumentParser
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.lookup import Scope
 from specdecode_operator.plugin.trial_arguments import add_trial_commands
@@ -68,8 +69,8 @@ class Unpadded(io.StringIO):
         sys.stdout.flush()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="kubectl specdecode",
         description="Show SpecDecodeDeployment resources and their engines; try configurations.",
     )
@@ -115,15 +116,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _common() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
+def _common() -> ArgumentParser:
+    common = ArgumentParser(add_help=False)
     common.add_argument("-n", "--namespace", metavar="NS", help="namespace (that of the context)")
     common.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
     common.add_argument("--kubeconfig", metavar="FILE")
     return common
 
 
-def _add_logs(parser: argparse.ArgumentParser) -> None:
+def _add_logs(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("-f", "--follow", action="store_true", help="stream new lines")
     parser.add_argument(
@@ -138,7 +139,7 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action=_logs, all_namespaces=False)
 
 
-def _add_report(parser: argparse.ArgumentParser) -> None:
+def _add_report(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
         "--prometheus",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from specdecode_api.command_line import ArgumentParser
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.lookup import Scope
 
@@ -33,7 +34,7 @@ COMMANDS: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-def add_trial_commands(actions: Any, common: argparse.ArgumentParser) -> None:
+def add_trial_commands(actions: Any, common: ArgumentParser) -> None:
     """Add `trial`, `rollback` and `adopt` to the commands of the program."""
     trial = actions.add_parser("trial", help="start, control and list trials of a configuration")
     verbs = trial.add_subparsers(required=True, metavar="VERB")
@@ -58,7 +59,7 @@ def add_trial_commands(actions: Any, common: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_start(parser: argparse.ArgumentParser) -> None:
+def _add_start(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the deployment")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
@@ -93,7 +94,7 @@ def _add_start(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action=_start, all_namespaces=False)
 
 
-def _add_rollback(parser: argparse.ArgumentParser) -> None:
+def _add_rollback(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the deployment")
     parser.add_argument(
         "--to",
@@ -103,7 +104,7 @@ def _add_rollback(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action=_rollback, all_namespaces=False)
 
 
-def _add_adopt(parser: argparse.ArgumentParser) -> None:
+def _add_adopt(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the deployment")
     parser.add_argument(
         "--no-image", action="store_true", help="leave engine.image out of the patch"

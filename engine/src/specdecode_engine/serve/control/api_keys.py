@@ -1,5 +1,7 @@
 """API keys that clients must send, as OpenAI's clients do: `Authorization: Bearer KEY`.
 
+Anthropic's clients send `x-api-key: KEY`, which is read where there is no other header.
+
 Only digests are kept, all of the same length, and a request's key is compared with each of them,
 so that the time of a refusal reveals nothing about any key. No key is ever logged or shown.
 
@@ -13,7 +15,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -63,11 +65,16 @@ def read_digests(path: Path) -> Digests:
     keys = [line.strip() for line in lines if line.strip()]
     if not keys:
         raise NoApiKeys(f"no API key in {path}; {_REMEDY}")
+    return digests_of(str(path), keys)
+
+
+def digests_of(source: str, keys: Sequence[str]) -> Digests:
+    """Return the digests of keys. Raise `NoApiKeys`, naming the source, for an unusable one."""
     for number, key in enumerate(keys, 1):
-        if not key.isascii() or not key.isprintable() or " " in key:
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise NoApiKeys(
-                f"key {number} of {len(keys)} in {path} has a space or a character outside ASCII, "
-                "which a header cannot contain; replace the key"
+                f"key {number} of {len(keys)} in {source} is empty, or has a space or a character "
+                "outside ASCII, which a header cannot contain; replace the key"
             )
     return frozenset(map(_digest, keys))
 
@@ -77,27 +84,36 @@ def _digest(key: str) -> bytes:
 
 
 class ApiKeyStore:
-    """The valid keys of a file or folder. Owned by the event loop. Raises as `read_digests`."""
+    """The valid keys of a file or folder. Owned by the event loop. Raises as `read_digests`.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        fixed: of keys that are valid until the process ends, in addition.
+    """
+
+    def __init__(self, path: Path | None, fixed: Digests = frozenset()) -> None:
         self._path = path
-        self._digests = read_digests(path)
+        self._fixed = fixed
+        self._digests = Digests() if path is None else read_digests(path)
         self.error = ""
 
     def allow(self, key: str) -> bool:
         """Whether a key is valid; takes the same time for valid and invalid ones."""
         digest = _digest(key)
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        matches = [hmac.compare_digest(digest, known) for known in self._fixed | self._digests]
         return any(matches)
 
     async def refresh(self) -> None:
-        """Read the keys again. If that fails, no key is valid: removing a file revokes its keys."""
+        """Read the file again. If that fails, none of its keys is valid: removal revokes them."""
+        if self._path is None:
+            return
         try:
             found = await asyncio.to_thread(read_digests, self._path)
         except NoApiKeys as error:
-            if str(error) != self.error:
-                log.error("every request is refused: %s", error)
-            self.error, self._digests = str(error), frozenset()
+            refused = "every request with their keys" if self._fixed else "every request"
+            message = f"{refused} is refused: {error}"
+            if message != self.error:
+                log.error(message)
+            self.error, self._digests = message, frozenset()
             return
         self.error = ""
         if found != self._digests:
@@ -132,7 +148,10 @@ class Authorization:
     def _refusal(self, scope: Scope) -> errors.HttpError | None:
         if not self._needs_key(scope["method"], scope["path"]) or self._is_owner(scope):
             return None
-        header = Headers(scope=scope).get("authorization", "")
+        headers = Headers(scope=scope)
+        header = headers.get("authorization", "")
+        if not header and "x-api-key" in headers:
+            header = _SCHEME + headers["x-api-key"]
         if header[: len(_SCHEME)].lower() != _SCHEME:
             message = (
                 "this server requires an API key: send the header 'Authorization: Bearer KEY'; "

@@ -11,7 +11,7 @@ from fastapi import Request
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.process import StepTimedOut, termination_message_for
 from specdecode_engine.serve import VERSION
-from specdecode_engine.serve.control.api_keys import ApiKeyStore
+from specdecode_engine.serve.control.api_keys import ApiKeyStore, Digests
 from specdecode_engine.serve.control.drafts import Drafts
 from specdecode_engine.serve.control.resume_id import ResumeId
 from specdecode_engine.serve.control.router_tokens import RouterTokens
@@ -42,6 +42,7 @@ class Service:
     Args:
         load: builds the engine, on the engine's thread.
         connect: reaches an engine elsewhere, instead.
+        api_keys: of keys that clients may send, next to those of the boot file's file.
         reread: reads the configuration again, to apply a changed table.
         on_failure: called with the error that ends the engine.
         on_loaded: called after everything is loaded, before any request.
@@ -60,10 +61,11 @@ class Service:
         on_failure: OnFailure = lambda error: None,
         on_loaded: Callable[[], None] = lambda: None,
         connect: Connect | None = None,
+        api_keys: Digests = frozenset(),
     ) -> None:
         self.boot = boot
-        key_path = boot.server.api_key_path
-        self.keys = None if key_path is None else ApiKeyStore(Path(key_path))
+        key_path = None if boot.server.api_key_path is None else Path(boot.server.api_key_path)
+        self.keys = ApiKeyStore(key_path, api_keys) if key_path or api_keys else None
         token_path = boot.server.router_token_path
         self.router_tokens = None if token_path is None else RouterTokens(Path(token_path))
         self.api_port = boot.server.port

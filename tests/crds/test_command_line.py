@@ -1,0 +1,57 @@
+"""Command lines of all programs refuse abbreviations."""
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from specdecode_api.command_line import ArgumentParser
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="program")
+    parser.add_argument("--token-file")
+    parser.add_argument("--token-count", type=int)
+    commands = parser.add_subparsers(dest="command")
+    commands.add_parser("run").add_argument("--namespace")
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--token", "x"], "--token is an abbreviation: write --token-count or --token-file"),
+        (["--token-c=3"], "--token-c is an abbreviation: write --token-count"),
+        (["run", "--name", "x"], "--name is an abbreviation: write --namespace"),
+        (["run", "--nothing=secret"], "unrecognized arguments: --nothing; see --help"),
+        (["run", "-x", "secret"], "unrecognized arguments: -x, words that belong to no flag"),
+    ],
+)
+def test_abbreviations_and_unknown_flags_are_named_without_values(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parser().parse_args(words)
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert "secret" not in shown
+
+
+def test_whole_flags_are_read() -> None:
+    found = parser().parse_args(["--token-file", "a", "--token-count=3", "run", "--namespace", "b"])
+    assert (found.token_file, found.token_count, found.namespace) == ("a", 3, "b")
+
+
+def test_no_parser_of_the_repository_completes_flags() -> None:
+    listed = subprocess.check_output(["git", "ls-files", "*.py"], cwd=ROOT, text=True)
+    found = []
+    for path in listed.split():
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "argparse.ArgumentParser":
+                set_to = {each.arg: ast.unparse(each.value) for each in node.keywords}
+                if set_to.get("allow_abbrev") != "False":
+                    found.append(f"{path}:{node.lineno}")
+    assert found == []
