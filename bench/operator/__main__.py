@@ -39,7 +39,7 @@ LONG_QUICK_S = 900.0
 
 def main() -> int:
     """Measure everything."""
-    parser = argparse.ArgumentParser(allow_abbrev=False, prog="operator_bench")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="bench.operator")
     parser.add_argument("--quick", action="store_true", help="fewer repeats, shorter windows")
     parser.add_argument("--resources", type=int, default=RESOURCES, help="at rest and at restart")
     parser.add_argument("--many", type=int, help="to survive; 0 leaves it out")

@@ -33,7 +33,7 @@ AT_LEAST: Mapping[str, float] = {"hit_ratio": 0.9}
 
 def main() -> int:
     """Measure; 1 if a figure misses its limit."""
-    parser = argparse.ArgumentParser(allow_abbrev=False, prog="router_bench", description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="bench.router", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of the conversations (1)")
     parser.add_argument("--only", choices=("costs", "hits"), help="only this part")
     options = parser.parse_args()

@@ -46,7 +46,7 @@ FULL, QUICK = Extent(2800, 3, 3), Extent(2800, 1, 1)
 
 def main() -> int:
     """Run every policy on every machine."""
-    parser = argparse.ArgumentParser(allow_abbrev=False, prog="controller")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="bench.simulation.policy")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, help="seeds of each figure, from --seed on")
     parser.add_argument("--only", default="", help="only the policies whose name begins so")
