@@ -55,7 +55,7 @@ manifests: setup ## Generate the CRD, the boot file's schema, the field referenc
 models: setup ## Train the example models again (about half an hour)
 	$(RUN) python examples/models/train.py
 
-cluster-tools: setup ## Build or download the programs of the local node (about 10 minutes, once)
+cluster-tools: setup ## Build or download the programs of the local node (about 10 minutes on an idle machine, once)
 	$(LOCALNODE) tools
 
 cluster: setup ## Start the local Kubernetes node, or check the cluster that CONTEXT names
@@ -64,7 +64,7 @@ cluster: setup ## Start the local Kubernetes node, or check the cluster that CON
 cluster-down: setup ## Stop the local node and clean up after it
 	$(LOCALNODE) down
 
-images: setup ## Build both images and load them into the cluster
+images: setup ## Build the three images and load them into the cluster
 	$(LOCALNODE) images
 
 demo: setup ## Start a Kubernetes node, install the operator and send a request to a speculating engine

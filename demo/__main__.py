@@ -42,7 +42,7 @@ def _run(cluster: Cluster, console: Console) -> dict[str, object]:
         cluster.localnode("up")
         cluster.use_programs()
         cluster.show("get", "nodes")
-    with console.step("images", "Build the images of operator and engine, and load them"):
+    with console.step("images", "Build the images of operator, engine and router, and load them"):
         cluster.localnode("images")
     with console.step("chart", "Install the operator with its Helm chart"):
         install_chart(cluster)
