@@ -16,7 +16,7 @@ import pytest
 from specdecode_engine.cli.api_key_flags import take_api_keys
 from specdecode_engine.process import ConfigurationError
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "models"
 START_SECONDS = 120
 KEY, OTHER, FROM_ENVIRONMENT = "sk-canary-5c1e", "sk-canary-77b0", "sk-canary-e901"
 
