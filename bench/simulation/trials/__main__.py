@@ -85,7 +85,9 @@ def _parts(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(allow_abbrev=False, prog="bench.simulation.trials", description=__doc__)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="bench.simulation.trials", description=__doc__
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--processes", type=int, default=2)
