@@ -20,6 +20,16 @@ def parser() -> ArgumentParser:
     return parser
 
 
+def test_a_mistyped_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = ArgumentParser(prog="program")
+    plain.add_argument("--port")
+    with pytest.raises(SystemExit, match="2"):
+        plain.parse_args(["chek", "secret", "--port", "1"])
+    shown = capsys.readouterr().err
+    assert "unrecognized arguments: chek, words that belong to no flag; see --help" in shown
+    assert "secret" not in shown
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

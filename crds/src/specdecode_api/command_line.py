@@ -26,11 +26,13 @@ class ArgumentParser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> Any:
-        found, left = self.parse_known_args(args, namespace)
+        words = sys.argv[1:] if args is None else list(args)
+        found, left = self.parse_known_args(words, namespace)
         if left:
-            flags = [_flag(word) for word in left if word.startswith("-")]
-            others = ["words that belong to no flag"] if len(flags) < len(left) else []
-            self.error(f"unrecognized arguments: {', '.join([*flags, *others])}; see --help")
+            # The first word stands where a command does, and after no flag.
+            named = [_flag(each) for each in left if each.startswith("-") or each == words[0]]
+            others = ["words that belong to no flag"] if len(named) < len(left) else []
+            self.error(f"unrecognized arguments: {', '.join([*named, *others])}; see --help")
         return found
 
     def _refuse_abbreviations(self, words: Sequence[str]) -> None:
