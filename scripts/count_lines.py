@@ -31,7 +31,7 @@ PACKAGES = {
 }
 CORE = ("engine", "kernels", "crds")  # whose lines are limited together
 
-MAX_CORE_LINES = 67_980
+MAX_CORE_LINES = 67_982
 MAX_ENGINE_LINES = 50_671
 MAX_ENGINE_CODE_LINES = 28_312
 MAX_ENGINE_FILES = 344
