@@ -6,17 +6,18 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from bench.cpu.kernels.machine import machine
 from specdecode_kernels import Backend, choose_backend
 from specdecode_kernels.choice import Kernels
 from specdecode_kernels.testing import backend_of
 
 NOT_CAPTURED = ("torch", "flashinfer")
 """Backends that synchronize with the host in between, or may."""
+COPIED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +102,23 @@ def _device_kernels(call: Callable[[], object]) -> int:
         torch.cuda.synchronize()
     kinds = (event for event in profiler.events() or () if event.device_type.name == "CUDA")
     return sum(1 for _ in kinds)
+
+
+def machine() -> dict[str, object]:
+    """Name the device, the versions, and the bytes per second that a large copy moves."""
+    return {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": version("triton"),
+        "copy_gb_per_s": round(copy_bytes_per_s() / 1e9),
+    }
+
+
+def copy_bytes_per_s() -> float:
+    """Measure the memory: bytes read and written by a large copy, per second."""
+    from triton.testing import do_bench
+
+    source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    took_ms: float = do_bench(lambda: target.copy_(source), return_mode="median")
+    return 2 * COPIED_BYTES / (took_ms * 1e-3)
