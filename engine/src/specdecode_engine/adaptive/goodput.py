@@ -367,8 +367,9 @@ class GoodputPolicy:
 
     def _extend_probe(self, control: RangeControl, estimates: Estimates, index: int) -> None:
         """Continue with the next larger candidate while the draft looks better and credit lasts."""
-        is_rising = control.learned.acceptance.detector.is_rising()
-        continues = is_rising and control.exploration.affords(0.0)
+        continues = control.learned.acceptance.detector.is_rising() and control.exploration.affords(
+            0.0
+        )
         control.probe_steps = int(continues)
         if continues:
             larger = min(index + 1, len(estimates.candidates) - 1)

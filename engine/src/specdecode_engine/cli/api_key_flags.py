@@ -47,10 +47,8 @@ def take_api_keys(
             VARIABLE,
         )
     given = environment.pop(VARIABLE, None)
+    lines = [] if given is None else given.splitlines() or [""]
     try:
-        of_variable = (
-            digests_of(VARIABLE, given.splitlines() or [""]) if given is not None else set()
-        )
-        return kept, digests_of(FLAG, keys) | of_variable
+        return kept, digests_of(FLAG, keys) | digests_of(VARIABLE, lines)
     except NoApiKeys as error:
         raise ConfigurationError(str(error)) from None

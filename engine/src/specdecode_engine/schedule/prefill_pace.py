@@ -74,8 +74,9 @@ class PrefillPace:
         if step_s is not None:
             added_s = max(seconds - step_s, 0.0)
             lines, octave = self._lines[decoding > 0], _octave(context)
-            begun = lines[_nearest(lines, octave)].beginning() if lines else ChunkLine()
-            lines.setdefault(octave, begun).observe(tokens, added_s)
+            if octave not in lines:
+                lines[octave] = lines[_nearest(lines, octave)].beginning() if lines else ChunkLine()
+            lines[octave].observe(tokens, added_s)
             self._curves.setdefault(decoding.bit_length(), ChunkCurve()).observe(tokens, added_s)
 
     def tokens(

@@ -93,13 +93,13 @@ class ApiKeyStore:
     def __init__(self, path: Path | None, fixed: Digests = frozenset()) -> None:
         self._path = path
         self._fixed = fixed
-        self._digests = Digests() if path is None else read_digests(path)
+        self._digests = fixed if path is None else fixed | read_digests(path)
         self.error = ""
 
     def allow(self, key: str) -> bool:
         """Whether a key is valid; takes the same time for valid and invalid ones."""
         digest = _digest(key)
-        matches = [hmac.compare_digest(digest, known) for known in self._fixed | self._digests]
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
         return any(matches)
 
     async def refresh(self) -> None:
@@ -107,13 +107,13 @@ class ApiKeyStore:
         if self._path is None:
             return
         try:
-            found = await asyncio.to_thread(read_digests, self._path)
+            found = self._fixed | await asyncio.to_thread(read_digests, self._path)
         except NoApiKeys as error:
             refused = "every request with their keys" if self._fixed else "every request"
             message = f"{refused} is refused: {error}"
             if message != self.error:
                 log.error(message)
-            self.error, self._digests = message, frozenset()
+            self.error, self._digests = message, self._fixed
             return
         self.error = ""
         if found != self._digests:
