@@ -31,6 +31,13 @@ def test_a_killed_part_starts_again_with_its_words(paths: Paths) -> None:
     assert running_s(paths, "part") == math.inf
 
 
+def test_a_part_can_be_killed_as_soon_as_it_is_started(paths: Paths) -> None:
+    launcher = Launcher.for_node(paths)
+    for _ in range(20):
+        launcher.launch("part", ["sleep", "600"])
+        assert kill_part(paths, "part") == ["sleep", "600"]
+
+
 def test_what_does_not_run_cannot_be_killed(paths: Paths) -> None:
     with pytest.raises(NodeError, match="part does not run"):
         kill_part(paths, "part")
