@@ -251,6 +251,8 @@ def run_case(
         disturb(step)
         for output in core.step():
             answers[int(output.request_id)].take(output)
+            if (suspended := output.suspended) is not None and suspended.grammar is not None:
+                core.resume(replace(suspended, grammar=suspended.grammar.compile_again()))
         core.scheduler.check()
         if not core.has_work() and all(r.arrives_at_step <= step for r in requests):
             return answers

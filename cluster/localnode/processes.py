@@ -89,7 +89,7 @@ def start(
     except OSError as refused:
         raise NodeError(f"cannot start {words[0]}: {refused}") from refused
     process = observe(pid, name)
-    # The kernel lets us go on before the new program's arguments can be read.
+    # The kernel lets us continue before the new program's arguments can be read.
     while process is not None and not (PROC / str(pid) / "cmdline").read_bytes():
         process = observe(pid, name)
     if process is None:

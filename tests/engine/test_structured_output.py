@@ -112,6 +112,8 @@ def run(core: EngineCore, requests: Sequence[Request]) -> list[Answer]:
             answer.logprobs += [record.logprob for record in output.logprobs or ()]
             answer.finish_reason = output.finish_reason
             answer.grammar_fault = output.grammar_fault
+            if (suspended := output.suspended) is not None and suspended.grammar is not None:
+                core.resume(replace(suspended, grammar=suspended.grammar.compile_again()))
         core.scheduler.check()
     return list(answers.values())
 
@@ -240,9 +242,9 @@ def test_a_batch_of_all_kinds_that_is_retracted_goes_on_as_if_nothing_was(
     followed: list[int] = []
     replay = Grammar._replay
 
-    def count(self: Grammar, output: Sequence[int], *options: Any) -> Matcher:
+    def count(self: Grammar, output: Sequence[int], *options: Any, with_masks: bool) -> Matcher:
         followed.append(len(output))
-        return replay(self, output, *options)
+        return replay(self, output, *options, with_masks=with_masks)
 
     monkeypatch.setattr(Grammar, "_replay", count)
     grammars = [None, *(compile_source(source) for source in SOURCES.values())]

@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 from specdecode_engine.adaptive.draft_evidence import NO_PROPOSALS, FirstPosition
-from specdecode_engine.adaptive.policy import Decision, Reason, StageDraft, TableRefused
+from specdecode_engine.adaptive.policy import Decision, Reason, StageDraft, prepared
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import FinishReason, Output, Request
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
@@ -103,19 +104,15 @@ class EngineCore:
             self.context.sampler.close(sequence.req_index)
             self.scheduler.preempt(sequence)
 
+    def resume(self, request: Request) -> None:
+        """Continue a suspended request with its grammar; no effect if it was aborted."""
+        sequence = self.scheduler.suspended.get(request.request_id)
+        if sequence is not None:
+            sequence.request = replace(sequence.request, grammar=request.grammar)
+            self.scheduler.resume(request.request_id)
+
     def reload(self, table: RangeTable) -> None:
-        given, table = table, table.up_to(self.most_draft_steps)
-        if table is not given:
-            most = self.most_draft_steps
-            log.warning(
-                "the draft drafts %d tokens at most: more draft steps count as %d", most, most
-            )
-        unknown = sorted(set(table.candidates()) - set(self.shapes))
-        if unknown:
-            raise TableRefused(
-                f"candidate_steps {unknown} are not among {sorted(self.shapes)}, for which this "
-                "engine prepared at start; keep to those, or restart it with the new table"
-            )
+        table = prepared(table, self.shapes, self.most_draft_steps)
         self.scheduler.drafting.policy.reload(table)
         self._replan()
         self.per_table.use(table.table_hash)
@@ -134,7 +131,8 @@ class EngineCore:
         self._replan()
 
     def has_work(self) -> bool:
-        return bool(self._sequences) or bool(self._pending) or bool(self._ready)
+        is_runnable = len(self._sequences) > len(self.scheduler.suspended)
+        return is_runnable or bool(self._pending) or bool(self._ready)
 
     def idle_step(self) -> bool:
         """Capture a CUDA graph that did not fit the time at start; check invariants at the end."""
@@ -336,7 +334,7 @@ class EngineCore:
                 assert sequence.req_index is not None
                 fault = self.context.sampler.grammars.follow(sequence.req_index, kept)
                 if fault is not None:
-                    outputs.append(self._fail(sequence, grammar_fault=fault))
+                    outputs.append(self._end_grammar(sequence, fault))
                     continue
             tokens += kept
             sequence.computed = len(tokens) - 1
@@ -375,18 +373,25 @@ class EngineCore:
         if drafter.is_complete(req_index):
             sequence.reusable = sequence.computed - count + drafter.bonus_rows
 
+    def _end_grammar(self, sequence: Sequence, fault: str) -> Output:
+        """Suspend a sequence with drafts until its grammar is compiled again; else end it.
+
+        Masks of drafted tokens can exhaust a lexer that suffices without. No step waits for that.
+        """
+        if self.context.drafter is None or not sequence.allowed_steps(1):
+            return self._fail(sequence, grammar_fault=fault)
+        request = sequence.request = replace(sequence.request, max_steps=0)
+        self.scheduler.suspend(sequence)
+        output_ids = tuple(sequence.tokens[len(request.prompt_ids) :])
+        return Output(request.request_id, (), suspended=replace(request, output_ids=output_ids))
+
     def _fail(
         self, sequence: Sequence, error: str | None = None, grammar_fault: str | None = None
     ) -> Output:
         """End one sequence with an error; the others keep running."""
-        self._finish(sequence, FinishReason.ERROR)
-        return Output(
-            request_id=sequence.request.request_id,
-            token_ids=(),
-            finish_reason=FinishReason.ERROR,
-            error=error,
-            grammar_fault=grammar_fault,
-        )
+        name, reason = sequence.request.request_id, FinishReason.ERROR
+        self._finish(sequence, reason)
+        return Output(name, (), finish_reason=reason, error=error, grammar_fault=grammar_fault)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.req_index is not None:

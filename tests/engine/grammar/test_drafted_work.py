@@ -9,7 +9,7 @@ import torch
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.grammar import Grammar, GrammarFault, Matcher
 from specdecode_engine.sampling.grammar_masks import DraftOnHost, GrammarMasks
-from tests.engine.grammar.test_continued import LONG, record, words, write
+from tests.engine.grammar.test_continued import record, words
 
 EOS = 5
 VOCAB = 97
@@ -43,34 +43,28 @@ def plain_masks(
     return found
 
 
-def test_a_lexer_that_starts_again_has_the_same_masks(
-    compile_text: Compile, allowed: Allowed, spellings: list[bytes]
-) -> None:
-    for source in LONG.values():
-        grammar, matcher = compile_text(*source), compile_text(*source).follow(())
-        write(matcher, allowed, spellings, 150)
-        again = grammar.start_again(matcher.tokens, False)
-        assert again.tokens == matcher.tokens
-        assert allowed(again) == allowed(matcher)
-
-
 @pytest.mark.parametrize("seed", range(4))
-def test_a_lexer_that_drafts_exhaust_starts_again(
+def test_an_answer_that_drafts_cut_goes_on_with_a_lexer_of_its_own(
     compile_text: Compile, allowed: Allowed, seed: int
 ) -> None:
     source, rng = ("json_schema", record(words(70, 700))), random.Random(seed)
     plain = plain_masks(compile_text(*source), allowed, rng)
+    tokens = [token for _, token in plain]
+    grammar = compile_text(*source)
     masks = GrammarMasks(VOCAB, StagingBuffer(torch.device("cpu")))
     masks.clock = lambda: 0.0
-    masks.open(0, compile_text(*source), [], False)
-    limits = []
-    for mask, token in [*plain, (set[int](), EOS)]:
+    masks.open(0, grammar, [], False)
+    done = 0
+    for mask, token in plain:
         batch, tree = masks.stage([0]), draw_tree(rng, sorted(mask - {EOS}) or [EOS])
         assert batch is not None
-        masked = masks.apply(torch.zeros(1, NODES, VOCAB), batch, tree)
-        if mask:
-            assert set(masked[0, 0].isfinite().nonzero().flatten().tolist()) == mask
-            assert masks.follow(0, (token,)) is None
-            limits += tree.depths
-    assert (limits[0], limits[-1]) == (None, 0)
-    assert masks.follow(0, (EOS,)) == "lexer error: too many expressions constructed"
+        masks.apply(torch.zeros(1, NODES, VOCAB), batch, tree)
+        if (fault := masks.follow(0, (token,))) is not None:
+            assert fault == "lexer error: too many expressions constructed"
+            break
+        done += 1
+    assert done < len(plain), "the masks of drafted tokens did not exhaust the lexer"
+    continued = grammar.compile_again().follow(tokens[:done])
+    for mask, token in plain[done:]:
+        assert allowed(continued) == mask
+        continued.advance(token)

@@ -71,6 +71,10 @@ class EchoCore:
         self._running[request.request_id] = request
         self._done[request.request_id] = len(request.output_ids)
 
+    def resume(self, request: Request) -> None:
+        """Suspend nothing, so that nothing is resumed."""
+        raise AssertionError(f"{request.request_id} was not suspended")
+
     def abort(self, request_id: str) -> None:
         """Drop a request."""
         if self._running.pop(request_id, None) is not None:

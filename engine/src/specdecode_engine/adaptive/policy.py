@@ -1,13 +1,16 @@
 """The protocol of policies, a decision before each decode step and feedback after it; `static`."""
 
+import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from specdecode_engine.adaptive.table import BatchRange, PaddedRouting, RangeTable, Routing
+
+log = logging.getLogger(__name__)
 
 
 class Reason(StrEnum):
@@ -93,6 +96,27 @@ class RangeState:
 
 class TableRefused(Exception):
     """A table needs something not prepared at start; the message names it and the remedy."""
+
+
+def prepared(table: RangeTable, num_steps: Iterable[int], most: int | None) -> RangeTable:
+    """Return a table with `most` in place of more draft steps; None: the draft has no limit.
+
+    Args:
+        num_steps: the draft steps that were prepared at start.
+
+    Raises:
+        TableRefused: the table has others.
+    """
+    cut, known = table.up_to(most), sorted(num_steps)
+    if cut is not table:
+        log.warning("the draft drafts %d tokens at most: more draft steps count as %d", most, most)
+    unknown = sorted(set(cut.candidates()) - set(known))
+    if unknown:
+        raise TableRefused(
+            f"candidate_steps {unknown} are not among {known}, for which this engine prepared at "
+            "start; keep to those, or restart it with the new table"
+        )
+    return cut
 
 
 class DraftRefused(Exception):

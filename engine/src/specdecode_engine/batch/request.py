@@ -142,6 +142,8 @@ class Output(NamedTuple):
     is when the request left the queue, in seconds of `time.monotonic`; `cached_tokens` counts the
     prompt tokens that the prefix cache had then. `routed_experts`, if requested, has the experts
     of the prompt's tokens with the first token, then of the token before each that is added.
+    `suspended` is a request that waits for its grammar, to be compiled again: it has the tokens of
+    the answer so far. The output of a suspended request adds no tokens.
     """
 
     request_id: str
@@ -159,6 +161,11 @@ class Output(NamedTuple):
     admitted_s: float | None = None
     cached_tokens: int = 0
     routed_experts: ExpertIds | None = None
+    suspended: Request | None = None
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.finish_reason is None and self.suspended is None
 
 
 class RequestRefused(Exception):

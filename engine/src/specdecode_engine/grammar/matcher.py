@@ -12,10 +12,6 @@ from specdecode_engine.grammar.source import GrammarSource
 
 Words = NDArray[np.int32]
 
-REPLAYED_TOKENS = 16
-"""Tokens for each mask of a replay that takes place in a step: masks refill the lexer's fuel."""
-MOST_REPLAYED_MASKS = 512  # of such a replay, some 15 ms each at worst
-
 
 class GrammarFault(Exception):
     """The grammar failed during generation, which ends only that request."""
@@ -117,29 +113,12 @@ class Grammar:
         if kept is not None and kept.stands_after(output, ends_late):
             return kept
         try:
-            return self._replay(output, ends_late, None, pause)
+            return self._replay(output, ends_late, pause, with_masks=False)
         except GrammarFault:
             # Only masks refill the fuel of the library's lexer, which may have run out without
             # them. A lexer that failed stays so.
             self.start_state = self.compile_again().start_state
-            return self._replay(output, ends_late, 1, pause)
-
-    def start_again(self, output: Sequence[int], ends_late: bool) -> Matcher:
-        """Return a matcher after `output` whose lexer has done no other work.
-
-        The work of drafted tokens can make a lexer fail that would not fail without them.
-
-        Raises:
-            GrammarFault: it fails all the same.
-        """
-        self.start_state = self.compile_again().start_state
-        try:
-            return self._replay(output, ends_late, REPLAYED_TOKENS, lambda: None)
-        except GrammarFault:
-            if len(output) > MOST_REPLAYED_MASKS:
-                raise
-        self.start_state = self.compile_again().start_state
-        return self._replay(output, ends_late, 1, lambda: None)
+            return self._replay(output, ends_late, pause, with_masks=True)
 
     def keep(self, matcher: Matcher) -> None:
         """Keep a matcher that is not used at present for the next `follow`."""
@@ -156,14 +135,15 @@ class Grammar:
         self,
         output: Sequence[int],
         ends_late: bool,
-        tokens_per_mask: int | None,
         pause: Callable[[], None],
+        *,
+        with_masks: bool,
     ) -> Matcher:
         """Advance over `output`, with masks as in an answer that is generated, or without any."""
         matcher = Matcher(self.start_state.deep_copy(), self.eos_token_ids, ends_late)
         words = np.empty(self.num_words, dtype=np.int32)
-        for number, token in enumerate(output):
-            if tokens_per_mask is not None and number % tokens_per_mask == 0:
+        for token in output:
+            if with_masks:
                 matcher.fill(words)
             matcher.advance(token)
             pause()

@@ -5,7 +5,6 @@ the next mask; a batch without grammars costs nothing. Letters: R rows with a gr
 N nodes, W words of 32 tokens.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
@@ -73,8 +72,8 @@ class GrammarMasks:
     """The grammar states of the requests that have a grammar.
 
     A grammar that fails invalidates its own request only: tokens chosen there no longer count, and
-    `follow` returns the error. It fails where plain decoding would fail: where the masks of drafted
-    tokens were too much for its lexer, it starts again, and masks no draft of this request anymore.
+    `follow` returns the error. The masks of drafted tokens can exhaust a lexer that would suffice
+    without them.
     """
 
     def __init__(self, vocab: int, staging: StagingBuffer) -> None:
@@ -85,7 +84,6 @@ class GrammarMasks:
         self.clock: Callable[[], float] = time.perf_counter
         self.states: dict[int, Matcher | GrammarFault] = {}
         self._grammars: dict[int, Grammar] = {}
-        self._without_drafts: set[int] = set()
 
     def open(self, req_index: int, grammar: Grammar, output: list[int], ends_late: bool) -> None:
         """Start a request, after the output that it already has."""
@@ -98,7 +96,6 @@ class GrammarMasks:
     def close(self, req_index: int) -> None:
         """Free a request; its grammar keeps the state, in case that it continues later."""
         grammar, state = self._grammars.pop(req_index), self.states.pop(req_index)
-        self._without_drafts.discard(req_index)
         if isinstance(state, Matcher):
             grammar.keep(state)
 
@@ -182,24 +179,13 @@ class GrammarMasks:
         state = self.states[req_index]
         if isinstance(state, GrammarFault):
             return None
-        count, masks_drafts = len(state.tokens), req_index not in self._without_drafts
-        is_late = partial(self._is_after, until_s if masks_drafts else -math.inf)
+        is_late = partial(self._is_after, until_s)
         try:
             return mask_nodes(state, tokens, parents, out[: len(tokens)], is_late)
         except GrammarFault as fault:
             self.states[req_index] = fault
-        if not masks_drafts:
             out[:] = -1
             return None
-        self._without_drafts.add(req_index)
-        self._start_again(req_index, state.tokens[:count], state.ends_late)
-        return self._walk(req_index, tokens, parents, out, until_s)
-
-    def _start_again(self, req_index: int, output: list[int], ends_late: bool) -> None:
-        try:
-            self.states[req_index] = self._grammars[req_index].start_again(output, ends_late)
-        except GrammarFault as fault:
-            self.states[req_index] = fault
 
     def _is_after(self, time_s: float) -> bool:
         return self.clock() > time_s

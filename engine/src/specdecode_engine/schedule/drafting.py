@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
+from dataclasses import replace
 
 from specdecode_engine.adaptive.draft_health import DraftHealth
-from specdecode_engine.adaptive.draft_rest import DraftRest
+from specdecode_engine.adaptive.draft_rest import MOST_WAITING, DraftRest
 from specdecode_engine.adaptive.policy import AdaptivePolicy, Decision, Reason
-from specdecode_engine.batch.sequence import Sequence
+from specdecode_engine.batch.sequence import PrefillChunk, Sequence
 
 
 class Drafting:
@@ -73,6 +74,21 @@ class Drafting:
     def feeds_draft(self, decision: Decision) -> bool:
         """Whether a step keeps what the draft reads: while that is unfit, only for probes."""
         return decision.reason is Reason.UNFIT_PROBE if self.is_unfit else self.rest.keeps
+
+    def catches_up(self, sequence: Sequence) -> bool:
+        """Whether the draft can compute later what it lacks of a sequence, and that is little."""
+        is_little = sequence.computed - sequence.reusable <= MOST_WAITING
+        return is_little and self.rest.computes_late
+
+    def defer(self, chunks: tuple[PrefillChunk, ...]) -> tuple[PrefillChunk, ...]:
+        """Let the draft compute its rows of short prompts later, if it rests."""
+        if not chunks or not self.defers_prompts:
+            return chunks
+        lacking = [chunk.end - chunk.sequence.reusable for chunk in chunks]
+        return tuple(
+            replace(chunk, waits=rows <= MOST_WAITING)
+            for chunk, rows in zip(chunks, lacking, strict=True)
+        )
 
     @property
     def defers_prompts(self) -> bool:

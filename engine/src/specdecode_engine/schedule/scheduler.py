@@ -3,10 +3,8 @@
 import math
 from bisect import bisect_left
 from collections import deque
-from dataclasses import replace
 
 from specdecode_engine.adaptive.draft_health import MAX_PER_REQUEST, DraftHealth
-from specdecode_engine.adaptive.draft_rest import MOST_WAITING
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
 from specdecode_engine.batch.sequence import PrefillChunk, SchedulerOutput, Sequence
 from specdecode_engine.schedule.cached_states import CachedStates
@@ -46,6 +44,7 @@ class Scheduler:
             sizes = limits.cached_states, limits.page_size, limits.cached_state_tokens
             self.cached_states = CachedStates(*sizes)
         self.waiting: deque[Sequence] = deque()
+        self.suspended: dict[str, Sequence] = {}  # by request id, until their grammars are ready
         self.running: list[Sequence] = []
         self.preempted_total = 0
         self.left_req_indices: list[int] = []  # by preempted sequences, until the next step opens
@@ -112,21 +111,22 @@ class Scheduler:
         if self.windows is not None:
             self._move_windows(self.windows, chunks, decoding)
         if not decoding:
-            return SchedulerOutput(self._defer(chunks), (), grown, None, kv_tokens)
+            return SchedulerOutput(self.drafting.defer(chunks), (), grown, None, kv_tokens)
         prefill_s = 0.0
         if chunks:
             tokens = sum([one.end - one.start for one in chunks])
             prefill_s = self.prefill_pace.added_s(tokens, len(decoding))
         decision = self.drafting.decide(decoding, kv_tokens, prefill_s)
         feeds_draft = self.drafting.feeds_draft(decision)
-        chunks = self._defer(chunks)
+        chunks = self.drafting.defer(chunks)
         return SchedulerOutput(chunks, tuple(decoding), grown, decision, kv_tokens, feeds_draft)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence wherever it is and give back what it holds."""
         sequence.finish_reason = reason
         if sequence.req_index is None:
-            self.waiting.remove(sequence)
+            if self.suspended.pop(sequence.request.request_id, None) is None:
+                self.waiting.remove(sequence)
             return
         self.running.remove(sequence)
         self._release(sequence)
@@ -150,13 +150,18 @@ class Scheduler:
 
     def preempt(self, sequence: Sequence) -> None:
         """Preempt a running sequence: free its pages; it waits at the front and starts over."""
-        assert sequence.in_flight_steps == 0, "collect what is in flight before preempting"
-        self.running.remove(sequence)
-        self.left_req_indices.append(sequence.req_index or 0)
-        self._release(sequence)
-        sequence.computed = 0
+        self._stop_running(sequence)
         self.waiting.appendleft(sequence)
         self.preempted_total += 1
+
+    def suspend(self, sequence: Sequence) -> None:
+        """Free the pages of a running sequence; it waits for `resume` and then starts over."""
+        self._stop_running(sequence)
+        self.suspended[sequence.request.request_id] = sequence
+
+    def resume(self, request_id: str) -> None:
+        """Let a suspended sequence wait at the front."""
+        self.waiting.appendleft(self.suspended.pop(request_id))
 
     def forget_draft(self) -> None:
         """Test a draft that was copied over the running one as a new one.
@@ -170,11 +175,6 @@ class Scheduler:
             sequence.first_proposals = MAX_PER_REQUEST
         self.drafting.policy.forget_draft()
         self.forget_draft_kv()
-
-    def draft_catches_up(self, sequence: Sequence) -> bool:
-        """Whether the draft can compute later what it lacks of a sequence, and that is little."""
-        is_little = sequence.computed - sequence.reusable <= MOST_WAITING
-        return is_little and self.drafting.rest.computes_late
 
     def forget_draft_kv(self) -> None:
         """Let no new request use a cached prefix: its rows in the draft's KV cache are not right.
@@ -206,10 +206,17 @@ class Scheduler:
         if len(req_indices) + len(self._free_req_indices) != self.limits.max_running:
             raise AssertionError("request indices leaked")
 
+    def _stop_running(self, sequence: Sequence) -> None:
+        assert sequence.in_flight_steps == 0, "collect what is in flight before preempting"
+        self.running.remove(sequence)
+        self.left_req_indices.append(sequence.req_index or 0)
+        self._release(sequence)
+        sequence.computed = 0
+
     def _release(self, sequence: Sequence) -> None:
         assert sequence.req_index is not None
         end = max(sequence.reusable, sequence.matched)
-        if self.draft_catches_up(sequence):
+        if self.drafting.catches_up(sequence):
             end = max(sequence.computed, end)
         full = end // self.limits.page_size
         kept, rest = sequence.pages[:full], sequence.pages[full:]
@@ -385,13 +392,3 @@ class Scheduler:
         sequence.saved = found
         page = sequence.pages[found // self.limits.page_size - 1]
         return PrefillChunk(sequence, start, found, cached_state=self.cached_states.save(page))
-
-    def _defer(self, chunks: tuple[PrefillChunk, ...]) -> tuple[PrefillChunk, ...]:
-        """Let the draft compute its rows of short prompts later, if it rests."""
-        if not chunks or not self.drafting.defers_prompts:
-            return chunks
-        lacking = [chunk.end - chunk.sequence.reusable for chunk in chunks]
-        return tuple(
-            replace(chunk, waits=rows <= MOST_WAITING)
-            for chunk, rows in zip(chunks, lacking, strict=True)
-        )

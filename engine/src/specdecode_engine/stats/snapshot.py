@@ -90,7 +90,7 @@ def take_snapshot(
     health = scheduler.drafting.health
     draft = None if health is None else health.report()
     num_steps = latest.num_steps if latest else states[0].num_steps
-    running, waiting = len(scheduler.running), len(scheduler.waiting)
+    running, waiting = len(scheduler.running), len(scheduler.waiting) + len(scheduler.suspended)
     cache, pages = scheduler.cache, scheduler.pages
     used = pages.total - scheduler.available_pages
     accept_length = counters.recent.accept_length

@@ -58,7 +58,7 @@ def _accepted_of_whole(shape: DraftShape, result: StepResult, outputs: Items[Out
         len(token_ids) - 1
         for sequence, token_ids, rows, output in zip(*columns, strict=True)
         if (rows == nodes or shape.verify_tokens)
-        and output.finish_reason is None
+        and output.is_unfinished
         and ((limit := sequence.request.max_steps) is None or limit >= num_steps)
     ]
 
@@ -73,7 +73,7 @@ def _split_by_depth(
     accepted = []
     for place, (sequence, depth) in enumerate(zip(result.sequences, result.depths, strict=True)):
         is_whole = result.num_verify_rows[place] == result.drafted[place] + 1
-        if outputs[place].finish_reason is not None or not is_whole:
+        if not outputs[place].is_unfinished or not is_whole:
             continue
         if 0 < depth < num_steps:
             partial.append((len(result.token_ids[place]) - 1, depth))

@@ -55,7 +55,7 @@ def close_request(context: ModelContext, sequence: Sequence, scheduler: Schedule
     if drafter is None or sequence.is_prefilling or not scheduler.cache.is_on:
         return
     start, end = sequence.reusable, sequence.computed - scheduler.cache.lookahead
-    if end - start <= KEPT_ROWS or scheduler.draft_catches_up(sequence):
+    if end - start <= KEPT_ROWS or scheduler.drafting.catches_up(sequence):
         return
     if drafter.computes_late and start < sequence.prefill_end:  # it has waited
         drafter.prefill([(req_index, start, sequence.prefill_end)], None)

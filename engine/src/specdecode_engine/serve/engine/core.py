@@ -38,6 +38,12 @@ class Core(Protocol):
     def submit(self, request: Request) -> None:
         """Queue a request; raises `RequestTooLong` or `QueueFull`."""
 
+    def resume(self, request: Request) -> None:
+        """Continue a request that an output suspended, with its grammar compiled again.
+
+        An unknown id has no effect.
+        """
+
     def abort(self, request_id: str) -> None:
         """Drop a request; an unknown id has no effect."""
 

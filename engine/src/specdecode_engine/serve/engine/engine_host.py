@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -147,7 +148,11 @@ class EngineHost:
         self._started = None
 
     def _report_outputs(self, outputs: list[Output]) -> None:
-        self._emit(StepOutputs(outputs))
+        for output in outputs:
+            if output.suspended is not None:
+                with suppress(RuntimeError):  # the threads have ended, and the engine ends
+                    self._compile_threads.submit(True, self._resume, output.suspended)
+        self._emit(StepOutputs([each for each in outputs if each.suspended is None]))
 
     def _report_failure(self, error: Exception) -> None:
         self._emit(Failed(error, self._thread.snapshot))
@@ -213,6 +218,16 @@ class EngineHost:
             if left:
                 self._put(number, Submit(tuple(left)))
             self._compiling.difference_update(command.request_ids)
+
+    def _resume(self, request: Request) -> None:
+        """Compile the grammar of a suspended request again, and let the request continue."""
+        assert self._compiler is not None, "the vocabulary was not prepared"
+        self._share(Compile((replace(request, grammar=None, prompt_ids=()),)))
+        try:
+            request = compile_grammar(request, self._compiler)
+        except Exception:  # with the grammar that has failed, the request ends with its error
+            log.exception("the grammar of a running request was not compiled again")
+        self._thread.put(lambda core: core.resume(request))
 
     def _wanted(self, command: Submit) -> Iterator[Request]:
         """Yield the requests, each unless it was aborted meanwhile."""

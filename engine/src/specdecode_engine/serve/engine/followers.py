@@ -81,6 +81,10 @@ class LeadingCore:
         self.followers.send(CoreCall("submit", (replace(request, grammar=None),)))
         self._core.submit(request)
 
+    def resume(self, request: Request) -> None:
+        self.followers.send(CoreCall("resume", (replace(request, grammar=None),)))
+        self._core.resume(request)
+
     def abort(self, request_id: str) -> None:
         self.followers.send(CoreCall("abort", (request_id,)))
         self._core.abort(request_id)
@@ -118,6 +122,8 @@ def follow(core: Core, link: Connection, grammar_threads: CompileThreads) -> Non
                 case CoreCall("submit", (Request() as request,)):
                     with suppress(RequestRefused):  # by the leader's core too
                         core.submit(grammars.complete(request))
+                case CoreCall("resume", (Request() as request,)):
+                    core.resume(grammars.complete(request))
                 case CoreCall(method, arguments):
                     with suppress(TableRefused):
                         getattr(core, method)(*arguments)
