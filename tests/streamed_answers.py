@@ -7,12 +7,17 @@ from typing import Any
 
 @dataclass
 class Choice:
-    """One choice; `calls` are name and arguments by index, `scored` its log-probabilities."""
+    """One choice; `calls` are name and arguments by index, `scored` its log-probabilities.
+
+    `prompt_ids` are those of the prompt, once for each time that the stream shows them.
+    """
 
     content: str = ""
     reasoning: str = ""
     calls: dict[int, list[str]] = field(default_factory=dict)
     scored: list[Any] = field(default_factory=list)
+    prompt_ids: list[list[int]] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
 
 
@@ -68,6 +73,7 @@ def _add_chunk(answer: Answer, chunk: dict[str, Any]) -> None:
         assert answer.usage is None, "the stream has its usage twice"
         answer.usage = plain_usage(chunk["usage"])
     for each in chunk["choices"]:
+        prompts = [at["prompt_token_ids"] for at in (chunk, each) if "prompt_token_ids" in at]
         choice = answer.choices.setdefault(each["index"], Choice())
         assert choice.finish_reason is None, "a choice continues after its end"
         choice.finish_reason = each["finish_reason"]
@@ -75,6 +81,8 @@ def _add_chunk(answer: Answer, chunk: dict[str, Any]) -> None:
         choice.content += delta.get("content") or ""
         choice.reasoning += delta.get("reasoning_content") or ""
         choice.scored += _scored(each.get("logprobs"))
+        choice.token_ids += each.get("token_ids", ())
+        choice.prompt_ids += prompts
         for call in delta.get("tool_calls") or ():
             _add_call(choice, call)
 

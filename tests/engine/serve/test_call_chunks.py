@@ -41,6 +41,8 @@ def chunks(byte_level, text: str, size: int, end: FinishReason, **fields: Any) -
         if choice.has_changed:
             found += [event["choices"][0] for event in formatter.events(choice)]
         choice.clear()
+    for delta in (each["delta"] for each in found):
+        assert delta.pop("reasoning", None) == delta.get("reasoning_content")
     return found
 
 

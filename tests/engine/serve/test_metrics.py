@@ -71,6 +71,7 @@ def test_models_lists_the_served_name(server):
     models = server.client.models.list().data
     assert [model.id for model in models] == ["echo"]
     assert models[0].max_model_len == server.service.engine.context_length
+    assert (models[0].root, models[0].parent) == (server.service.boot.model.path, None)
     assert server.client.models.retrieve("echo").id == "echo"
     assert server.get("/v1/models/other").status_code == 404
 

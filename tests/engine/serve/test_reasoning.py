@@ -44,6 +44,7 @@ def streamed(server: RunningServer, text: str, **fields: Any) -> tuple[str, str,
     chunks = list(ask(server, text, **options, **fields))
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     reasoning = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    assert reasoning == "".join(getattr(delta, "reasoning", None) or "" for delta in deltas)
     return reasoning, "".join(delta.content or "" for delta in deltas), chunks[-1].usage
 
 
@@ -58,6 +59,7 @@ def test_each_choice_has_its_own(server: RunningServer) -> None:
     choices = ask(server, TEXT, n=2).choices
     assert [choice.message.content for choice in choices] == [CONTENT] * 2
     assert [choice.message.reasoning_content for choice in choices] == [REASONING] * 2
+    assert [choice.message.reasoning for choice in choices] == [REASONING] * 2
 
 
 def test_a_text_without_reasoning_is_content(server: RunningServer) -> None:

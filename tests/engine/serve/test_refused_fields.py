@@ -197,7 +197,7 @@ def test_ignored_fields_are_counted_by_known_names_only(echo_server):
     seen = []
     for path, fields in (
         (CHAT_PATH, {"rid": "r", "xyzzy": 1, "plugh": 2}),
-        (CHAT_PATH, {"stream": True, "stream_options": {"continuous_usage_stats": True}}),
+        (CHAT_PATH, {"stream": True, "stream_options": {"include_obfuscation": True}}),
         (RESPONSES_PATH, {"reasoning": {"summary": "auto"}, "text": {"verbosity": "low"}}),
         ("/tokenize", {"rid": "r"}),
         ("/detokenize", {"xyzzy": 1}),
@@ -208,7 +208,7 @@ def test_ignored_fields_are_counted_by_known_names_only(echo_server):
         seen.append({k: v - before.get(k, 0) for k, v in counts().items() if v != before.get(k, 0)})
     assert seen == [
         {"rid": 1, "other": 2},
-        {"continuous_usage_stats": 1},
+        {"include_obfuscation": 1},
         {"summary": 1, "verbosity": 1},
         {"rid": 1},
         {"other": 1},

@@ -65,11 +65,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "default length": (CHAT, {"messages": MESSAGES, "temperature": 1, "ignore_eos": False}),
     "four choices": (
         CHAT,
-        {"messages": MESSAGES, "n": 4, "max_tokens": 40, "temperature": 1.3, "logprobs": True},
+        {
+            "messages": MESSAGES, "n": 4, "max_tokens": 40, "temperature": 1.3, "logprobs": True,
+            "return_token_ids": True,
+        },
     ),
     "two prompts and an echo": (
         COMPLETIONS,
-        {"prompt": [WORDS, "a cat"], "n": 2, "echo": True, "max_tokens": 12, "temperature": 1},
+        {
+            "prompt": [WORDS, "a cat"], "n": 2, "echo": True, "max_tokens": 12, "temperature": 1,
+            "return_token_ids": True,
+        },
     ),
     "echo with logprobs": (
         COMPLETIONS, {"prompt": WORDS, "echo": True, "logprobs": 2, "max_tokens": 10}
@@ -156,10 +162,10 @@ def assert_same(call: Call, whole: Call) -> None:
 
 
 def without_ids(answer: Answer) -> Any:
-    return [
-        (each.content, each.reasoning, [call[1:] for call in each.calls.values()], each.scored)
-        for _, each in sorted(answer.choices.items())
-    ]
+    choices = [each for _, each in sorted(answer.choices.items())]
+    calls = [[call[1:] for call in each.calls.values()] for each in choices]
+    parts = [(each.content, each.reasoning, each.scored, each.token_ids) for each in choices]
+    return calls, parts, [each.prompt_ids for each in choices]
 
 
 @pytest.mark.parametrize("name", CASES)

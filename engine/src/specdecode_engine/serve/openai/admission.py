@@ -165,7 +165,7 @@ def _choices(
 ) -> list[OutputProcessor]:
     """Return the processors of the outputs of `requests`."""
     count, stop = body.n or 1, tuple(body.stop or ())
-    return [
+    choices = [
         OutputProcessor(
             index,
             vocabulary,
@@ -179,6 +179,10 @@ def _choices(
         )
         for index, request in enumerate(requests)
     ]
+    if body.returns_token_ids:
+        for choice in choices:
+            choice.returned_ids = []
+    return choices
 
 
 def _requests(

@@ -1,7 +1,7 @@
 """OpenAI's `chat.completion` and `chat.completion.chunk` objects."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -57,11 +57,20 @@ class ChatFormatter(ChoiceFormatter):
         return _unfinished(index, {"content": text})
 
     def whole(self, choices: Sequence[OutputProcessor], usage: dict[str, Any]) -> Event:
-        scored = choices[0].prompt_logprobs  # the same prompt for all
-        if scored is None:
-            return super().whole(choices, usage)
-        objects = prompt_logprob_objects(scored, self._vocabulary)
-        return super().whole(choices, usage) | {"prompt_logprobs": objects}
+        first, whole = choices[0], super().whole(choices, usage)  # the same prompt for all
+        if first.returned_ids is not None:
+            whole["prompt_token_ids"] = [*first.prompt_ids]
+        if first.prompt_logprobs is not None:
+            whole["prompt_logprobs"] = prompt_logprob_objects(
+                first.prompt_logprobs, self._vocabulary
+            )
+        return whole
+
+    def events(self, choice: OutputProcessor) -> Iterable[Event]:
+        events = [*super().events(choice)]
+        if self._shows_prompt(choice, is_once=True):
+            events[0]["prompt_token_ids"] = [*choice.prompt_ids]
+        return events
 
     def choice(self, whole: OutputProcessor) -> dict[str, Any]:
         return {
@@ -69,6 +78,7 @@ class ChatFormatter(ChoiceFormatter):
             "message": self._message(whole),
             "logprobs": self._logprobs(whole.scored),
             "finish_reason": _finish_reason(whole),
+            **whole.token_ids_field,
             **whole.error_field,
             **whole.routed_experts_field,
         }
@@ -87,6 +97,7 @@ class ChatFormatter(ChoiceFormatter):
             choice["logprobs"] = self._logprobs(() if position else new.scored)
         ending = {"finish_reason": _finish_reason(new), **new.error_field}
         choices[-1] |= {**ending, **new.routed_experts_field}
+        choices[0] |= new.token_ids_field
         return choices
 
     def _message(self, whole: OutputProcessor) -> dict[str, Any]:
@@ -94,7 +105,7 @@ class ChatFormatter(ChoiceFormatter):
         content = whole.text or (None if reasoning or calls else self._no_content)
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if reasoning:
-            message["reasoning_content"] = reasoning
+            message |= _reasoning(reasoning)
         if calls:
             message["tool_calls"] = [self._call(whole.index, call) for call in calls]
         return message
@@ -105,8 +116,8 @@ class ChatFormatter(ChoiceFormatter):
             return {
                 TOOL_CALLS: [{"index": call.index} | self._call(choice, call) for call in calls]
             }
-        name = "reasoning_content" if isinstance(parts[0], ReasoningDelta) else "content"
-        return {name: "".join(part.text for part in parts if not isinstance(part, ToolCallDelta))}
+        text = "".join(part.text for part in parts if not isinstance(part, ToolCallDelta))
+        return _reasoning(text) if isinstance(parts[0], ReasoningDelta) else {"content": text}
 
     def _call(self, choice: int, call: ToolCallDelta) -> dict[str, Any]:
         """Return a call, or what follows of one: that has no id, type and name."""
@@ -135,6 +146,11 @@ class ChatFormatter(ChoiceFormatter):
             "logprob": max(logprob, LOWEST_LOGPROB),
             "bytes": list(self._vocabulary.text_bytes(token_id)) or None,
         }
+
+
+def _reasoning(text: str) -> dict[str, str]:
+    """Return reasoning under the names that vLLM has now, and that it had before."""
+    return {"reasoning": text, "reasoning_content": text}
 
 
 def _part_key(delta: MessageDelta) -> tuple[type[MessageDelta], int]:

@@ -90,6 +90,7 @@ class ChatBody(ToolFields, GenerationBody):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: ReasoningEffort | None = None
     include_reasoning: bool | None = None
+    return_token_ids: bool | None = None
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, AfterValidator(lambda kwargs: kwargs and _check_variables(kwargs))
     ] = None
@@ -135,6 +136,10 @@ class ChatBody(ToolFields, GenerationBody):
     @property
     def length_field(self) -> str:
         return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
+    @property
+    def returns_token_ids(self) -> bool:
+        return bool(self.return_token_ids)
 
     @property
     def num_logprobs(self) -> int | None:

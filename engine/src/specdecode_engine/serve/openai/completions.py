@@ -63,10 +63,15 @@ class CompletionFormatter(ChoiceFormatter):
             "text": whole.text,
             "logprobs": self._logprobs(whole.scored) if self._has_logprobs else None,
             "finish_reason": whole.finish_reason,
+            **whole.token_ids_field,
             **whole.error_field,
             **whole.routed_experts_field,
             **self._prompt_logprobs(whole),
+            **self._prompt_ids(whole),
         }
+
+    def _prompt_ids(self, whole: OutputProcessor) -> dict[str, object]:
+        return {"prompt_token_ids": [*whole.prompt_ids]} if self._shows_prompt(whole) else {}
 
     def _prompt_logprobs(self, whole: OutputProcessor) -> dict[str, object]:
         if whole.prompt_logprobs is None:

@@ -91,6 +91,7 @@ class ChoiceFormatter(ABC):
         self._include_usage = include_usage
         self._has_logprobs = has_logprobs
         self._frames: dict[int, tuple[bytes, bytes]] = {}
+        self._with_prompt: set[int] = set()  # choices whose prompt's ids were sent
 
     @abstractmethod
     def first_choice(self, index: int) -> dict[str, Any] | None:
@@ -109,7 +110,10 @@ class ChoiceFormatter(ABC):
         """Return the choice of each chunk for what was added since the last ones."""
 
     def resume(self, choices: Sequence[OutputProcessor], num_events: int) -> None:
-        del choices, num_events  # chunks do not depend on those before them
+        del num_events  # chunks do not depend on those before them, but for the prompt's ids
+        self._with_prompt = {
+            each.index for each in choices if each.completion_tokens or each.has_echo
+        }
 
     def whole(self, choices: Sequence[OutputProcessor], usage: dict[str, Any]) -> Event:
         objects = [self.choice(choice) for choice in choices]
@@ -144,6 +148,18 @@ class ChoiceFormatter(ABC):
 
     def error_event(self, body: dict[str, Any]) -> Event:
         return body
+
+    def _shows_prompt(self, choice: OutputProcessor, *, is_once: bool = False) -> bool:
+        """Whether this event is the first to show the ids of a choice's prompt, if any is.
+
+        Args:
+            is_once: one event shows them for all choices.
+        """
+        is_shown = bool(self._with_prompt) if is_once else choice.index in self._with_prompt
+        if is_shown or choice.returned_ids is None:
+            return False
+        self._with_prompt.add(choice.index)
+        return True
 
     def _chunk(self, choice: dict[str, Any]) -> Event:
         usage = {"usage": None} if self._include_usage else {}

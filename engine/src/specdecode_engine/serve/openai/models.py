@@ -28,5 +28,7 @@ def _describe_model(service: Service) -> dict[str, object]:
         "object": "model",
         "created": service.created,
         "owned_by": "specdecode",
+        "root": service.boot.model.path,
+        "parent": None,
         "max_model_len": service.engine.context_length,
     }

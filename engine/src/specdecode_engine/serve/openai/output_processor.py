@@ -37,7 +37,8 @@ class ScoredToken:
 class OutputProcessor:
     """One choice of a response: turns the outputs of its sequence into parts of a message.
 
-    `deltas`, `scored` and `token_ids` are what was added since `clear`; `num_characters` counts all
+    `deltas`, `scored` and `token_ids` are what was added since `clear`, as are the `returned_ids`
+    of a response that contains token ids, None for others; `num_characters` counts all
     characters of content, reasoning and arguments so far. Tokens are processed one at a time and
     in order, so that parts, end and token counts do not depend on how many tokens a step adds;
     those of a step together where none of that could differ.
@@ -68,6 +69,7 @@ class OutputProcessor:
         self.deltas: list[MessageDelta] = []
         self.scored: list[ScoredToken] = []
         self.token_ids: list[int] = []
+        self.returned_ids: list[int] | None = None
         self.num_characters = 0
         self.finish_reason: FinishReason | None = None
         self.has_tool_calls = False
@@ -80,7 +82,7 @@ class OutputProcessor:
         self.echo = echo
         self.has_echo = False  # whether the echo was added
         self._vocabulary = vocabulary
-        self._prompt_ids = prompt_ids
+        self.prompt_ids = prompt_ids
         self._detokenizer = Detokenizer(vocabulary, visible_ids)
         self._parser = parser or ContentParser()
         self._scanner = StopStringScanner(stop, keeps_stop) if stop else None
@@ -102,13 +104,15 @@ class OutputProcessor:
         """The content, if nothing else was added and the choice continues; else an empty string."""
         if len(self.deltas) != 1 or self.scored or self.finish_reason is not None:
             return ""
+        if self.returned_ids is not None:
+            return ""
         delta = self.deltas[0]
         return delta.text if isinstance(delta, ContentDelta) else ""
 
     @property
     def has_changed(self) -> bool:
         """Whether there is anything to send."""
-        return bool(self.deltas or self.scored or self.finish_reason)
+        return bool(self.deltas or self.scored or self.finish_reason or self.returned_ids)
 
     @property
     def num_scored(self) -> int:
@@ -120,6 +124,8 @@ class OutputProcessor:
         self.deltas = []
         self.scored = []
         self.token_ids = []
+        if self.returned_ids is not None:
+            self.returned_ids = []
 
     def take_token_ids(self) -> list[int]:
         """Return the tokens that were added, which then count as sent."""
@@ -134,8 +140,13 @@ class OutputProcessor:
         self.has_echo = True
         self._add(ContentDelta(self.echo))
         if logprobs is not None:
-            columns = zip(self._prompt_ids, self._prompt_offsets(), (None, *logprobs), strict=True)
+            columns = zip(self.prompt_ids, self._prompt_offsets(), (None, *logprobs), strict=True)
             self.scored += (ScoredToken(*column) for column in columns)
+
+    @property
+    def token_ids_field(self) -> dict[str, list[int]]:
+        """The field `token_ids`, if it was requested."""
+        return {} if self.returned_ids is None else {"token_ids": self.returned_ids}
 
     @property
     def error_field(self) -> dict[str, dict[str, str]]:
@@ -158,7 +169,7 @@ class OutputProcessor:
         """
         if not self.has_routed_experts:
             return {}
-        tokens = len(self._prompt_ids) + max(self.completion_tokens, 1) - 1
+        tokens = len(self.prompt_ids) + max(self.completion_tokens, 1) - 1
         return {"routed_experts": routed_experts_object(self._routed, tokens)}
 
     def push(self, output: Output) -> None:
@@ -189,6 +200,8 @@ class OutputProcessor:
         token_ids = output.token_ids
         self.completion_tokens += len(token_ids)
         self.token_ids += token_ids
+        if self.returned_ids is not None:
+            self.returned_ids += token_ids
         if output.stop_token_id is not None and not self._keeps_stop:
             token_ids = token_ids[:-1]
         if text := self._detokenizer.push(*token_ids):
@@ -200,6 +213,8 @@ class OutputProcessor:
         for position, token_id in enumerate(output.token_ids):
             self.completion_tokens += 1
             self.token_ids.append(token_id)
+            if self.returned_ids is not None:
+                self.returned_ids.append(token_id)
             is_last = position == len(output.token_ids) - 1
             if is_last and output.stop_token_id is not None and not self._keeps_stop:
                 break
@@ -283,7 +298,7 @@ class OutputProcessor:
         are shifted by it.
         """
         detokenizer = Detokenizer(self._vocabulary)
-        pieces = [detokenizer.push(token_id) for token_id in self._prompt_ids]
+        pieces = [detokenizer.push(token_id) for token_id in self.prompt_ids]
         decoded = "".join(pieces)
         surplus = len(decoded) - len(self.echo) if decoded.endswith(self.echo) else 0
         starts = accumulate((len(piece) for piece in pieces[:-1]), initial=-surplus)

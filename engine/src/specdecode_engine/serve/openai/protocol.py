@@ -33,7 +33,7 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 MAX_BAD_WORDS = 128
 MAX_BAD_WORD_CHARS = 256
-MAX_PROMPT_LOGPROBS = 20
+MAX_LOGPROBS = 20
 MAX_BIAS = 100
 MAX_SPECULATION_KEYS = 16
 INT64 = 2**63
@@ -107,6 +107,7 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class SpeculationLimit(BaseModel):
@@ -132,7 +133,7 @@ class GenerationBody(ConstraintFields):
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: TopK | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -158,7 +159,7 @@ class GenerationBody(ConstraintFields):
     )
     bad_words: Annotated[list[BadWord], Field(max_length=MAX_BAD_WORDS)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
-    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_PROMPT_LOGPROBS)] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     return_routed_experts: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -182,6 +183,17 @@ class GenerationBody(ConstraintFields):
     def include_usage(self) -> bool:
         """Whether a stream ends with a chunk of usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def has_continuous_usage(self) -> bool:
+        """Whether every chunk of a stream has the usage so far."""
+        options = self.stream_options
+        return self.include_usage and bool(options and options.continuous_usage_stats)
+
+    @property
+    def returns_token_ids(self) -> bool:
+        """Whether the response has the ids of the prompt's and the generated tokens."""
+        return False
 
     @property
     def requested_tokens(self) -> int | None:
@@ -218,7 +230,8 @@ class CompletionBody(GenerationBody):
     ]
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     echo: bool | None = None
-    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    return_token_ids: bool | None = None
     best_of: int | None = None
     suffix: str | None = None
     add_special_tokens: bool | None = None
@@ -236,6 +249,10 @@ class CompletionBody(GenerationBody):
                 "max_tokens", "0 generates nothing; set it to at least 1, or set echo: true"
             )
         return self
+
+    @property
+    def returns_token_ids(self) -> bool:
+        return bool(self.return_token_ids)
 
     @property
     def num_logprobs(self) -> int | None:

@@ -28,7 +28,7 @@ class RefusedField:
 RefusedFields = Mapping[str, RefusedField]
 
 _PROMPT_IDS = "use prompt of /v1/completions, which may be token ids"
-_NO_TOKEN_IDS = "token ids are not returned; use POST /tokenize"
+_TOKEN_IDS = "use return_token_ids of /v1/completions and /v1/chat/completions"
 _NO_CODE = "code of clients is not run; use logit_bias or a grammar"
 _ONE_TEMPLATE = "only the template of the checkpoint is used; remove it"
 _TEXT_ONLY = "only text is read; remove it"
@@ -84,10 +84,9 @@ _CHANGING: Mapping[str, str] = {
     "return_hidden_states": "hidden states are not returned; remove it",
     "return_meta_info": "usage has what is known of a call; remove it",
     "return_prompt_text": "use echo of /v1/completions",
-    "return_prompt_token_ids": _NO_TOKEN_IDS,
-    "return_token_ids": _NO_TOKEN_IDS,
-    "return_tokens": _NO_TOKEN_IDS,
-    "return_tokens_as_token_ids": _NO_TOKEN_IDS,
+    "return_prompt_token_ids": _TOKEN_IDS,
+    "return_tokens": _TOKEN_IDS,
+    "return_tokens_as_token_ids": _TOKEN_IDS,
     "routed_experts_prompt_start": _EXPERTS_WHOLE,
     "routed_experts_start_len": _EXPERTS_WHOLE,
     "samplers": "the order of samplers is fixed; remove it",
@@ -179,6 +178,7 @@ RESPONSES: RefusedFields = MappingProxyType(
         "messages": RefusedField("use input"),
         "previous_input_messages": RefusedField("use input"),
         "reasoning_effort": RefusedField("use reasoning.effort"),
+        "return_token_ids": RefusedField(_TOKEN_IDS),
         "suffix": RefusedField("it is not supported; remove it"),
         "system": RefusedField("use instructions"),
     }
@@ -224,7 +224,7 @@ IGNORED = frozenset(
         "defer_loading", "disagg_prefill_dp_rank", "dry_allowed_length", "dry_base",
         "dry_penalty_last_n", "dry_sequence_breakers", "dynatemp_exponent",
         "eager_input_streaming", "guided_decoding_backend", "id_slot", "images_config",
-        "include_obfuscation", "continuous_usage_stats", "input_examples", "keep_alive",
+        "include_obfuscation", "input_examples", "keep_alive",
         "length_penalty", "max_dynamic_patch", "max_tool_calls", "metadata", "min_dynamic_patch",
         "mirostat_eta", "mirostat_tau", "n_cache_reuse", "n_discard", "n_keep",
         "ngram_corpus_id", "num_ctx", "options", "parallel_tool_calls", "prediction",

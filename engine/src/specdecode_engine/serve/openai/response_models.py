@@ -108,6 +108,8 @@ class CompletionChoice(BaseModel):
     error: ChoiceError | None = None
     routed_experts: RoutedExpertsResponse | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class CompletionResponse(BaseModel):
@@ -164,7 +166,8 @@ class MessageResponse(BaseModel):
     role: Literal["assistant"] | None = None
     content: str | None = None
     refusal: str | None = None
-    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = Field(None, description="the same text")
     tool_calls: list[ToolCallResponse] | None = None
 
 
@@ -177,6 +180,7 @@ class ChatChoice(BaseModel):
     finish_reason: FinishReasonText | None
     error: ChoiceError | None = None
     routed_experts: RoutedExpertsResponse | None = None
+    token_ids: list[int] | None = None
 
 
 class ChatResponse(BaseModel):
@@ -189,6 +193,7 @@ class ChatResponse(BaseModel):
     choices: list[ChatChoice]
     usage: UsageResponse
     prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class ChatChunkChoice(BaseModel):
@@ -200,6 +205,7 @@ class ChatChunkChoice(BaseModel):
     finish_reason: FinishReasonText | None
     error: ChoiceError | None = None
     routed_experts: RoutedExpertsResponse | None = None
+    token_ids: list[int] | None = None
 
 
 class ChatChunk(BaseModel):
@@ -211,6 +217,7 @@ class ChatChunk(BaseModel):
     model: str
     choices: list[ChatChunkChoice]
     usage: UsageResponse | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class ModelCard(BaseModel):
@@ -220,6 +227,8 @@ class ModelCard(BaseModel):
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str = Field(description="path or name of the checkpoint")
+    parent: None
     max_model_len: int
 
 

@@ -243,6 +243,10 @@ class ResponsesBody(GenerationBody):
         return self
 
     @property
+    def has_continuous_usage(self) -> bool:
+        return False  # the last event has it, whatever is requested
+
+    @property
     def chat_tools(self) -> list[FunctionTool] | None:
         """The tools as chat has them."""
         if self.tools is None:

@@ -180,12 +180,13 @@ class StreamingReply(Response):
     async def _parts(self, outputs: RequestStream) -> AsyncIterator[StreamPart]:
         """Yield the stream in parts; a part's choice is cleared when the next part is requested."""
         formatter = self._formatter
-        first = self._encode(self._first_events())
+        first = self._encode(map(self._with_usage, self._first_events()))
         if formatter.opens_at_once and first:
             yield StreamPart(first)
             first = b""
         async for choice in self._changed_choices(outputs):
-            events = formatter.text_event(choice) or await self._encode_changes(choice)
+            text = b"" if self._body.has_continuous_usage else formatter.text_event(choice)
+            events = text or await self._encode_changes(choice)
             yield StreamPart(first + events, choice)
             first = b""
             choice.clear()
@@ -203,9 +204,13 @@ class StreamingReply(Response):
         is_long = _takes_long(choice)
 
         def encode() -> bytes:
-            return self._encode(self._formatter.events(choice), in_pieces=is_long)
+            events = map(self._with_usage, self._formatter.events(choice))
+            return self._encode(events, in_pieces=is_long)
 
         return await _format(encode, in_thread=is_long)
+
+    def _with_usage(self, event: Event) -> Event:
+        return event | {"usage": self._usage()} if self._body.has_continuous_usage else event
 
     def _encode(self, events: Iterable[Event], *, in_pieces: bool = False) -> bytes:
         is_named = self._formatter.has_named_events
