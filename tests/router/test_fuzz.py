@@ -25,7 +25,14 @@ from tests.router.test_router import EchoEngine
 
 REQUESTS = 400
 SEEDS = (1, 2)
-PUBLIC = ("/v1/models", "/tokenize", "/detokenize", "/openapi.json", "/tokenizer_info")
+PUBLIC = (
+    "/v1/models",
+    "/tokenize",
+    "/detokenize",
+    "/openapi.json",
+    "/tokenizer_info",
+    "/model_info",
+)
 GENERATION = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
 MANAGEMENT = (
     PATH_GENERATE, PATH_ENGINE, names.PATH_METRICS, names.PATH_READY, names.PATH_LIVE,

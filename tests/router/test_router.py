@@ -128,7 +128,14 @@ def keys_of(value: Any) -> Any:
 
 def test_other_paths_of_the_api_are_forwarded_and_no_management_path_is(shared):
     engine, router = shared
-    for path in ("/v1/models", "/v1/models/target", "/openapi.json", "/tokenizer_info"):
+    for path in (
+        "/v1/models",
+        "/v1/models/target",
+        "/openapi.json",
+        "/tokenizer_info",
+        "/model_info",
+        "/get_model_info",
+    ):
         through, direct = httpx.get(router.url + path), httpx.get(engine.url + path)
         assert (through.status_code, through.text) == (direct.status_code, direct.text)
     ids = httpx.post(router.url + "/tokenize", json={"prompt": "a fox"})

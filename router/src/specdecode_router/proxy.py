@@ -13,7 +13,8 @@ from specdecode_router.engines import EnginePool
 from specdecode_server.errors import unavailable
 
 PATHS: Final = re.compile(
-    r"(?P<get>/v1/models(/.{1,512})?|/tokenizer_info|/openapi\.json)|/tokenize|/detokenize"
+    r"(?P<get>/v1/models(/.{1,512})?|/tokenizer_info|/(get_)?model_info|/openapi\.json)"
+    r"|/tokenize|/detokenize"
 )
 SECONDS: Final = 30.0
 ATTEMPTS: Final = 3

@@ -76,6 +76,14 @@ def test_models_lists_the_served_name(server):
     assert server.get("/v1/models/other").status_code == 404
 
 
+def test_model_info_is_that_of_sglang_by_both_paths(server):
+    info = server.get("/model_info").json()
+    assert info == server.get("/get_model_info").json()
+    path = server.service.boot.model.path
+    assert (info["model_path"], info["tokenizer_path"]) == (path, path)
+    assert (info["served_model_name"], info["is_generation"]) == ("echo", True)
+
+
 def test_server_info_shows_boot_and_state(server):
     info = server.get("/server_info").json()
     assert info["model"] == "echo"

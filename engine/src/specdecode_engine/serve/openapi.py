@@ -80,6 +80,10 @@ OPERATIONS = (
         "get", "/tokenizer_info", "The tokenizer's configuration", tokenization.TokenizerInfo,
         _LOADED,
     ),
+    Operation("get", "/model_info", "The model, for SGLang's clients", models.ModelInfo, _LOADED),
+    Operation(
+        "get", "/get_model_info", "The same, by its older path", models.ModelInfo, _LOADED
+    ),
     Operation(
         "get", names.PATH_HEALTH, "Whether to send requests", models.HealthResponse, {},
         needs_key=False,

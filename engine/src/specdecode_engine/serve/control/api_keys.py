@@ -30,7 +30,9 @@ log = logging.getLogger(__name__)
 
 _SCHEME = "bearer "
 _SPECULATION_PATHS = frozenset({names.PATH_TABLE, names.PATH_DRAFT})
-_TOKENIZER_PATHS = frozenset({"/tokenize", "/detokenize", "/tokenizer_info"})
+_OTHER_PATHS = frozenset(
+    {"/tokenize", "/detokenize", "/tokenizer_info", "/model_info", "/get_model_info"}
+)
 _REMEDY = (
     "write the keys to it, one per line; in Kubernetes to the Secret that serving.apiKeys names, "
     "for example with: kubectl create secret generic NAME --from-literal=keys=KEY"
@@ -176,7 +178,7 @@ class Authorization:
 
 def is_client_api(method: str, path: str) -> bool:
     """Whether a request of any method is one of the client API."""
-    return path in _TOKENIZER_PATHS or path == "/v1" or path.startswith("/v1/")
+    return path in _OTHER_PATHS or path == "/v1" or path.startswith("/v1/")
 
 
 def is_speculation_change(method: str, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""GET /v1/models: the model that is served."""
+"""GET /v1/models, and /model_info as in SGLang: the model that is served."""
 
 from fastapi import APIRouter, Request
 
@@ -19,6 +19,23 @@ async def get_model(name: str, request: Request) -> dict[str, object]:
     if name != service.served_name:
         raise errors.model_not_found(name, service.served_name)
     return _describe_model(service)
+
+
+@router.get("/model_info")
+@router.get("/get_model_info")
+async def get_model_info(request: Request) -> dict[str, object]:
+    service = service_of(request)
+    service.lifecycle.check_admission()
+    path = service.boot.model.path
+    return {
+        "model_path": path,
+        "served_model_name": service.served_name,
+        "tokenizer_path": path,
+        "is_generation": True,
+        "preferred_sampling_params": None,
+        "has_image_understanding": False,
+        "has_audio_understanding": False,
+    }
 
 
 def _describe_model(service: Service) -> dict[str, object]:

@@ -239,6 +239,18 @@ class ModelList(BaseModel):
     data: list[ModelCard]
 
 
+class ModelInfo(BaseModel):
+    """The response of GET /model_info and /get_model_info, which clients of SGLang read."""
+
+    model_path: str
+    served_model_name: str
+    tokenizer_path: str
+    is_generation: bool
+    preferred_sampling_params: None
+    has_image_understanding: bool
+    has_audio_understanding: bool
+
+
 class HealthResponse(BaseModel):
     """The response of GET /health and /ping."""
 
