@@ -1,4 +1,4 @@
-"""`return_token_ids` and `continuous_usage_stats`: whole and streamed, also across a resume."""
+"""`return_token_ids`, `continuous_usage_stats` and `truncate_prompt_tokens`."""
 
 import json
 from typing import Any
@@ -111,3 +111,37 @@ def test_top_p_of_0_keeps_the_likeliest_token(server):
     for path, prompt in ((COMPLETIONS, {"prompt": "a"}), (CHAT, {"messages": MESSAGES})):
         assert server.post(path, json=prompt | {"top_p": 0}).status_code == 200
         assert server.post(path, json=prompt | {"top_p": -0.1}).status_code == 400
+
+
+@pytest.mark.parametrize(("side", "part"), [(None, slice(-2, None)), ("right", slice(2))])
+def test_prompts_are_cut_to_the_tokens_of_one_side(server, side, part):
+    body = {"prompt": PROMPTS, "max_tokens": 2, "echo": True, "return_token_ids": True}
+    cut = body | {"truncate_prompt_tokens": 2} | ({"truncation_side": side} if side else {})
+    answer = whole(server, COMPLETIONS, cut)
+    assert answer["usage"]["prompt_tokens"] == 4
+    for choice, prompt in zip(answer["choices"], PROMPTS, strict=True):
+        kept = tokens_of(server, prompt)[part]
+        assert choice["prompt_token_ids"] == kept
+        text = server.post("/detokenize", json={"tokens": kept}).json()["prompt"]
+        assert choice["text"].startswith(text)
+    long = cut | {"truncate_prompt_tokens": 1000}
+    assert whole(server, COMPLETIONS, long)["usage"]["prompt_tokens"] > 4
+    chat = {"messages": MESSAGES, "max_tokens": 2, "return_token_ids": True}
+    chat |= {key: value for key, value in cut.items() if key.startswith("trunc")}
+    assert whole(server, CHAT, chat)["prompt_token_ids"] == tokens_of_chat(server)[part]
+
+
+def test_a_prompt_is_cut_to_what_fits_next_to_the_answer(server):
+    room = server.service.engine.context_length - 3
+    body = {"prompt": [5] * (room + 50), "max_tokens": 3, "truncate_prompt_tokens": -1}
+    assert whole(server, COMPLETIONS, body)["usage"]["prompt_tokens"] == room
+
+
+@pytest.mark.parametrize("value", [0, -2, 1.5, "all"])
+def test_a_number_of_tokens_that_means_nothing_is_refused(server, value):
+    for path, prompt in ((COMPLETIONS, {"prompt": "a"}), (CHAT, {"messages": MESSAGES})):
+        answer = server.post(path, json=prompt | {"truncate_prompt_tokens": value})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (
+            400,
+            "truncate_prompt_tokens",
+        )

@@ -24,7 +24,7 @@ from specdecode_engine.serve import errors
 from specdecode_engine.serve.json_body import read_json
 from specdecode_engine.serve.openai.formatting import ResponseFormatter, ResponseHead
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
-from specdecode_engine.serve.openai.protocol import GenerationBody
+from specdecode_engine.serve.openai.protocol import AS_MANY_AS_FIT, GenerationBody
 from specdecode_engine.serve.openai.routed_experts import MAX_BYTES
 from specdecode_engine.serve.openai.service import Service, service_of
 from specdecode_engine.serve.openai.streaming import AdmittedCall, StreamingReply
@@ -135,6 +135,8 @@ async def admit(
             "(model.return_routed_experts)",
         )
     call = await asyncio.to_thread(api.prepare, body, service)
+    if body.truncate_prompt_tokens is not None:
+        call = await asyncio.to_thread(_truncated, call, body, service)
     grammar = await service.grammars.translate(*call.constraint) if call.constraint else None
     rules = BodyRules()
     if (field := rule_field(body)) is not None:
@@ -155,6 +157,19 @@ async def admit(
     choices = _choices(body, call, requests, vocabulary)
     formatter = api.make_formatter(body, head, vocabulary)
     return AdmittedCall(origin.request_id, body, requests, choices, formatter)
+
+
+def _truncated(call: PreparedCall, body: GenerationBody, service: Service) -> PreparedCall:
+    """Cut prompts to their last tokens, or to their first, as vLLM does."""
+    most = body.truncate_prompt_tokens
+    if most in (None, AS_MANY_AS_FIT):
+        most = max(service.engine.context_length - max(body.requested_tokens or 1, 1), 1)
+    part = slice(most) if body.truncation_side == "right" else slice(-most, None)
+    prompts = [
+        (ids, text) if len(ids) <= most else (ids[part], text and service.text.decode(ids[part]))
+        for ids, text in call.prompts
+    ]
+    return replace(call, prompts=tuple(prompts))
 
 
 def _choices(

@@ -6,7 +6,7 @@ its default. Unknown fields are refused where an engine changes answers by them,
 
 import re
 from abc import abstractmethod
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -101,6 +101,16 @@ Bias = Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
+def _check_truncation(tokens: int) -> int:
+    if tokens < 1 and tokens != AS_MANY_AS_FIT:
+        raise ValueError("send at least 1, or -1 for as many tokens as fit")
+    return tokens
+
+
+AS_MANY_AS_FIT = -1
+TruncatedTokens = Annotated[int, Field(lt=2**31), AfterValidator(_check_truncation)]
+
+
 class StreamOptions(BaseModel):
     """OpenAI's `stream_options`."""
 
@@ -160,6 +170,8 @@ class GenerationBody(ConstraintFields):
     bad_words: Annotated[list[BadWord], Field(max_length=MAX_BAD_WORDS)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    truncate_prompt_tokens: TruncatedTokens | None = None
+    truncation_side: Literal["left", "right"] | None = None
     return_routed_experts: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -100,7 +100,6 @@ _CHANGING: Mapping[str, str] = {
     "thinking_budget_tokens": _BUDGET,
     "thinking_token_budget": _BUDGET,
     "thread": f"threads are not supported: {_WHOLE_CONVERSATION}",
-    "truncate_prompt_tokens": "prompts are not cut; shorten it, with POST /tokenize if needed",
     "use_beam_search": "beam search is not supported; use n",
     "vllm_xargs": "extensions of vLLM are not supported; remove it",
     "watermarking": "answers have no watermark; remove it",
@@ -231,7 +230,7 @@ IGNORED = frozenset(
         "prompt_cache_key", "prompt_cache_retention", "repeat_last_n", "request_id",
         "return_mm_kwargs", "return_progress", "return_token_offsets", "rid", "routed_dp_rank",
         "safety_identifier", "service_tier", "session_id", "spaces_between_special_tokens",
-        "store", "stream_reasoning", "summary", "think", "timings_per_token", "truncation_side",
+        "store", "stream_reasoning", "summary", "think", "timings_per_token",
         "use_audio_in_video", "user", "verbosity", "xtc_threshold",
     }
 )  # fmt: skip
