@@ -146,7 +146,23 @@ def test_routers_reach_engines_and_the_api_server_and_only_clients_and_prometheu
     assert to_engines["to"] == [{"podSelector": engines["podSelector"]}]
     ports = [port["port"] for port in to_engines["ports"]]
     assert ports == [names.ENGINE_PORT, names.MANAGEMENT_PORT]
-    assert more == engines["egress"][1:]
+    assert more == engines["egress"][2:]  # without tracing
+
+
+def test_policies_admit_both_dns_ports_and_tracing_where_it_is_enabled(template):
+    policies = policies_of(template(*SETS["walled-in"]))
+    for policy in policies.values():
+        dns = [(port["port"], port["protocol"]) for port in policy["spec"]["egress"][0]["ports"]]
+        assert dns == [(53, "UDP"), (53, "TCP"), (5353, "UDP"), (5353, "TCP")]
+    tracing = policies["release-specdecode-operator-engines"]["spec"]["egress"][1]
+    assert [port["port"] for port in tracing["ports"]] == [4318, 8360]
+    (receiver,) = tracing["to"]
+    assert receiver["namespaceSelector"]["matchLabels"] == {
+        "kubernetes.io/metadata.name": "observability"
+    }
+    usual = policies_of(template(*SETS["walled-in-teams"]))
+    egress = usual["release-specdecode-operator-engines"]["spec"]["egress"]
+    assert [[port["port"] for port in each["ports"]] for each in egress[1:]] == [[443]]
 
 
 def test_without_routers_nothing_is_granted_to_or_admitted_for_them(template):

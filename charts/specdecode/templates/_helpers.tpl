@@ -73,9 +73,12 @@ app.kubernetes.io/component: engine
 {{- end -}}
 
 {{- define "specdecode.dnsEgress" -}}
+# 5353: OpenShift's DNS pods. A policy counts the port of the pod, not that of its Service.
 - ports:
     - {port: 53, protocol: UDP}
     - {port: 53, protocol: TCP}
+    - {port: 5353, protocol: UDP}
+    - {port: 5353, protocol: TCP}
 {{- end -}}
 
 {{/* Exactly the verbs that the operator declares in kinds.py; a test compares the two. */}}

@@ -213,6 +213,88 @@ def test_the_wait_is_extended_while_a_node_is_coming(
     assert ("waits longer than surgeTimeout" in ready["message"]) is not is_in_place
 
 
+def mounting(seconds, volume=None):
+    """A new pod that was placed and does not have its volumes since."""
+    made = pod("new", "v1-new", waited_s=seconds)
+    (scheduled,) = made["status"]["conditions"]
+    scheduled["status"] = "True"
+    del scheduled["message"], scheduled["reason"]
+    unready = {"type": "PodReadyToStartContainers", "status": "False"}
+    made["status"]["conditions"].append(unready)
+    made["spec"] = {"volumes": [volume or {"persistentVolumeClaim": {"claimName": "models"}}]}
+    return made
+
+
+SECRET_MISSING = 'MountVolume.SetUp failed for volume "x" : secret "x" not found'
+IN_USE = 'Multi-Attach error for volume "pv" Volume is already used by pod(s) old'
+TIMED_OUT = "Unable to attach or mount volumes: unmounted volumes=[models]: timed out"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "volume", "events", "timeout", "is_in_place", "look_again_s"),
+    [
+        (SURGE_TIMEOUT_S, None, [], "10m", True, None),
+        (SURGE_TIMEOUT_S - 9, None, [], "10m", False, 9),
+        (30, None, [], "0s", False, 30),
+        (60, None, [], "0s", True, None),
+        (999, {"secret": {"secretName": "x"}}, [], "10m", False, None),
+        (999, None, [("FailedAttachVolume", IN_USE, 5)], "10m", True, None),
+        (999, None, [("FailedMount", TIMED_OUT, 5)], "10m", True, None),
+        (999, None, [("FailedMount", SECRET_MISSING, 120)], "10m", False, 60),
+        (999, None, [("FailedMount", SECRET_MISSING, 301)], "10m", True, None),
+    ],
+    ids=[
+        "surgeTimeout is over",
+        "surgeTimeout is not over",
+        "a mount may take a minute",
+        "a mount takes longer",
+        "no PVC",
+        "the PVC is attached elsewhere",
+        "the kubelet waits for the PVC",
+        "a Secret is missing",
+        "a Secret was missing",
+    ],
+)
+def test_a_pod_that_waits_for_a_pvc_lacks_capacity(
+    seconds, volume, events, timeout, is_in_place, look_again_s, example, config_hash, live, build
+):
+    manifest = example("gpu", updateStrategy={"surgeTimeout": timeout})
+    new = mounting(seconds, volume)
+    new["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH] = config_hash(manifest)
+    child = live(copy.deepcopy(build(manifest)["Deployment"]))
+    found = tuple(event(reason, ago_s, message=text) for reason, text, ago_s in events)
+    observed = Observed(
+        manifest, {child_id(child): child}, (pod("old", "v1-old"), new), at=NOW, node_events=found
+    )
+    strategy = plan(observed, SETTINGS).strategy
+    assert (strategy.is_in_place, strategy.look_again_s) == (is_in_place, look_again_s)
+    is_overdue = seconds >= SURGE_TIMEOUT_S or timeout == "0s"
+    has_claim = volume is None
+    assert overdue_pods(observed) == ((new,) if is_overdue and has_claim else ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        ("Auto", "after updateStrategy.surgeTimeout the rollout continues in place"),
+        ("Surge", "set updateStrategy.type to Auto or InPlace, or use a ReadWriteMany PVC"),
+    ],
+)
+def test_conditions_have_the_remedy_of_a_pvc_in_use(kind, part, example, config_hash, live, build):
+    manifest = example("gpu", updateStrategy={"type": kind})
+    new = mounting(90)
+    new["metadata"]["annotations"][names.ANNOTATION_CONFIG_HASH] = config_hash(manifest)
+    child = live(copy.deepcopy(build(manifest)["Deployment"]))
+    counts = {"replicas": 2, "updatedReplicas": 1, "availableReplicas": 1}
+    child["status"] = {"observedGeneration": 1, **counts}
+    observed = Observed(manifest, {child_id(child): child}, (pod("old", "v1-old"), new), at=NOW)
+    reported = status(observed, plan(observed, SETTINGS), Outcome(), NOW)
+    found = {each["type"]: each for each in reported["conditions"]}
+    for condition in ("Ready", "Degraded", "Stalled"):
+        assert found[condition]["reason"] == "VolumesNotMounted"
+        assert part in found[condition]["message"]
+
+
 def test_events_are_read_only_when_a_rollout_is_about_to_continue_in_place(example, config_hash):
     def overdue(*pods, **strategy):
         manifest = example("gpu")

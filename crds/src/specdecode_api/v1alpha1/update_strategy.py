@@ -33,8 +33,9 @@ class UpdateStrategySpec(HotRecord):
     )
     surge_timeout: Annotated[Duration, within("0s", "24h")] = Field(
         default="10m",
-        description="How long a new engine may wait for capacity before type Auto continues in "
-        "place; while a node is being added for it, the wait is extended by at most 30m.",
+        description="How long a new engine may wait for capacity, or for a PVC in use on another "
+        "node, before type Auto continues in place; while a node is being added for it, the wait "
+        "is extended by at most 30m.",
     )
 
     rules: ClassVar[tuple["Rule[UpdateStrategySpec]", ...]] = (

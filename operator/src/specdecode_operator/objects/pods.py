@@ -49,6 +49,8 @@ class Trouble:
     is_about_model: bool = False
     is_restarted: bool = False
     """The container crashed once and runs again, so that no repair is needed yet."""
+    waits_for_claim: bool = False
+    """A PVC is not mounted, which an old engine on another node may use."""
 
 
 def config_hash_of(pod: Manifest) -> str | None:
@@ -91,6 +93,15 @@ def lacks_room(pod: Manifest) -> bool:
     scheduled = condition(pod, "PodScheduled")
     is_refused = scheduled.get("status") == "False"
     return is_refused and "insufficient " in (scheduled.get("message") or "").lower()
+
+
+def waits_for_claim(pod: Manifest) -> bool:
+    """Whether a scheduled pod does not have its volumes yet, a PVC among them.
+
+    A ReadWriteOnce PVC is not mounted while a pod on another node uses it.
+    """
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    return _is_mounting(pod) and any("persistentVolumeClaim" in each for each in volumes)
 
 
 def nominated_node(pod: Manifest) -> str:
@@ -208,7 +219,8 @@ def _not_mounted(pod: Manifest) -> Trouble:
         f"{MOUNTING_S:.0f} s: make sure that {found} exist and can be mounted on its node; "
         "kubectl describe pod shows which one fails"
     )
-    return Trouble("VolumesNotMounted", _cut(text), is_error=True)
+    is_claim = waits_for_claim(pod)
+    return Trouble("VolumesNotMounted", _cut(text), is_error=True, waits_for_claim=is_claim)
 
 
 def _mounted(pod: Manifest) -> Iterator[str]:

@@ -226,7 +226,7 @@ def _error(facts: Facts) -> Check | None:
     if facts.failure:
         return Check(True, facts.failure.reason, facts.failure.message)
     if facts.trouble and facts.trouble.is_error:
-        return Check(True, facts.trouble.reason, facts.trouble.message)
+        return Check(True, facts.trouble.reason, facts.trouble.message + _way_out(facts))
     if facts.rollout is Rollout.STUCK:
         trouble = facts.trouble
         if trouble:
@@ -263,14 +263,27 @@ def _stall(facts: Facts) -> Check | None:
     return error
 
 
+_CLAIM_IN_USE = "; a ReadWriteOnce PVC is free once the old engine on another node has stopped: "
+_CLAIM_REMEDIES = {
+    "Surge": "set updateStrategy.type to Auto or InPlace, or use a ReadWriteMany PVC",
+    "Auto": "after updateStrategy.surgeTimeout the rollout continues in place, unless events of "
+    "the pod name another reason",
+}
+
+
 def _way_out(facts: Facts) -> str:
-    """How a rollout proceeds whose new engine cannot be scheduled."""
-    if facts.trouble is None or facts.trouble.reason not in ("InsufficientGPU", "Unschedulable"):
+    """How a rollout proceeds whose new engine cannot be scheduled, or not mount its PVC."""
+    trouble = facts.trouble
+    if trouble is None:
+        return ""
+    if trouble.reason not in ("InsufficientGPU", "Unschedulable") and not trouble.waits_for_claim:
         return ""
     if facts.is_in_place:
         return "; engines are replaced in place: an old one terminates before a new one starts"
     if facts.updated == facts.wanted and not facts.available:
         return ""  # there is no old engine to terminate
+    if trouble.waits_for_claim:
+        return _CLAIM_IN_USE + _CLAIM_REMEDIES["Surge" if facts.strategy == "Surge" else "Auto"]
     if facts.strategy == "Surge":
         return "; the rollout waits for capacity; updateStrategy.type: Auto would continue in place"
     if facts.coming_node:
@@ -332,7 +345,7 @@ def _degraded(facts: Facts) -> Check:
     if facts.failure:
         return Check(True, facts.failure.reason, facts.failure.message)
     if facts.trouble and facts.trouble.is_error:
-        return Check(True, facts.trouble.reason, facts.trouble.message)
+        return Check(True, facts.trouble.reason, facts.trouble.message + _way_out(facts))
     if facts.draft_refusal:
         return Check(True, DRAFT_REFUSED, facts.draft_refusal)
     if facts.rollout is Rollout.STUCK:

@@ -3,7 +3,8 @@
 A surge needs a free accelerator. Only the scheduler knows whether there is one; permission to read
 all nodes and pods of the cluster is not justified here. So a rollout surges, and if the scheduler
 cannot place a new pod within `surgeTimeout` while old pods run, the rollout continues in place. It
-waits longer while a node is being added for each such pod.
+waits longer while a node is being added for each such pod. A new pod that was placed on another
+node than the old one, and cannot mount a ReadWriteOnce PVC there, waits in the same way.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,6 +37,14 @@ PROVISION_S = 15 * 60.0
 """How long an announcement counts: Cluster Autoscaler's `--max-node-provision-time` and the time
 after which Karpenter gives up a node that does not register."""
 
+FAILED_MOUNT = ("FailedMount", "MountVolume.")
+"""Reason and beginning of the kubelet's events about a volume that it cannot mount although no
+other node uses it, such as a Secret that does not exist. In place, the next engine would fail too.
+"""
+
+MOUNT_FAILURE_S = 5 * 60.0
+"""How long such an event counts; the kubelet tries again every two minutes."""
+
 _TIMES = ("lastTimestamp", "eventTime", "firstTimestamp")
 
 
@@ -57,6 +66,18 @@ def announcement(events: Iterable[Manifest], pod: Manifest) -> Announcement | No
     return Announcement(reason, at) if at is not None and reason in ANNOUNCEMENTS else None
 
 
+def _fails_to_mount(events: Iterable[Manifest], pod: Manifest, now: datetime) -> bool:
+    """Whether the kubelet has failed lately to mount a volume that no other node holds."""
+    reason, beginning = FAILED_MOUNT
+    uid = pod["metadata"].get("uid")
+    return any(
+        (now - at).total_seconds() < MOUNT_FAILURE_S
+        for each in events
+        if (each.get("involvedObject") or {}).get("uid") == uid and each.get("reason") == reason
+        if str(each.get("message")).startswith(beginning) and (at := _time_of(each))
+    )
+
+
 def _time_of(event: Manifest) -> datetime | None:
     """When an event was reported last; None if it has no valid time."""
     latest = time_of(event.get("series") or {}, "lastObservedTime")
@@ -69,7 +90,7 @@ LONGEST_EXTENSION_S = 2 * PROVISION_S
 and again that never comes."""
 
 LOOK_AT_EVENTS_S = 60.0
-"""While the wait is extended: an autoscaler may withdraw its announcement."""
+"""While the wait is extended: an autoscaler may withdraw its announcement, a volume be repaired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +105,7 @@ class UpdateStrategy:
 
 @dataclass(frozen=True, slots=True)
 class RoomWait:
-    """The wait of an unschedulable pod; times in seconds from now."""
+    """The wait of a pod for room or for a PVC; times in seconds from now."""
 
     left_s: float
     """Until the rollout continues in place; not positive if it does so now."""
@@ -120,7 +141,7 @@ def choose_update_strategy(
 def shortest_wait(
     waiting: Iterable[Manifest], observed: Observed, spec: Spec, since: datetime = EPOCH
 ) -> RoomWait | None:
-    """The wait that ends first of pods that no node has room for; None without such pods.
+    """The wait that ends first of pods that lack capacity; None without such pods.
 
     Args:
         since: no wait began before.
@@ -132,11 +153,11 @@ def shortest_wait(
 
 
 def overdue_pods(observed: Observed) -> tuple[Manifest, ...]:
-    """New pods that have waited for room longer than `surgeTimeout`.
+    """New pods that have lacked capacity longer than `surgeTimeout`.
 
     Whether the rollout waits longer depends on events about these pods.
     """
-    lacking = [pod for pod in observed.pods if pods.lacks_room(pod)]
+    lacking = [pod for pod in observed.pods if lacks_capacity(pod)]
     if not lacking:
         return ()
     try:
@@ -151,6 +172,11 @@ def overdue_pods(observed: Observed) -> tuple[Manifest, ...]:
         for pod in _waiting(observed.pods, version)
         if _waited_s(pod, observed.at) >= timeout_s
     )
+
+
+def lacks_capacity(pod: Manifest) -> bool:
+    """Whether a new pod may start once an old one stops: it has no node, or not its PVC there."""
+    return pods.lacks_room(pod) or pods.waits_for_claim(pod)
 
 
 def was_in_place(observed: Observed) -> bool:
@@ -179,21 +205,26 @@ def _version_of(pod: Manifest) -> _Version:
 
 
 def _waiting(found: Iterable[Manifest], version: _Version) -> Iterator[Manifest]:
-    """Unschedulable new pods while an old pod is scheduled, which could give way."""
+    """New pods that lack capacity while an old pod is scheduled, which could give way."""
     stable = [pod for pod in found if pods.is_stable(pod) and pods.is_active(pod)]
     new = [pod for pod in stable if _version_of(pod) == version]
     if any(pods.is_scheduled(pod) for pod in stable if pod not in new):
-        yield from filter(pods.lacks_room, new)
+        yield from filter(lacks_capacity, new)
 
 
 def _wait(pod: Manifest, observed: Observed, timeout_s: float, longest_s: float) -> RoomWait:
     """How long the rollout waits for a pod, given who announced a node for it.
 
-    `surgeTimeout` from the moment at which the pod became unschedulable, or until `PROVISION_S`
-    after the latest announcement, at most `LONGEST_EXTENSION_S` more. A node that the scheduler or
-    an autoscaler nominated in the pod's status has no time: it counts until that limit.
+    `surgeTimeout` from the moment at which the pod became unschedulable, or began to mount its PVC.
+    Without a node, until `PROVISION_S` after the latest announcement, at most `LONGEST_EXTENSION_S`
+    more. A node that the scheduler or an autoscaler nominated in the pod's status has no time: it
+    counts until that limit.
     """
     waited_s = min(longest_s, _waited_s(pod, observed.at))
+    if pods.waits_for_claim(pod):
+        if _fails_to_mount(observed.node_events, pod, observed.at):
+            return RoomWait(LOOK_AT_EVENTS_S)
+        return RoomWait(max(timeout_s, pods.MOUNTING_S) - waited_s)
     usual_s = timeout_s - waited_s
     limit_s = usual_s + LONGEST_EXTENSION_S
     if node := pods.nominated_node(pod):

@@ -18,7 +18,7 @@ from specdecode_operator.trial.strategies.block_pods import (
     role_now,
 )
 from specdecode_operator.trial.strategies.context import TrialContext
-from specdecode_operator.updates.update_strategy import shortest_wait
+from specdecode_operator.updates.update_strategy import lacks_capacity, shortest_wait
 
 
 def late(trial: Trial, context: TrialContext) -> TrialOutcome | None:
@@ -42,7 +42,7 @@ def late(trial: Trial, context: TrialContext) -> TrialOutcome | None:
 
 def has_no_room(trial: Trial, context: TrialContext) -> bool:
     """Whether no node is waited for any longer."""
-    lacking = filter(reading_pods.lacks_room, pods_of_block(trial, context))
+    lacking = filter(lacks_capacity, pods_of_block(trial, context))
     since = datetime.fromtimestamp(trial.period.began_s or context.now_s, UTC)
     wait = shortest_wait(lacking, context.observed, context.spec, since)
     return wait is not None and wait.left_s <= 0
@@ -58,7 +58,7 @@ def without_room(trial: Trial, context: TrialContext) -> Trial:
         return replace(trial, restarts=replace(restarts, is_in_place=True))
     timeout = context.spec.update_strategy.surge_timeout
     message = (
-        f"no node has room for a further pod within {timeout}, and "
+        f"no node has room for a further pod, or no PVC for it, within {timeout}, and "
         f"updateStrategy {update} does not stop the serving one for a trial that strategy Auto "
         "has chosen; free accelerators, or use strategy Switchback, which interrupts serving"
     )
