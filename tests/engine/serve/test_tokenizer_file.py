@@ -17,9 +17,10 @@ from tokenizers import (
     trainers,
 )
 from tokenizers.pre_tokenizers import ByteLevel
+from transformers import AutoTokenizer
 
 from specdecode_engine.cli.check_command import check
-from specdecode_engine.serve.text.loading import TokenizerUnusable, load_text_model
+from specdecode_engine.serve.text.loading import TokenizerUnusable, load_text_model, load_tokenizer
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 from specdecode_engine.serve.text.tokenizer_check import TEXTS
 from tests.engine.checkpoints import Checkpoints
@@ -108,6 +109,16 @@ def test_ids_are_those_of_the_file(
             expected = reader.encode(asked, add_special_tokens=adds).ids
             assert list(text.encode(asked, adds)) == expected, asked
         assert text.decode(text.encode(asked, False)) == reader.decode(text.encode(asked, False))
+
+
+@pytest.mark.parametrize(("model_type", "declared"), BY_MODEL_TYPE)
+def test_the_class_is_the_one_that_transformers_chooses(
+    model_type: str, declared: str | None, tmp_path: Path
+) -> None:
+    config = {} if declared is None else {"tokenizer_class": declared}
+    folder = write(tmp_path, byte_file(), model_type, **config)
+    chosen = type(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+    assert type(load_tokenizer(folder).wrapped) is chosen
 
 
 @pytest.mark.parametrize("legacy", [True, False])

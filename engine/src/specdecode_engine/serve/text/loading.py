@@ -56,7 +56,9 @@ def load_tokenizer(folder: Path) -> CheckpointTokenizer:
     try:
         rows = _embedding_rows(folder)
         tokenizer = read_tokenizer_file(folder, rows)
-        wrapped: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        wrapped: Any = AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, config=_plain_config(folder)
+        )
     except Exception as error:  # transformers validates config.json too, with errors of its own
         raise TokenizerUnusable(folder, f"cannot be read ({error})") from error
     is_file = tokenizer is not None
@@ -66,6 +68,27 @@ def load_tokenizer(folder: Path) -> CheckpointTokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return CheckpointTokenizer(tokenizer, wrapped, is_file, rows)
+
+
+def _plain_config(folder: Path) -> Any:
+    """Return the keys from which transformers chooses a tokenizer class, None if it needs others.
+
+    Without a config it builds one of the model's own class, and then imports torch._dynamo and
+    torch.distributed: two seconds, a third of an engine's start on a CPU. Those keys are enough
+    if tokenizer_config.json declares the class.
+    """
+    from transformers import PreTrainedConfig
+
+    declared = read_json_object(folder / "tokenizer_config.json")
+    written = read_json_object(folder / "config.json")
+    if not written or not declared.get("tokenizer_class") or "auto_map" in declared:
+        return None
+    config = PreTrainedConfig()
+    config.name_or_path = str(folder)
+    for name in ("model_type", "model_name", "tokenizer_class"):
+        if isinstance(value := written.get(name), str):
+            setattr(config, name, value)
+    return config
 
 
 def _embedding_rows(folder: Path) -> int | None:
