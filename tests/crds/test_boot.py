@@ -77,6 +77,8 @@ EVERYTHING = {
         "kv_cache_bytes": 1048576,
         "max_total_tokens": 4096,
         "kv_cache_fraction": 0.5,
+        "device_fraction": 0.75,
+        "static_fraction": None,
         "prefix_cache": False,
         "kv_cache_dtype": "fp8_e4m3",
     },

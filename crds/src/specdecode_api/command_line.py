@@ -16,6 +16,11 @@ class ArgumentParser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
 
+    @property
+    def flags(self) -> frozenset[str]:
+        """Every name of a flag."""
+        return frozenset(self._option_string_actions)
+
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:

@@ -347,7 +347,7 @@ def test_ranks_are_named_as_in_vllm_and_sglang() -> None:
     for flag in ("--tensor-parallel-size", "--tp-size"):
         assert parse_flags([*NGRAM, flag, "3"]).parallelism.tensor == 3
     assert refusal("--tp-size", "2", "--tensor-parallel-size", "4") == [
-        "--tp-size 2: --tensor-parallel-size is 4; remove one of them"
+        "--tensor-parallel-size 4: --tp-size is 2; remove one of them"
     ]
     assert refusal("--tp-size", "17") == [
         "--tensor-parallel-size: input should be less than or equal to 16; got 17"
@@ -384,5 +384,5 @@ def test_flags_of_sglang_without_a_counterpart_are_refused_together_with_what_to
         "use --speculative-ngram-max-trie-depth",
     }
     arguments = [part for flag in remedies for part in (flag, "12")]
-    assert refusal(*arguments) == [f"{flag}: {remedy}" for flag, remedy in remedies.items()]
+    assert refusal(*arguments) == [f"{flag} 12: {remedy}" for flag, remedy in remedies.items()]
     assert len(refusal(*arguments, "--speculative-num-steps", "99")) == len(remedies) + 1

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdecode_engine.startup.memory import MemoryDemand, NotEnoughMemory, plan_memory
+from specdecode_api.boot import MemoryBoot
+from specdecode_engine.startup.memory import (
+    DeviceMemory,
+    MemoryDemand,
+    NotEnoughMemory,
+    plan_memory,
+    share_of_device,
+)
 
 DEMAND = MemoryDemand(
     available_bytes=10_000,
@@ -50,6 +57,22 @@ def test_the_cache_is_no_larger_than_max_total_tokens_and_no_smaller_than_a_requ
     assert plan_memory(limited, None, 1.0).pages == 1 + 40 // DEMAND.page_size
     with pytest.raises(NotEnoughMemory, match="max_total_tokens 19 is less than the 20 tokens"):
         plan_memory(replace(DEMAND, most_rows=19), None, 1.0)
+
+
+def test_a_share_of_the_device_holds_weights_buffers_and_cache() -> None:
+    demand = replace(DEMAND, graph_bytes=500, state_bytes=700)
+    device = DeviceMemory(total_bytes=20_000, free_bytes=16_000)  # 6,000 were loaded
+    assert share_of_device(MemoryBoot(), demand, device) is None
+    whole = share_of_device(MemoryBoot(device_fraction=0.9), demand, device)
+    assert whole == 18_000 - 6_000 - 1_000 - 500 - 700
+    static = share_of_device(MemoryBoot(static_fraction=0.75), demand, device)
+    assert static == 12_000 - 6_000 - 700
+    assert plan_memory(demand, None, 0.85, static).pages == 5_300 // DEMAND.page_bytes
+    assert plan_memory(demand, 4_000, 0.85, static).pages == 40
+    left = plan_memory(demand, None, 0.85, whole)
+    assert left.pages == (10_000 - 2_200) // DEMAND.page_bytes, "no more than is left"
+    with pytest.raises(NotEnoughMemory, match=r"the key-value cache gets 0\.0 MiB"):
+        plan_memory(demand, None, 0.85, -1)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

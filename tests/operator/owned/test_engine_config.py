@@ -13,6 +13,8 @@ REACHED_ONLY_HERE = {
     ("cpu_affinity",): "0-3,8",
     ("model", "implementation"): "transformers",
     ("model", "return_routed_experts"): True,
+    ("memory", "device_fraction"): 0.9,
+    ("memory", "static_fraction"): 0.8,
     ("memory", "max_total_tokens"): 4096,
     ("scheduling", "prefill_delay_steps"): 3.0,
     ("server", "max_body_bytes"): 65536,

@@ -85,6 +85,20 @@ class MemoryBoot(FileRecord):
         le=1,
         description="Fraction of the free memory for the KV cache if kv_cache_bytes is null.",
     )
+    device_fraction: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Fraction of the device's whole memory for weights, buffers, CUDA graphs and "
+        "KV cache, as in vLLM; instead of kv_cache_fraction.",
+    )
+    static_fraction: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Fraction of the memory that is free before the weights are loaded, for "
+        "weights and KV cache alone, as in SGLang; instead of kv_cache_fraction.",
+    )
     max_total_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -106,6 +120,12 @@ class MemoryBoot(FileRecord):
         if page_size & (page_size - 1):
             raise ValueError("page_size must be a power of two: use 1, 2, 4, … 256")
         return page_size
+
+    @model_validator(mode="after")
+    def _has_one_fraction(self) -> "MemoryBoot":
+        if self.device_fraction is not None and self.static_fraction is not None:
+            raise ValueError("device_fraction and static_fraction both size the cache: remove one")
+        return self
 
 
 GraphMode = Literal["auto", "off", "static", "cuda"]

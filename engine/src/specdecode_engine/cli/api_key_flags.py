@@ -29,7 +29,7 @@ def take_api_keys(
     kept, keys, is_key = list[str](), list[str](), False
     for word, following in zip_longest(arguments, arguments[1:], fillvalue="-"):
         flag, separator, value = word.partition("=")
-        if flag == FLAG:
+        if flag.replace("_", "-") == FLAG:
             keys += [value] if separator else []
             is_key = not separator
             if is_key and following.startswith("-"):

@@ -1,9 +1,13 @@
-"""The command line: a boot file, flags named as in SGLang, or both; flags take precedence."""
+"""The command line: a boot file, flags, or both; flags take precedence.
+
+Flags of vLLM and SGLang that are not also the engine's are read by `peers`.
+"""
 
 import argparse
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +21,7 @@ from specdecode_api.speculation import Algorithm
 from specdecode_api.validation_errors import validation_errors
 from specdecode_engine.cli.adaptive_flags import ResolvedTable, resolve_table
 from specdecode_engine.cli.json_file import read_json
+from specdecode_engine.cli.peers.reader import read_peer_flags_of, unite
 from specdecode_engine.process import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -52,7 +57,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--speculative-adaptive-objective", "speculation.objective", str),
     ("--speculative-adaptive-max-inter-token-ms", "speculation.max_inter_token_ms", float),
     ("--page-size", "memory.page_size", int),
-    ("--mem-fraction-static", "memory.kv_cache_fraction", float),
+    ("--kv-cache-fraction", "memory.kv_cache_fraction", float),
     ("--kv-cache-bytes", "memory.kv_cache_bytes", int),
     ("--max-total-tokens", "memory.max_total_tokens", int),
     ("--kv-cache-dtype", "memory.kv_cache_dtype", str),
@@ -86,33 +91,6 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
 _ALGORITHM_ALIASES = {"NEXTN": Algorithm.MTP}
 """Names of SGLang."""
 
-_FLAG_ALIASES = {
-    "--tp-size": "--tensor-parallel-size",
-    "--speculative-dflash-block-size": "--speculative-num-draft-tokens",
-    "--speculative-ngram-min-match-window-size": "--speculative-ngram-min-match",
-    "--speculative-ngram-branch-length": "--speculative-ngram-max-trie-depth",
-}
-"""Further names of SGLang, older ones among them."""
-
-_WINDOW = (
-    "layers of a draft have the windows that its config.json states: remove the flag, or set "
-    "use_swa and sliding_window there"
-)
-_CORPUS = (
-    "NGRAM reads no texts of files: remove the flag; with --speculative-ngram-scope model the "
-    "texts of other requests are read too"
-)
-_REFUSED = {
-    "--speculative-draft-window-size": _WINDOW,
-    "--speculative-dflash-draft-window-size": _WINDOW,
-    "--speculative-ngram-external-corpus-path": _CORPUS,
-    "--speculative-ngram-external-sam-budget": _CORPUS,
-    "--speculative-ngram-external-corpus-max-tokens": _CORPUS,
-    "--speculative-ngram-max-match-window-size": "a match may be as long as the trie is deep: use "
-    "--speculative-ngram-max-trie-depth",
-}
-"""Flags of SGLang that have no counterpart, and what to do instead."""
-
 # flag, field of the boot file, its value with the flag, help
 _SWITCHES: tuple[tuple[str, str, object, str], ...] = (
     ("--disable-overlap-schedule", "scheduling.overlap", False,
@@ -127,6 +105,8 @@ _SWITCHES: tuple[tuple[str, str, object, str], ...] = (
      "Keep the experts of every cached token for requests with return_routed_experts"),
 )  # fmt: skip
 
+OWN_FLAGS = {field: flag for flag, field, _ in _FLAGS}
+"""Flags by the fields that they set to their value."""
 
 _USAGE = """specdecode-engine --model-path FOLDER [FLAG ...]
        specdecode-engine --boot FILE [FLAG ...]
@@ -154,17 +134,20 @@ def parse_flags(
     The table is then in `speculation.table`, and `speculation.table_path` is None.
 
     Args:
-        log_warnings: log warnings about the table.
+        log_warnings: log warnings about the table and what became of flags of vLLM and SGLang.
 
     Raises:
         ConfigurationError: lists every error.
         SystemExit: for --help and unknown flags.
     """
-    options = vars(_parser().parse_args(arguments))
+    parser = _parser()
+    words = sys.argv[1:] if arguments is None else arguments
+    peers = read_peer_flags_of(words, parser.flags)
+    options = vars(parser.parse_args(peers.words))
     boot_file = options.pop("boot", None)
     document = _read(boot_file)
     is_adaptive = options.pop("is_adaptive", False)
-    mistakes = list(_unite_flags(options))
+    mistakes = [*peers.mistakes, *unite(options, peers, OWN_FLAGS)]
     for place, value in options.items():
         is_alias = place == ALGORITHM and value in _ALGORITHM_ALIASES
         _put(document, place, _ALGORITHM_ALIASES[value] if is_alias else value)
@@ -174,11 +157,14 @@ def parse_flags(
         boot = EngineBoot.model_validate(document)
     except ValidationError as error:
         errors = validation_errors(error, EngineBoot)
-        named = map(_name_flags, errors) if boot_file is None else errors
+        given = OWN_FLAGS | {place: setting.flag for place, setting in peers.settings.items()}
+        named = (_name_flags(each, given) for each in errors) if boot_file is None else errors
         raise ConfigurationError("\n".join([*mistakes, *named])) from None
     if mistakes:
         raise ConfigurationError("\n".join(mistakes))
     if log_warnings:
+        for note in peers.notes:
+            log.info("%s", note)
         for warning in resolved.warnings:
             log.warning("speculation table: %s", warning)
     if resolved.table is None:
@@ -190,7 +176,7 @@ def parse_flags(
     return boot.model_copy(update={"speculation": speculation})
 
 
-def _name_flags(error: str) -> str:
+def _name_flags(error: str, flags: Mapping[str, str]) -> str:
     """Name flags in an error of the boot file instead of the fields that they set.
 
     Field names without a section or an underscore are also words of a sentence and stay.
@@ -198,7 +184,7 @@ def _name_flags(error: str) -> str:
     place, _, message = error.partition(": ")
     if place == "model":
         return "there is no model: add --model-path FOLDER, or --boot FILE"
-    for flag, field, _ in _FLAGS:
+    for field, flag in flags.items():
         section, _, name = field.rpartition(".")
         if field == place:
             place = flag
@@ -229,11 +215,6 @@ def _parser() -> ArgumentParser:
     for flag, place, kind in _FLAGS:
         metavar = flag.removeprefix("--").replace("-", "_").upper()
         parser.add_argument(flag, dest=place, type=kind, metavar=metavar, help=_help(place))
-    kinds = {flag: kind for flag, _, kind in _FLAGS}
-    for flag, name in _FLAG_ALIASES.items():
-        parser.add_argument(flag, dest=flag, type=kinds[name], help=argparse.SUPPRESS)
-    for flag in _REFUSED:
-        parser.add_argument(flag, dest=flag, help=argparse.SUPPRESS)
     parser.add_argument(
         "--speculative-adaptive",
         dest="is_adaptive",
@@ -258,18 +239,6 @@ def _parser() -> ArgumentParser:
     place = "server.cors_origins"
     parser.add_argument("--cors-origins", dest=place, nargs="*", metavar="URL", help=_help(place))
     return parser
-
-
-def _unite_flags(options: dict[str, Any]) -> Iterator[str]:
-    """Replace aliases by the fields of their flags; yield what is wrong with flags of SGLang."""
-    places = {flag: place for flag, place, _ in _FLAGS}
-    for flag, remedy in _REFUSED.items():
-        if options.pop(flag, None) is not None:
-            yield f"{flag}: {remedy}"
-    for flag, name in _FLAG_ALIASES.items():
-        value = options.pop(flag, None)
-        if value is not None and options.setdefault(places[name], value) != value:
-            yield f"{flag} {value}: {name} is {options[places[name]]}; remove one of them"
 
 
 def _help(place: str) -> str:

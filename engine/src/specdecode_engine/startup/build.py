@@ -40,7 +40,7 @@ from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.speculate.ngram.proposer import FullProposer
 from specdecode_engine.startup.config import CannotServe, EngineConfig, resolve
-from specdecode_engine.startup.device import available_bytes, default_threads, keep_to
+from specdecode_engine.startup.device import available_bytes, default_threads, keep_to, total_bytes
 from specdecode_engine.startup.draft_methods.registry import draft_facts
 from specdecode_engine.startup.draft_staging import DraftStaging
 from specdecode_engine.startup.facts import gather_facts
@@ -51,7 +51,7 @@ from specdecode_engine.startup.graph_config import (
     plan_graphs,
 )
 from specdecode_engine.startup.kernels import compile_kernels, watch_compiles
-from specdecode_engine.startup.memory import plan_limits
+from specdecode_engine.startup.memory import DeviceMemory, plan_limits
 from specdecode_engine.startup.models import LoadedModels, load_models
 from specdecode_engine.startup.profiling import profile_steps
 from specdecode_engine.steps.model_context import ModelContext
@@ -103,9 +103,10 @@ def build(
     boot = config.boot
     use_threads(boot, config.ranks.size)
     _log_choices(config)
+    device = DeviceMemory(_share_of_rank(config, total_bytes), _share_of_rank(config))
     models = load_models(config, progress, open_store)
     on_weights()
-    free = _free_bytes(config)
+    free = _share_of_rank(config)
     policy = config.make_policy()
     graph_config = plan_graphs(config, policy, free)
     routed = _routed_shape(config, models.target)
@@ -116,6 +117,7 @@ def build(
         graph_config.reserved_bytes,
         routed_token_bytes=0 if routed is None else routed.token_bytes,
         exchange_bytes=models.exchange_bytes if config.exchanges_drafts_on_cpu else 0,
+        device=device,
     )
     limits = replace(limits, rotary_limits=models.rotary_limits)
     shared = shared_clock(config.ranks, clock)
@@ -158,10 +160,12 @@ def use_threads(boot: EngineBoot, processes: int = 1) -> None:
     torch.set_num_threads(boot.threads or threads)
 
 
-def _free_bytes(config: EngineConfig) -> int:
+def _share_of_rank(
+    config: EngineConfig, measure: Callable[[torch.device], int] = available_bytes
+) -> int:
     """Return the memory that each rank has at least; on a CPU they share one."""
-    free = config.ranks.least(available_bytes(config.device))
-    return free // config.ranks.size if config.device.type == "cpu" else free
+    found = config.ranks.least(measure(config.device))
+    return found // config.ranks.size if config.device.type == "cpu" else found
 
 
 def _scheduler(

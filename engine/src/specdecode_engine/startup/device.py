@@ -93,6 +93,15 @@ def available_bytes(device: torch.device) -> int:
     return min(_free_of_machine(), _free_of_container(Path("/sys/fs/cgroup")))
 
 
+def total_bytes(device: torch.device) -> int:
+    """All memory of the device, within the container's limit, in use or not."""
+    if device.type == "cuda":
+        _, total = torch.cuda.mem_get_info(device)
+        return int(total)
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(machine, _limit_of_container(Path("/sys/fs/cgroup")))
+
+
 def keep_to(cpu_list: str) -> int:
     """Pin this thread and the threads it starts to a list of CPUs, e.g. 0-3,8.
 
@@ -162,6 +171,14 @@ def _free_of_machine() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     raise RuntimeError("/proc/meminfo has no MemAvailable; set kv_cache_bytes in the boot file")
+
+
+def _limit_of_container(root: Path) -> int:
+    for limit_name, _ in _CGROUP_FILES:
+        limit_file = root / limit_name
+        if limit_file.exists() and (limit := limit_file.read_text().strip()) != "max":
+            return int(limit)
+    return 1 << 62
 
 
 def _free_of_container(root: Path) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from specdecode_api.boot import MemoryBoot
 from specdecode_api.report import TerminationReason
 from specdecode_engine.model.drafts.draft_config import cached_token_bytes
 from specdecode_engine.schedule.limits import Limits
@@ -33,6 +34,14 @@ class NotEnoughMemory(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Memory of a rank's device before the weights are loaded."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryDemand:
     """Memory that one engine needs besides the KV cache, in bytes, and sizes of the cache."""
 
@@ -53,6 +62,11 @@ class MemoryDemand:
     cached_states: int | None = None  # of prefixes; None: no layer is recurrent
     host_bytes: int = 0  # drafting without a model, in memory of the host
     exchange_bytes: int = 0  # a draft that is read next to the running one
+
+    @property
+    def taken_bytes(self) -> int:
+        """What buffers, graphs and states take of the available memory."""
+        return self.fixed_bytes + self.graph_bytes + self.exchange_bytes + self.state_bytes
 
     @property
     def all_page_bytes(self) -> int:
@@ -121,12 +135,14 @@ def plan_limits(
     *,
     routed_token_bytes: int = 0,
     exchange_bytes: int = 0,
+    device: DeviceMemory | None = None,
 ) -> Limits:
     """Fit the KV cache and all buffers into the memory that is available after the weights.
 
     Args:
         routed_token_bytes: what is kept of the experts of one cached token.
         exchange_bytes: a draft that is read next to the running one.
+        device: before loading, for a share of it.
 
     Raises:
         NotEnoughMemory: the message contains the sizes and the smallest change that fits.
@@ -159,9 +175,14 @@ def plan_limits(
             exchange_bytes=exchange_bytes,
             fewest_rows=min(config.context_length, SHORTEST_TOKENS) + sizes.reserve_tokens,
         )
-        return plan_memory(demand, boot.memory.kv_cache_bytes, boot.memory.kv_cache_fraction)
+        memory = boot.memory
+        share = None if device is None else share_of_device(memory, demand, device)
+        return plan_memory(demand, memory.kv_cache_bytes, memory.kv_cache_fraction, share)
 
     chosen = _plan_or_suggest(plan, boot.scheduling.max_running_requests)
+    share = None if device is None else share_of_device(boot.memory, chosen.demand, device)
+    if share is not None:
+        log.info("memory: the share of the device leaves %d bytes for the KV cache", share)
     for line in chosen.lines():
         log.info("memory: %s", line)
     return _limits(config, chosen)
@@ -245,21 +266,42 @@ def _states(config: EngineConfig, running: int, available_bytes: int) -> tuple[i
     return (running + 1) * (each + drafted) + cached * each, cached
 
 
+def share_of_device(memory: MemoryBoot, demand: MemoryDemand, device: DeviceMemory) -> int | None:
+    """Return the bytes that a share of the device leaves for the KV cache; None without a share.
+
+    What the engine has taken of the device while it loaded is the weights and what the libraries
+    keep. The share of vLLM also holds buffers and graphs; that of SGLang holds states of recurrent
+    layers, and buffers and graphs are in the rest.
+    """
+    loaded = max(device.free_bytes - demand.available_bytes, 0)
+    if memory.device_fraction is not None:
+        return int(device.total_bytes * memory.device_fraction) - loaded - demand.taken_bytes
+    if memory.static_fraction is not None:
+        return int(device.free_bytes * memory.static_fraction) - loaded - demand.state_bytes
+    return None
+
+
 def plan_memory(
-    demand: MemoryDemand, kv_cache_bytes: int | None, kv_cache_fraction: float
+    demand: MemoryDemand,
+    kv_cache_bytes: int | None,
+    kv_cache_fraction: float,
+    share_bytes: int | None = None,
 ) -> MemoryPlan:
     """Choose the number of pages.
 
     Args:
         kv_cache_bytes: size of the cache, if given.
         kv_cache_fraction: otherwise, the fraction of the free memory for the cache.
+        share_bytes: what a share of the device leaves for the cache, instead of the fraction.
 
     Raises:
         NotEnoughMemory: not even one short request would fit.
     """
-    taken = demand.fixed_bytes + demand.graph_bytes + demand.exchange_bytes + demand.state_bytes
+    taken = demand.taken_bytes
     left = demand.available_bytes - taken
     budget = int(left * kv_cache_fraction) if kv_cache_bytes is None else kv_cache_bytes
+    if kv_cache_bytes is None and share_bytes is not None:
+        budget = min(left, share_bytes)
     if kv_cache_bytes is not None and kv_cache_bytes > left:
         raise NotEnoughMemory(
             f"kv_cache_bytes {kv_cache_bytes} is more than the {max(left, 0)} bytes that are left "

@@ -1,0 +1,1 @@
+"""Flags of vLLM and SGLang on the command line of the engine."""
