@@ -100,14 +100,12 @@ def build(
         CheckpointError, GraphsUnavailable, NotEnoughMemory, RuntimeError: the message contains the
             remedy.
     """
-    boot = config.boot
-    use_threads(boot, config.ranks.size)
+    use_threads(config.boot, config.ranks.size)
     _log_choices(config)
     device = DeviceMemory(_share_of_rank(config, total_bytes), _share_of_rank(config))
     models = load_models(config, progress, open_store)
     on_weights()
-    free = _share_of_rank(config)
-    policy = config.make_policy()
+    free, policy = _share_of_rank(config), config.make_policy()
     graph_config = plan_graphs(config, policy, free)
     routed = _routed_shape(config, models.target)
     limits = plan_limits(
@@ -120,10 +118,10 @@ def build(
         device=device,
     )
     limits = replace(limits, rotary_limits=models.rotary_limits)
-    shared = shared_clock(config.ranks, clock)
-    context = _wire(config, models, limits, graph_config, routed, shared)
+    now = shared_clock(config.ranks, clock)
+    context = _wire(config, models, limits, graph_config, routed, now)
     compile_kernels(config, progress=progress)
-    capture_all(context.graphs, boot.graphs.mode, progress)
+    capture_all(context.graphs, config.boot.graphs.mode, progress)
     policy = _with_measured_costs(config, context, limits, policy, clock, progress)
     watch_compiles(config)
     core = EngineCore(
