@@ -34,6 +34,7 @@ lint: setup ## Check format, style, types, import contracts and counts, generate
 	$(RUN) python -m specdecode_api --check
 	$(RUN) python scripts/chart_values.py --check
 	$(RUN) python -m scripts.model_table --check
+	$(RUN) python -m scripts.flag_table --check
 	$(RUN) python -m scripts.import_graph --check
 	@$(MAKE) --no-print-directory vocabulary
 
@@ -47,10 +48,11 @@ size: setup ## Count lines and files and list the longest functions (ARGS=--chec
 import-graph: setup ## Count entries, imports, levels and circles of each folder (ARGS=--check: fail above scripts/import_graph/permitted.json; ARGS=--write: permit the present counts)
 	@$(RUN) python -m scripts.import_graph $(ARGS)
 
-manifests: setup ## Generate the CRD, the boot file's schema, the field reference, the chart's table of values and the list of models
+manifests: setup ## Generate the CRD, the boot file's schema, the field reference, the chart's table of values, the list of models and the table of peers' flags
 	$(RUN) python -m specdecode_api
 	$(RUN) python scripts/chart_values.py
 	$(RUN) python -m scripts.model_table
+	$(RUN) python -m scripts.flag_table
 
 models: setup ## Train the example models again (about half an hour)
 	$(RUN) python examples/models/train.py

@@ -31,6 +31,7 @@ def digest(key: str) -> bytes:
     [
         (("--api-key", KEY), [KEY]),
         ((f"--api-key={KEY}",), [KEY]),
+        (("--api_key", KEY), [KEY]),
         (("--api-key", KEY, OTHER), [KEY, OTHER]),
         (("--api-key", KEY, "--api-key", OTHER), [KEY, OTHER]),
         (("--api-key=-begins-with-a-hyphen",), ["-begins-with-a-hyphen"]),

@@ -163,7 +163,8 @@ def test_a_bad_value_is_refused_with_a_remedy(flag: str, value: str, part: str) 
     for found in (read(flag, value), read(f"{flag}={value}")):
         mistakes = [each for each in found.mistakes if "has no method" not in each]
         assert len(mistakes) == 1
-        assert mistakes[0].startswith(f"{flag} {value}: ")
+        shown = "" if value.startswith("{") or "://" in value else f" {value}"
+        assert mistakes[0].startswith(f"{flag}{shown}: ")
         assert part in mistakes[0]
 
 
@@ -180,6 +181,13 @@ def test_the_value_of_a_secret_is_never_shown(row: PeerFlag) -> None:
         with pytest.raises(ConfigurationError) as refused:
             parse_flags([*MODEL, *words])
         assert str(refused.value) == f"{row.flag}: {row.remedy}"
+
+
+def test_urls_and_json_are_not_shown_since_they_may_contain_keys() -> None:
+    url, config = f"http://me:{SECRET}@h:4318", json.dumps({"token": SECRET})
+    found = read("--otlp-traces-endpoint", url, "--kv-transfer-config", config)
+    assert found.settings["server.tracing_endpoint"].value == url
+    assert SECRET not in " ".join([*found.notes, *found.mistakes])
 
 
 def test_names_belong_to_one_row_each() -> None:

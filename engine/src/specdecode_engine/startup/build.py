@@ -108,15 +108,7 @@ def build(
     free, policy = _share_of_rank(config), config.make_policy()
     graph_config = plan_graphs(config, policy, free)
     routed = _routed_shape(config, models.target)
-    limits = plan_limits(
-        config,
-        *models.weight_bytes,
-        free,
-        graph_config.reserved_bytes,
-        routed_token_bytes=0 if routed is None else routed.token_bytes,
-        exchange_bytes=models.exchange_bytes if config.exchanges_drafts_on_cpu else 0,
-        device=device,
-    )
+    limits = _plan_limits(config, models, free, graph_config, routed, device)
     limits = replace(limits, rotary_limits=models.rotary_limits)
     now = shared_clock(config.ranks, clock)
     context = _wire(config, models, limits, graph_config, routed, now)
@@ -136,6 +128,26 @@ def build(
     core.stage_draft = DraftStaging(config, models, open_store, *exchange)
     core.most_draft_steps = config.most_draft_steps
     return core
+
+
+def _plan_limits(
+    config: EngineConfig,
+    models: LoadedModels,
+    free: int,
+    graph_config: GraphConfig,
+    routed: RoutedShape | None,
+    device: DeviceMemory,
+) -> Limits:
+    """Fit the KV cache into what the loaded models leave."""
+    return plan_limits(
+        config,
+        *models.weight_bytes,
+        free,
+        graph_config.reserved_bytes,
+        routed_token_bytes=0 if routed is None else routed.token_bytes,
+        exchange_bytes=models.exchange_bytes if config.exchanges_drafts_on_cpu else 0,
+        device=device,
+    )
 
 
 def use_threads(boot: EngineBoot, processes: int = 1) -> None:

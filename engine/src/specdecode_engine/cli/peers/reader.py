@@ -198,8 +198,13 @@ def _is_flag(word: str) -> bool:
 
 
 def _given(row: PeerFlag, name: str, words: list[str]) -> str:
-    """Show a flag as it was given, without the value of a secret."""
-    return name if row.is_secret or row.takes in SWITCHES else " ".join([name, *words])
+    """Show a flag as it was given, without the value of a secret.
+
+    URLs and JSON objects may contain keys, and are not shown either.
+    """
+    is_shown = not row.is_secret and row.takes not in SWITCHES
+    shown = [word for word in words if is_shown and not re.search(r"^\s*[{]|://", word)]
+    return " ".join([name, *shown])
 
 
 def _asks_for_nothing(row: PeerFlag, words: list[str]) -> bool:

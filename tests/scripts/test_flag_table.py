@@ -1,0 +1,19 @@
+"""docs/from-vllm-and-sglang.md has every flag of the table, and what each conversion does."""
+
+from scripts.flag_table import document, main, undescribed
+from specdecode_api.peer_flags import read_peer_flags
+
+
+def test_the_page_is_that_of_the_rows() -> None:
+    assert main(["--check"]) == 0
+
+
+def test_every_flag_and_key_is_in_the_page() -> None:
+    table = read_peer_flags()
+    page = document(table)
+    for name in (*table.flags, *table.earlier, *table.speculative_config):
+        assert f"`{name}`" in page
+
+
+def test_every_conversion_is_described() -> None:
+    assert list(undescribed()) == []
