@@ -1,7 +1,7 @@
 """`specdecode-engine`: read the boot file, load the checkpoints, serve.
 
-Its subcommands are `fetch`, `check`, `kernels`, `drain` and `undrain`. Each imports only what it
-needs: a preStop hook waits for `drain`.
+Its subcommands are `serve`, `fetch`, `check`, `kernels`, `drain` and `undrain`; without one it
+serves. Each imports only what it needs: a preStop hook waits for `drain`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,20 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from specdecode_api.boot import EngineBoot
 
 FAILED = 1
 BAD_BOOT = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the engine until it is stopped; 2 for an invalid boot file, 1 for a failed start."""
+    """Run the engine until it is stopped; 2 for a refused boot file or model, 1 for a failed start.
+
+    A signal during a download ends the process with 128 plus its number.
+    """
     from specdecode_engine.process import configure_logging
 
     configure_logging()
@@ -59,7 +66,12 @@ def _undrain(arguments: Sequence[str]) -> int:
     return undrain(arguments)
 
 
+def _serve_model(arguments: Sequence[str]) -> int:
+    return _serve(arguments, has_model=True)
+
+
 _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "serve": _serve_model,
     "fetch": _fetch,
     "check": _check,
     "kernels": _list_kernels,
@@ -68,9 +80,10 @@ _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
 }
 
 
-def _serve(given: Sequence[str]) -> int:
+def _serve(given: Sequence[str], has_model: bool = False) -> int:
     from specdecode_engine.cli.api_key_flags import take_api_keys
     from specdecode_engine.cli.flags import parse_flags
+    from specdecode_engine.cli.model_names import with_model_flag
     from specdecode_engine.process import (
         ConfigurationError,
         freeze_heap,
@@ -81,17 +94,21 @@ def _serve(given: Sequence[str]) -> int:
     from specdecode_engine.serve.engine.core import load_engine
     from specdecode_engine.serve.engine.engine_process import in_process
     from specdecode_engine.serve.server import serve
+    from specdecode_server.listen import ListenError
     from specdecode_server.request_id import log_request_ids
 
     log_request_ids()
     try:
         kept, api_keys = take_api_keys(given, os.environ)
         _forget(given, kept)
-        boot = parse_flags(kept, log_warnings=True)
-    except ConfigurationError as error:
+        flags = with_model_flag(kept) if has_model else kept
+        parsed = parse_flags(flags, log_warnings=True)
+        in_place = _find_models(parsed)
+    except (ConfigurationError, ListenError) as error:
         print(f"specdecode-engine: {error}", file=sys.stderr)
         leave(termination_message_for(error))
         return BAD_BOOT
+    boot = in_place(parsed)
     connect = None
     if boot.has_engine_process:
         # transformers reads tokenizers without torch, in a sixth of the memory.
@@ -103,11 +120,33 @@ def _serve(given: Sequence[str]) -> int:
         boot,
         lambda progress: load_engine(boot, progress),
         on_failure=lambda error: leave(termination_message_for(error)),
-        reread=lambda: parse_flags(kept),
+        reread=lambda: in_place(parse_flags(flags)),
         on_loaded=freeze_heap,
         connect=connect,
         api_keys=api_keys,
     )
+
+
+def _find_models(boot: EngineBoot) -> Callable[[EngineBoot], EngineBoot]:
+    """Download models of the Hub; return what puts their folders into a boot file.
+
+    Raises:
+        ModelRefused: a model is neither a folder nor on the Hub, or cannot be downloaded.
+        ListenError: a port is in use, which would be found after a download only.
+    """
+    from specdecode_api.report import ModelRole
+    from specdecode_engine.cli.model_names import hub_uri
+    from specdecode_engine.serve.listeners import Listeners
+
+    names = {ModelRole.TARGET: boot.model.path, ModelRole.DRAFT: boot.speculation.draft_path}
+    of_hub = {role: name for role, name in names.items() if name and hub_uri(name)}
+    if not of_hub:
+        return lambda read: read
+    Listeners.check(boot.server)
+    # Imported here: the library of the Hub takes half a second.
+    from specdecode_engine.cli.hub_models import download_models
+
+    return download_models(of_hub, os.environ.get("HF_ENDPOINT") or None).in_place
 
 
 def _forget(given: Sequence[str], kept: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -18,6 +19,9 @@ from specdecode_api import names
 from specdecode_api.report import TerminationMessage, TerminationReason
 
 log = logging.getLogger(__name__)
+
+STARTED_S = time.monotonic()
+"""When this process began to import the engine, the first thing that it does."""
 
 _DEVICE_ERROR = re.compile(r"CUDA error|Triton Error \[CUDA\]", re.IGNORECASE)
 

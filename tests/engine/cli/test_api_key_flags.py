@@ -144,7 +144,7 @@ sys.exit(main.main())
 
 
 def test_nothing_that_a_child_inherits_has_a_key() -> None:
-    flags = ("--model-path", "/m", "--api-key", KEY, OTHER, f"--api-key={KEY}2")
+    flags = ("--model-path", str(EXAMPLES / "target"), "--api-key", KEY, OTHER, f"--api-key={KEY}2")
     done = subprocess.run(
         [sys.executable, "-c", SHOW, *flags],
         env=os.environ | {"SPECDECODE_API_KEY": FROM_ENVIRONMENT},

@@ -238,7 +238,7 @@ def test_a_command_that_does_not_exist_is_refused_with_those_that_do(capsys) -> 
     assert ended.value.code == 2
     assert "{check,kernels,drain,undrain,fetch}" in error
     assert error.endswith("error: unrecognized arguments: chek; see --help\n")
-    assert len(error.splitlines()) == 4
+    assert len(error.splitlines()) == 5
 
 
 def test_help_lists_the_commands_and_version_is_that_of_the_package(capsys) -> None:

@@ -138,6 +138,11 @@ class Download:
         with explained(self.uri, has_token=False):
             return self._known() or self._fetched()
 
+    def check(self) -> None:
+        """Raise `FetchError` unless the model is complete, or the hub lists its files."""
+        if self._known() is None:
+            needed(self.hub.snapshot(self.location, self.uri).files, self.uri)
+
     def _known(self) -> ModelFolder | None:
         if not self.location.is_pinned:
             return None

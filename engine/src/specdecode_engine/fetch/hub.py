@@ -29,11 +29,17 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class FetchError(Exception):
-    """A download failed; the message names the model, the error and the remedy."""
+    """A download failed; the message names the model, the error and the remedy in a resource.
 
-    def __init__(self, reason: TerminationReason, uri: str, message: str) -> None:
+    `by_hand` is the message for an engine that is started without one.
+    """
+
+    def __init__(
+        self, reason: TerminationReason, uri: str, message: str, by_hand: str | None = None
+    ) -> None:
         super().__init__(f"{uri}: {message}")
         self.reason = reason
+        self.by_hand = f"{uri}: {message if by_hand is None else by_hand}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,19 +184,23 @@ def explained(uri: str, has_token: bool) -> Iterator[None]:
 
 def unreachable(uri: str, why: str) -> FetchError:
     """Return the error for a hub that does not respond, or not as expected."""
+    text = f"the hub cannot be read ({why})"
     remedy = "check the network, proxies and download.endpoint; it is tried again"
-    message = f"the hub cannot be read ({why}); {remedy}"
-    return FetchError(TerminationReason.HUB_UNREACHABLE, uri, message)
+    by_hand = "check the network, proxies and HF_ENDPOINT, or give the folder of a model"
+    reason = TerminationReason.HUB_UNREACHABLE
+    return FetchError(reason, uri, f"{text}; {remedy}", f"{text}; {by_hand}")
 
 
 def out_of_space(uri: str, why: str) -> FetchError:
     """Return the error for a model that does not fit into the cache."""
     remedy = "enlarge the volume or remove models from it, or raise download.cacheSizeLimit"
-    return FetchError(TerminationReason.OUT_OF_SPACE, uri, f"{why}; {remedy}")
+    by_hand = "free space there, or name a folder on another disk with HF_HOME"
+    return FetchError(TerminationReason.OUT_OF_SPACE, uri, f"{why}; {remedy}", f"{why}; {by_hand}")
 
 
 def _answered(error: HfHubHTTPError, uri: str, has_token: bool) -> FetchError:
     reason, status = TerminationReason.UNAUTHORIZED, error.response.status_code
+    by_hand = None
     if isinstance(error, RevisionNotFoundError):
         reason, text = TerminationReason.REVISION_NOT_FOUND, "the model has no such revision"
         remedy = "name a branch, a tag or a commit that it has, after the @"
@@ -203,12 +213,13 @@ def _answered(error: HfHubHTTPError, uri: str, has_token: bool) -> FetchError:
     elif status in (401, 403):
         text = f"private, gated or not there (HTTP {status})"
         remedy = "put a token that may read it into a Secret and name that in download.tokenSecret"
+        by_hand = "set HF_TOKEN to a token that may read it, or correct the name"
     elif status == 404:
         reason, text = TerminationReason.MODEL_NOT_FOUND, "the hub has no such model"
         remedy = "check its spelling, and that the token may see it if it is private"
     else:
         return unreachable(uri, f"HTTP {status}")
-    return FetchError(reason, uri, f"{text}; {remedy}")
+    return FetchError(reason, uri, f"{text}; {remedy}", f"{text}; {by_hand or remedy}")
 
 
 def _failed(error: OSError, uri: str) -> FetchError:
@@ -218,4 +229,6 @@ def _failed(error: OSError, uri: str) -> FetchError:
         # huggingface_hub raises this if the length of a response is not the announced one.
         return unreachable(uri, " ".join(str(error).split()))
     remedy = "the volume must be writable for user and group 65532"
-    return FetchError(TerminationReason.CACHE_NOT_WRITABLE, uri, f"{error}; {remedy}")
+    by_hand = "name a folder that this user may write with HF_HOME"
+    reason = TerminationReason.CACHE_NOT_WRITABLE
+    return FetchError(reason, uri, f"{error}; {remedy}", f"{error}; {by_hand}")

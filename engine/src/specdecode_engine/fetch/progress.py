@@ -18,7 +18,7 @@ class Counts:
     """The state of every model that is fetched. Any thread may write or read."""
 
     def __init__(self, uris: dict[ModelRole, str]) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of signals reads, too
         self._reports = {role: ModelReport(role=role, uri=uri) for role, uri in uris.items()}
         self._done: dict[ModelRole, dict[str, int]] = {}  # file to bytes on disk
 

@@ -28,27 +28,20 @@ class Listeners:
         Raises:
             ListenError: one of them is in use, is not an address of this host, or is not permitted.
         """
-        host_setting = "--host (boot file: server.host)"
-        api = listen(boot.host, boot.port, "--port (boot file: server.port)", host_setting)
-        opened = [api]
+        api, management = _listen_http(boot)
         try:
-            host, port = api.getsockname()[:2]
-            management = None
-            if boot.management_port not in (0, port):
-                where = boot.management_host or boot.host
-                setting = "--management-port (boot file: server.management_port)"
-                if boot.management_host:
-                    host_setting = "--management-host (boot file: server.management_host)"
-                management = listen(where, boot.management_port, setting, host_setting)
-                opened.append(management)
-            drain = drain_socket.listen(boot.drain_socket, host, port)
-        except (ListenError, DrainSocketError) as error:
-            for sock in opened:
-                sock.close()
+            drain = drain_socket.listen(boot.drain_socket, *api.getsockname()[:2])
+        except DrainSocketError as error:
+            _close(api, management)
             raise ListenError(str(error)) from None
         listeners = cls(api, management, drain)
         listeners._log_addresses()
         return listeners
+
+    @staticmethod
+    def check(boot: ServerBoot) -> None:
+        """Raise `ListenError` if one of the ports cannot be listened on now."""
+        _close(*_listen_http(boot))
 
     @property
     def management_port(self) -> int | None:
@@ -68,6 +61,28 @@ class Listeners:
 
     def close(self) -> None:
         """Close all sockets and remove the file of the Unix socket."""
-        for sock in self.http:
-            sock.close()
+        _close(*self.http)
         self.drain.close()
+
+
+def _listen_http(boot: ServerBoot) -> tuple[socket.socket, socket.socket | None]:
+    """Listen on the port of the API, and on that of management where it is another one."""
+    host_setting = "--host (boot file: server.host)"
+    api = listen(boot.host, boot.port, "--port (boot file: server.port)", host_setting)
+    if boot.management_port in (0, api.getsockname()[1]):
+        return api, None
+    setting = "--management-port (boot file: server.management_port)"
+    if boot.management_host:
+        host_setting = "--management-host (boot file: server.management_host)"
+    where = boot.management_host or boot.host
+    try:
+        return api, listen(where, boot.management_port, setting, host_setting)
+    except ListenError:
+        api.close()
+        raise
+
+
+def _close(*sockets: socket.socket | None) -> None:
+    for each in sockets:
+        if each is not None:
+            each.close()

@@ -75,6 +75,11 @@ class Tables:
         """Hash of the table in force, as metrics name it."""
         return self._in_force.table.table_hash
 
+    @property
+    def max_steps(self) -> int:
+        """The most draft steps of the table in force."""
+        return self._in_force.table.candidates()[-1]
+
     async def start(
         self, at_start: RangeTable | None, reload: Callable[[RangeTable], Awaitable[None]]
     ) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 from fastapi import Request
 
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.process import StepTimedOut, termination_message_for
+from specdecode_engine.process import STARTED_S, StepTimedOut, termination_message_for
 from specdecode_engine.serve import VERSION
 from specdecode_engine.serve.control.api_keys import ApiKeyStore, Digests
 from specdecode_engine.serve.control.drafts import Drafts
+from specdecode_engine.serve.control.ready_line import ReadyEngine, kv_tokens
 from specdecode_engine.serve.control.resume_id import ResumeId
 from specdecode_engine.serve.control.router_tokens import RouterTokens
 from specdecode_engine.serve.control.tables import ReadBoot, Tables, TableWatch
@@ -28,6 +29,7 @@ from specdecode_engine.serve.text.grammars import Grammars
 from specdecode_engine.serve.text.loading import load_text_model
 from specdecode_engine.serve.text.tokenizer import TextProcessor
 from specdecode_engine.stats.prometheus import EngineMetrics
+from specdecode_engine.stats.snapshot import CoreSnapshot
 from specdecode_server.body import DEFAULT_MAX_BODY_BYTES
 from specdecode_server.lifecycle import ServerLifecycle
 
@@ -75,6 +77,7 @@ class Service:
         self._on_failure = on_failure
         self._on_loaded = on_loaded
         self._is_step_late = False
+        self._began_s = STARTED_S
         self._text: TextProcessor | None = None
         self.formats = MessageFormats()
         self.facts: Mapping[str, object] = {}
@@ -172,6 +175,7 @@ class Service:
         self.lifecycle.fail(str(error))
 
     def _restart(self, error: Exception) -> None:
+        self._began_s = self.clock()
         self.metrics.restart()
         self.metrics.count_failure(termination_message_for(error).reason)
         self.lifecycle.restart()
@@ -192,6 +196,20 @@ class Service:
         await self.drafts.start(self.engine.prepare_draft)
         self._on_loaded()
         self.lifecycle.load()
+        ready = self._ready_engine(engine.snapshot)
+        for line in ready.lines(self.clock() - self._began_s):
+            log.info("%s", line)
+
+    def _ready_engine(self, snapshot: CoreSnapshot) -> ReadyEngine:
+        return ReadyEngine(
+            host=self.boot.server.host,
+            port=self.api_port,
+            model=self.served_name,
+            kv_tokens=kv_tokens(snapshot),
+            algorithm=self.boot.speculation.algorithm,
+            max_steps=self.tables.max_steps,
+            needs_key=self.keys is not None,
+        )
 
     async def _load_text(self, engine: Started) -> None:
         self._note_progress("tokenizer")

@@ -1,0 +1,74 @@
+"""Models by name: a folder, ORG/NAME of the Hugging Face Hub, or hf://ORG/NAME@REVISION.
+
+No torch here, and no library of the Hub: a wrong name is refused at once.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from specdecode_api.model_uri import DOTS_PATTERN, HUB_URI_PATTERN
+from specdecode_api.report import TerminationReason
+from specdecode_engine.process import ConfigurationError
+
+HUB = "hf://"
+MODEL_FLAG = "--model-path"
+_REMEDY = "give a folder with config.json, ORG/NAME or hf://ORG/NAME@REVISION"
+
+
+class ModelRefused(ConfigurationError):
+    """A model that cannot be read; `reason` is that of the termination message."""
+
+    def __init__(self, message: str, reason: TerminationReason) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def with_model_flag(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of `serve` with the flag before the model that stands first.
+
+    Raises:
+        ConfigurationError: the flag is there as well.
+    """
+    if not arguments or arguments[0].startswith("-"):
+        return list(arguments)
+    model, *rest = arguments
+    if any(word.partition("=")[0] == MODEL_FLAG for word in rest):
+        raise ConfigurationError(f"serve {model}: {MODEL_FLAG} names a model too; remove one")
+    return [MODEL_FLAG, model, *rest]
+
+
+def hub_uri(name: str) -> str | None:
+    """Return the URI of a model of the Hub, None for a folder.
+
+    A folder that is also the name of a model on the Hub is the folder.
+
+    Raises:
+        ModelRefused: it is neither.
+    """
+    if name.startswith(HUB):
+        if not _is_hub_uri(name):
+            raise _refused(f"{name}: not a model of the Hugging Face Hub; {_REMEDY}")
+        return name
+    folder = Path(name)
+    if folder.is_dir() and not _has_model(folder):
+        raise _refused(f"{folder / 'config.json'}: no such file; {_REMEDY}")
+    if folder.exists():
+        return None
+    if not _is_hub_uri(HUB + name):
+        raise _refused(f"{name}: no such folder, and not a name of the Hugging Face Hub; {_REMEDY}")
+    return HUB + name
+
+
+def _is_hub_uri(uri: str) -> bool:
+    return bool(re.fullmatch(HUB_URI_PATTERN, uri)) and not re.search(DOTS_PATTERN, uri)
+
+
+def _has_model(folder: Path) -> bool:
+    """Whether a folder has a model, maybe in a format that the engine refuses by its name."""
+    names = ("config.json", "adapter_config.json")
+    return any((folder / name).exists() for name in names) or any(folder.glob("*.gguf"))
+
+
+def _refused(message: str) -> ModelRefused:
+    return ModelRefused(message, TerminationReason.CHECKPOINT_INVALID)
