@@ -34,7 +34,7 @@ def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
     if refused := refusals(template, spec.template):
         raise ResourceError(*refused)
     merged = patched(template, spec.template)
-    return {**merged, "spec": with_selectors(name, merged["spec"])}
+    return {**merged, "spec": with_selectors(merged["spec"], service_selector(name))}
 
 
 def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
@@ -159,10 +159,10 @@ def tolerations(spec: Spec) -> list[Manifest]:
     return [taint] if spec.gpus else []
 
 
-def with_selectors(name: str, pod: Manifest) -> Manifest:
+def with_selectors(pod: Manifest, selector: dict[str, str]) -> Manifest:
     """Have topology spread constraints without a selector count the pods of this resource."""
     constraints = pod.get("topologySpreadConstraints")
     if not constraints:
         return pod
-    own = {"labelSelector": {"matchLabels": service_selector(name)}}
+    own = {"labelSelector": {"matchLabels": selector}}
     return {**pod, "topologySpreadConstraints": [{**own, **each} for each in constraints]}
