@@ -217,7 +217,7 @@ def _template(name: str, namespace: str, spec: Spec, router: RouterSpec, image: 
             **_pull_secrets(spec),
             "containers": [_container(name, namespace, spec, router, image)],
             "volumes": [
-                {"name": "tmp", "emptyDir": {}},
+                {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
                 {"name": VOLUME, "secret": {"secretName": names.ROUTER_SECRET}},
             ],
         },
