@@ -38,6 +38,7 @@ def main() -> int:
 
 def _run(cluster: Cluster, console: Console) -> dict[str, object]:
     where = "a local Kubernetes node" if cluster.is_local else f"the cluster {cluster.context}"
+    print(expected_time(is_local=cluster.is_local, has_programs=_has_programs()), flush=True)
     with console.step("cluster", f"Look for {where}, or start it"):
         cluster.localnode("up")
         cluster.use_programs()
@@ -66,6 +67,35 @@ def _run(cluster: Cluster, console: Console) -> dict[str, object]:
     print(f"\nEach verify step gave {accepted:.2f} tokens on average (accept length).")
     cluster.show("get", "sdd")
     return {"answer_tokens": streamed.tokens, "accept_length": round(accepted, 3)}
+
+
+def expected_time(*, is_local: bool, has_programs: bool) -> str:
+    """Return how long the demo takes, as far as its parts were measured.
+
+    Args:
+        has_programs: whether the programs of the local node were built before.
+    """
+    images = (
+        "The images are built where their sources have changed: the engine's, with torch, takes 2 "
+        "to 5 minutes for the first time, and 2 to load."
+    )
+    if not is_local:
+        return f"{images} How long your cluster takes to pull them is not known."
+    later = "Where nothing has changed the demo takes about half a minute."
+    if has_programs:
+        return f"{images}\n{later}"
+    return (
+        "First the programs of the node are built from source: Kubernetes, etcd, Helm and CoreDNS, "
+        "10 to 15 minutes on\nan idle machine, and longer on a busy one.\n"
+        f"{images}\n{later}"
+    )
+
+
+def _has_programs() -> bool:
+    from localnode.paths import Paths
+    from localnode.tools import missing_programs
+
+    return not missing_programs(Paths.from_environment())
 
 
 def install_chart(cluster: Cluster, *more: str) -> None:

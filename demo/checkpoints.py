@@ -3,6 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -33,9 +34,10 @@ def load_checkpoints(cluster: Cluster, console: Console, image: str) -> None:
     if cluster.is_local:
         # A bare node has no storage provisioner: give the claim a folder of the node.
         cluster.kubectl("apply", "-f", "-", given=_LOCAL_VOLUME.format(path=HOST_FOLDER))
-    cluster.kubectl("apply", "-f", str(EXAMPLES / "models-pvc.yaml"))
-    loader = yaml.safe_load((EXAMPLES / "models-loader.yaml").read_text())
-    loader["spec"]["containers"][0]["image"] = image  # the local node has no registry
+    if not cluster.kubectl("get", "pvc", "models", "--ignore-not-found", "-o", "name").strip():
+        # An existing claim is kept: a claim cannot shrink.
+        cluster.kubectl("apply", "-f", str(EXAMPLES / "models-pvc.yaml"))
+    loader = loader_pod(image, is_on_node=cluster.is_local)
     cluster.kubectl("delete", "pod", "models-loader", "--ignore-not-found", "--wait")
     cluster.kubectl("apply", "-f", "-", given=json.dumps(loader))
     wait_until(lambda: _pod_state(cluster), console.note, seconds=180)
@@ -51,6 +53,22 @@ def load_checkpoints(cluster: Cluster, console: Console, image: str) -> None:
         cluster.kubectl(*in_pod, "sh", "-c", f"chmod -R a+rX /models && echo {digest} > {MARK}")
         console.note(f"copied {', '.join(NAMES)}")
     cluster.kubectl(*in_pod, "touch", "/tmp/done")
+
+
+def loader_pod(image: str, *, is_on_node: bool) -> dict[str, Any]:
+    """Return the loader of the examples with an image of ours: the local node has no registry.
+
+    Args:
+        is_on_node: whether the volume is a folder of the node. It belongs to root, for which
+            Kubernetes does not apply fsGroup, so the loader runs as root there.
+    """
+    loader: dict[str, Any] = yaml.safe_load((EXAMPLES / "models-loader.yaml").read_text())
+    (container,) = loader["spec"]["containers"]
+    container["image"] = image
+    if is_on_node:
+        loader["spec"]["securityContext"] = {"runAsUser": 0}
+        del container["securityContext"]["capabilities"]  # tar restores the owner of files
+    return loader
 
 
 def _pod_state(cluster: Cluster) -> str | None:

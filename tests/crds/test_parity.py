@@ -91,11 +91,6 @@ RESOURCE_NAMES = st.sampled_from(
     [*["cpu", "memory", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"] * 5, "a b", "", "/x", "x/"]
 )
 RESOURCES = st.dictionaries(RESOURCE_NAMES, QUANTITIES, max_size=3)
-ROUTERS = some(
-    replicas=near(1, 100),
-    retries=near(0, 10),
-    resources=some(limits=RESOURCES) | some(requests=RESOURCES),
-)
 DOWNLOADS = some(
     cacheClaim=st.sampled_from(["models", "a.b", "A", "", None]),
     cacheSizeLimit=st.sampled_from(["8Gi", "1023Ki", None, None]),
@@ -111,6 +106,14 @@ FREE: st.SearchStrategy[object] = st.sampled_from(
     [{}, {"a": [1, None, {"b": 1.5}]}, {"hostNetwork": True}, [], "x", None]
 )
 TEMPLATES = some(metadata=some(labels=LABELS, annotations=LABELS), spec=FREE)
+ROUTERS = some(
+    replicas=near(1, 100),
+    retries=near(0, 10),
+    timeout=st.sampled_from(["0s", "90s", "1h", "61m", "10", "", None]),
+    maxConnections=near(1, 100_000),
+    resources=some(limits=RESOURCES) | some(requests=RESOURCES),
+    template=TEMPLATES,
+)
 DURATIONS = st.sampled_from(
     [
         *["0s", "5s", "60s", "75s", "1m15s", "76s", "90s", "10m", "1h30m"] * 3,

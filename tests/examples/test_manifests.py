@@ -99,7 +99,6 @@ def test_the_gpu_example_brings_what_it_names() -> None:
     ("name", "billions"),
     [
         ("llama-3.1-8b-eagle3", 8.03 + 0.43),
-        ("models-pvc", 8.03 + 0.43),
         ("llama-3.3-70b-eagle3-tp4", 70.6 + 1.5),
     ],
 )
@@ -109,6 +108,28 @@ def test_claims_have_room_for_two_versions_of_a_model_and_its_head(
     """In bfloat16."""
     (size,) = storage(ROOT / "examples" / f"{name}.yaml").values()
     assert int(size.removesuffix("Gi")) * 2**30 > 2 * 2 * billions * 1e9
+
+
+def test_the_claim_of_the_example_models_is_not_much_larger_than_they_are() -> None:
+    assert storage(ROOT / "examples" / "models-pvc.yaml") == {"models": "1Gi"}
+    models = ROOT / "examples" / "models"
+    files = [each for name in ("target", "eagle3") for each in (models / name).rglob("*")]
+    assert 0 < 2 * sum(each.stat().st_size for each in files) < 2**30
+
+
+def test_the_loader_of_models_is_admitted_by_pod_security_restricted() -> None:
+    (pod,) = documents(ROOT / "examples" / "models-loader.yaml")
+    (container,) = pod["spec"]["containers"]
+    whole, own = pod["spec"]["securityContext"], container["securityContext"]
+    assert whole["runAsNonRoot"] is True
+    assert whole["runAsUser"] == whole["fsGroup"] == 65532  # as the images of engines
+    assert whole["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert own == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert {each["mountPath"] for each in container["volumeMounts"]} == {"/models", "/tmp"}
 
 
 def test_the_example_of_several_gpus_asks_for_as_many_as_its_ranks() -> None:

@@ -118,14 +118,14 @@ def _add_policies(parser: ArgumentParser) -> None:
         dest="has_template",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="accept spec.template in custom resources (default)",
+        help="accept spec.template and spec.router.template in custom resources (default)",
     )
     parser.add_argument(
         "--template-host-access",
         dest="allows_host_access",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="let spec.template name a ServiceAccount, privileged containers, and the network, "
+        help="let these templates name a ServiceAccount, privileged containers, and the network, "
         "processes or folders of nodes",
     )
     parser.add_argument(

@@ -149,6 +149,15 @@ async def test_what_the_api_server_refuses_of_a_patch_is_reported_and_not_tried_
     assert found["Stalled"]["status"] == "True"
 
 
+async def test_what_the_api_server_refuses_of_a_template_of_routers_is_reported(carried_out):
+    template = {"spec": {"dnsPolicy": 3}}
+    status, deployment, _ = await carried_out(router={"template": template})
+    assert deployment is None
+    found = {each["type"]: each for each in status["conditions"]}
+    assert found["ConfigResolved"]["reason"] == "TemplateRejected"
+    assert "correct spec.router.template" in found["ConfigResolved"]["message"]
+
+
 async def test_no_key_of_the_api_is_reported_and_none_can_be_read(
     carried_out, api, namespace, template, caplog
 ):

@@ -97,6 +97,26 @@ def test_a_download_that_trusts_others_by_its_template_is_left_alone(deploy):
     assert pod(found) == pod(plain)
 
 
+@pytest.mark.parametrize("env", [[], [{"name": "SSL_CERT_FILE", "value": "/own.pem"}]])
+def test_routers_trust_the_ca_bundle_and_start_without_it(env, example):
+    """Unless the user's template names other certificates."""
+    container = {"name": "router", "env": env}
+    template = {"spec": {"containers": [container]}}
+    resource = parse(example(router={"template": template}))
+    made = owned.routed([], resource, "router:test", is_serving=False)
+    (plain,) = (each for each in made if each["kind"] == "Deployment")
+    found = pod(owned.defaulted(plain, PodDefaults(ca_bundle=BUNDLE)))
+    if env:
+        assert found == pod(plain)
+        return
+    assert {"name": "SSL_CERT_FILE", "value": "/etc/specdecode/ca/ca.pem"} in (
+        found["containers"][0]["env"]
+    )
+    assert found["containers"][0]["volumeMounts"][-1]["mountPath"] == "/etc/specdecode/ca"
+    source = found["volumes"][-1]["configMap"]
+    assert (source["name"], source["optional"]) == (BUNDLE.config_map, True)
+
+
 def test_pods_that_download_nothing_need_no_ca_bundle(example):
     built = owned.build(parse(example()), "specdecode-engine:test")
     (plain,) = (each for each in built.children if each["kind"] == "Deployment")

@@ -49,6 +49,17 @@ def test_children_of_the_examples_are_as_recorded(name):
     assert rendered == golden.read_text(), "UPDATE_GOLDEN=1 rewrites the files: look at the diff"
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_emptydir_has_a_limit(name):
+    """But for a cache of models without download.cacheSizeLimit: their size is not known."""
+    manifests = yaml.safe_load_all((GOLDEN / f"{name}.yaml").read_text())
+    pods = [it["spec"]["template"]["spec"] for it in manifests if it["kind"] == "Deployment"]
+    empty = [each for pod in pods for each in pod["volumes"] if "emptyDir" in each]
+    without = {each["name"] for each in empty if "sizeLimit" not in each["emptyDir"]}
+    assert empty
+    assert without <= {"model-cache"}
+
+
 def test_settings_of_ngram_reach_the_boot_file(example, build):
     ngram = {"source": "Trie", "scope": "Model", "maxDepth": 9, "match": "PROB", "capacity": 77}
     speculation = {"algorithm": "NGRAM", "numSteps": 7, "ngram": ngram}
@@ -407,7 +418,7 @@ def test_compiled_kernels_survive_a_restart_of_the_container(example, build):
     assert environment["HOME"] == "/tmp"
     assert not {"TRITON_HOME", "TRITON_CACHE_DIR"} & environment.keys()
     assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
-    assert {"name": "tmp", "emptyDir": {}} in pod["volumes"]
+    assert {"name": "tmp", "emptyDir": {"sizeLimit": "16Gi"}} in pod["volumes"]
 
 
 def test_a_cpu_pod_asks_for_no_gpu_and_uses_the_threads_it_pays_for(example, build):

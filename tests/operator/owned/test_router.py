@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from specdecode_api import names
+from specdecode_api.duration import duration_s
+from specdecode_api.v1alpha1 import RouterSpec
 from specdecode_operator import owned
 from specdecode_operator.commands import render
 from specdecode_operator.objects.kinds import ROLE, child_id
@@ -125,10 +127,108 @@ def test_the_routers_pods_are_as_the_spec_has_them(example):
     assert container["args"][-2:] == ["--cors-origins", "https://a.example"]
 
 
+def routers_of(manifest, **settings):
+    """The Deployment of routers, or why there is none."""
+    decided = plan(Observed(manifest, {}), replace(SETTINGS, **settings))
+    if decided.refused is not None:
+        return None, decided.refused.sentences
+    name = f"{manifest['metadata']['name']}-router"
+    kinds = {"Deployment": name}
+    found = (write.manifest for write in decided.writes)
+    return next(it for it in found if kinds.get(it["kind"]) == it["metadata"]["name"]), ()
+
+
+def test_the_template_of_routers_places_and_labels_their_pods(example, config_hash):
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    template = {
+        "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
+        "spec": {
+            "nodeSelector": {"pool": "cpu"},
+            "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+            "priorityClassName": "high",
+            "topologySpreadConstraints": [spread],
+            "imagePullSecrets": [{"name": "more"}],
+            "containers": [
+                {"name": "router", "env": [{"name": "LANG", "value": "C"}]},
+                {"name": "sidecar", "image": "sidecar:1"},
+            ],
+        },
+    }
+    engines = {"spec": {"imagePullSecrets": [{"name": "pull"}]}}
+    manifest = example(router={"template": template}, template=engines)
+    deployment, _ = routers_of(manifest)
+    pod = deployment["spec"]["template"]
+    assert pod["metadata"]["labels"]["team"] == "a"
+    selector = deployment["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= pod["metadata"]["labels"].items()
+    assert pod["metadata"]["annotations"] == {"note": "b"}
+    spec = pod["spec"]
+    assert (spec["nodeSelector"], spec["priorityClassName"]) == ({"pool": "cpu"}, "high")
+    assert spec["tolerations"] == [{"key": "dedicated", "operator": "Exists"}]
+    assert spec["imagePullSecrets"] == [{"name": "pull"}, {"name": "more"}]
+    assert spec["topologySpreadConstraints"] == [
+        {"labelSelector": {"matchLabels": selector}, **spread}
+    ]
+    router, sidecar = spec["containers"]
+    assert {"name": "LANG", "value": "C"} in router["env"]
+    assert sidecar == {"name": "sidecar", "image": "sidecar:1"}
+    assert config_hash(manifest) == config_hash(example(router={}, template=engines))
+
+
+ROUTER = {"name": "router"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "error"),
+    [
+        ({"containers": [{**ROUTER, "image": "x"}]}, "containers[router].image: cannot be patched"),
+        ({"containers": [{**ROUTER, "resources": {}}]}, "patched; use router.resources"),
+        ({"containers": [{**ROUTER, "args": []}]}, "the operator sets them; use router"),
+        ({"containers": [{**ROUTER, "env": {}}]}, "write a list of objects that have a name"),
+        ({"containers": [{**ROUTER, "env": [{"name": "HOME"}]}]}, "env[HOME]: is managed"),
+        ({"initContainers": [ROUTER]}, "the name is reserved for containers of the operator"),
+        ({"volumes": [{"name": "router-token"}]}, "volumes[router-token]: is managed"),
+        ({"serviceAccountName": "x"}, "router.template.spec.serviceAccountName: "),
+        ({"terminationGracePeriodSeconds": 1}, "use lifecycle.preStop and lifecycle.drainTimeout"),
+        ({"subdomain": "x" * 2**14}, "bytes; at most 16384: move data into a ConfigMap"),
+        ({"nodeName": {"a": 1}, "tolerations": 7}, "tolerations: write a list of objects; it is"),
+    ],
+)
+@pytest.mark.parametrize("has_host_access", [True, False])
+def test_a_template_of_routers_cannot_set_what_is_managed(pod, error, has_host_access, example):
+    manifest = example(router={"template": {"spec": pod}})
+    _, (sentence,) = routers_of(manifest, allows_host_access=has_host_access)
+    assert sentence.startswith("router.template.spec")
+    assert error in sentence
+
+
+def test_a_template_of_routers_needs_the_permission_of_the_operator(example):
+    manifest = example(router={"template": {"spec": {"hostNetwork": True}}})
+    _, (sentence,) = routers_of(manifest)
+    assert sentence.startswith("router.template.spec.hostNetwork: is not allowed; remove it, or")
+    assert routers_of(manifest, allows_host_access=True)[0] is not None
+    _, (sentence,) = routers_of(manifest, has_template=False, allows_host_access=True)
+    assert sentence == (
+        "router.template: is disabled by the operator's setting --no-template; remove it"
+    )
+
+
+def test_routers_stay_as_they_are_while_their_template_is_refused(example, observe, engine):
+    bad = {"template": {"spec": {"hostNetwork": True}}, "replicas": 3}
+    manifest = example(router={})
+    observed = observe(manifest, routed=True, is_serving=True, routers=2, pods=[engine(manifest)])
+    observed.resource["spec"]["router"] = bad
+    observed.resource["status"] = {"configHash": "v1-before"}
+    decided = plan(observed, SETTINGS)
+    assert decided.refused is not None
+    assert (written(decided), decided.prunes) == ([], ())
+
+
 def test_the_programs_options_are_those_that_its_pods_get(example):
     from specdecode_router.settings import parse_flags
 
-    manifest = example(router={}, serving={"corsOrigins": ["https://a.example"]})
+    router = {"timeout": "1m30s", "maxConnections": 64}
+    manifest = example(router=router, serving={"corsOrigins": ["https://a.example"]})
     (deployment,) = (
         write.manifest
         for write in plan(Observed(manifest, {}), SETTINGS).writes
@@ -139,6 +239,16 @@ def test_the_programs_options_are_those_that_its_pods_get(example):
     assert (settings.service, settings.namespace) == ("chat-engines", "default")
     assert (settings.deployment, settings.retries) == ("chat", 2)
     assert settings.cors_origins == ("https://a.example",)
+    assert (settings.timeout_seconds, settings.max_connections) == (90.0, 64)
+
+
+def test_defaults_of_the_resource_are_those_of_the_program():
+    from specdecode_router.settings import RouterSettings
+
+    spec, program = RouterSpec(), RouterSettings()
+    assert spec.retries == program.retries
+    assert spec.max_connections == program.max_connections
+    assert duration_s(spec.timeout) == program.timeout_seconds
 
 
 def test_engines_get_the_token_and_only_with_routers(example, build):

@@ -16,7 +16,7 @@ from specdecode_api.v1alpha1.rollout_status import (
     RecommendationStatus,
     TableSteps,
 )
-from specdecode_api.v1alpha1.router import RouterSpec
+from specdecode_api.v1alpha1.router import RouterSpec, RouterTemplateSpec
 from specdecode_api.v1alpha1.spec import Spec, SpecDecodeDeployment
 from specdecode_api.v1alpha1.speculation import Speculation
 from specdecode_api.v1alpha1.status import (
@@ -54,6 +54,7 @@ __all__ = [
     "Resources",
     "RolloutSpec",
     "RouterSpec",
+    "RouterTemplateSpec",
     "Spec",
     "SpecDecodeDeployment",
     "SpecDecodeTrial",

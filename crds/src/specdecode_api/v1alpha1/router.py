@@ -1,9 +1,10 @@
 """The router in front of a deployment's engines: how many, and how often it resumes."""
 
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
+from specdecode_api import names
 from specdecode_api.base import HotRecord
 from specdecode_api.rules import Rule
 from specdecode_api.v1alpha1.resources import (
@@ -16,10 +17,13 @@ from specdecode_api.v1alpha1.resources import (
     above_default_request,
     within_default_limit,
 )
-from specdecode_api.v1alpha1.scalars import Int
+from specdecode_api.v1alpha1.scalars import Duration, FreeObject, Int, within
+from specdecode_api.v1alpha1.template import TemplateMetadata, TemplateSpec
 
 DEFAULT_REPLICAS: Final = 2
 DEFAULT_RETRIES: Final = 2
+DEFAULT_TIMEOUT: Final = "60s"
+DEFAULT_MAX_CONNECTIONS: Final = 4096
 DEFAULT_LIMITS: Final = {"memory": "1Gi"}
 DEFAULT_REQUESTS: Final = {"cpu": "200m", "memory": "160Mi"}
 
@@ -55,6 +59,24 @@ class RouterResources(Resources, HotRecord):
     )
 
 
+class RouterTemplateMetadata(TemplateMetadata, HotRecord):
+    """Labels and annotations that are added to router pods."""
+
+
+class RouterTemplateSpec(TemplateSpec, HotRecord):
+    """A PodTemplate that is merged into that of routers."""
+
+    metadata: RouterTemplateMetadata = Field(
+        default=RouterTemplateMetadata(), description="Labels and annotations to add."
+    )
+    spec: FreeObject = Field(
+        default={},
+        description="Fields of a PodSpec, merged into the operator's as those of spec.template "
+        "are; the operator's container is router. Fields that the operator manages are refused "
+        "with the field to use instead. At most 16 KiB.",
+    )
+
+
 class RouterSpec(HotRecord):
     """Routers: they continue streams of lost engines, and send requests to known prefixes."""
 
@@ -73,4 +95,20 @@ class RouterSpec(HotRecord):
         le=10,
         description="How often a request may lose its engine without a new token in between; it "
         "ends with an error then.",
+    )
+    timeout: Annotated[Duration, within("0s", "1h")] = Field(
+        default=DEFAULT_TIMEOUT,
+        description="How long a request waits for an engine that accepts it, unless its header "
+        f"{names.HEADER_TIMEOUT} has other seconds.",
+    )
+    max_connections: Int = Field(
+        default=DEFAULT_MAX_CONNECTIONS,
+        ge=1,
+        le=100_000,
+        description="Most connections of clients to a router; more are answered with 503.",
+    )
+    template: RouterTemplateSpec = Field(
+        default=RouterTemplateSpec(),
+        description="PodTemplate of the routers, for scheduling, labels, environment variables, "
+        "sidecars and volumes.",
     )

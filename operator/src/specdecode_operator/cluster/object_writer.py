@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from specdecode_operator import owned
 from specdecode_operator.cluster.cache import Cache, version_of
 from specdecode_operator.cluster.cluster import Cluster
 from specdecode_operator.cluster.denials import Denials
@@ -121,19 +122,20 @@ class ObjectWriter:
         return blocked
 
     async def _rejected_template(self, observed: Observed, decided: Plan) -> Blocked | None:
-        """Try a Deployment with a user's template by a dry run, before anything is written."""
-        template = (observed.resource.get("spec") or {}).get("template") or {}
-        engines = ChildId(DEPLOYMENT.kind, observed.resource["metadata"]["name"])
-        workload = [each.manifest for each in decided.writes if child_id(each.manifest) == engines]
-        if not template.get("spec") or not workload or decided.step is None:
-            return None
-        try:
-            await self.cluster.apply(workload[0], force=True, is_trial=True)
-        except KubeApiError as error:
-            if error.is_transient or error.code in _NOT_ABOUT_FIELDS:
-                return None
-            message = f"{error}; correct spec.template, or the field that the message names"
-            return Blocked(BlockReason.TEMPLATE_REJECTED, message)
+        """Try Deployments with a user's template by a dry run, before anything is written."""
+        places = owned.templates(observed.resource) if decided.step is not None else {}
+        for write in decided.writes:
+            child = child_id(write.manifest)
+            if child.kind != DEPLOYMENT.kind or child.name not in places:
+                continue
+            try:
+                await self.cluster.apply(write.manifest, force=True, is_trial=True)
+            except KubeApiError as error:
+                if error.is_transient or error.code in _NOT_ABOUT_FIELDS:
+                    continue
+                place = places[child.name]
+                message = f"{error}; correct spec.{place}, or the field that the message names"
+                return Blocked(BlockReason.TEMPLATE_REJECTED, message)
         return None
 
     async def _write_trial(

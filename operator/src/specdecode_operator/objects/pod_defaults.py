@@ -23,7 +23,7 @@ class PodDefaults:
     container_security: Mapping[str, Any] = field(default_factory=dict)
     """Replaces the security context of the containers of engine and download."""
     ca_bundle: CaBundle | None = None
-    """Trusted by downloads."""
+    """Trusted by downloads and routers."""
 
 
 NO_DEFAULTS = PodDefaults()

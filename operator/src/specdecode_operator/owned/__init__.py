@@ -15,10 +15,16 @@ from specdecode_operator.owned.build import (
 from specdecode_operator.owned.config_map import boot_text
 from specdecode_operator.owned.defaulted import defaulted
 from specdecode_operator.owned.inference_pool import has_foreign_labels, inference_pools
-from specdecode_operator.owned.patch import access_refusals
-from specdecode_operator.owned.router import engines_service_name, routed, router_name
+from specdecode_operator.owned.patch import OF_ROUTERS, access_refusals
+from specdecode_operator.owned.router import (
+    engines_service_name,
+    routed,
+    router_name,
+    templates,
+)
 
 __all__ = [
+    "OF_ROUTERS",
     "Built",
     "Carrier",
     "access_refusals",
@@ -34,4 +40,5 @@ __all__ = [
     "routed",
     "router_name",
     "shared_objects",
+    "templates",
 ]

@@ -64,18 +64,28 @@ def _replaced(found: Manifest, own: Manifest, wanted: Mapping[str, Any]) -> Mani
 
 
 def _trusting(pod: Manifest, bundle: CaBundle | None) -> Manifest:
-    """A pod whose download trusts the CA certificates; the engine itself calls nobody.
+    """A pod whose download or router trusts the CA certificates.
 
-    A download that trusts others by spec.template is left alone.
+    A container that trusts others by the user's template is left alone. Routers start without the
+    ConfigMap: they call engines without TLS.
     """
-    containers = pod.get("initContainers") or []
-    downloads = [each for each in containers if each["name"] == names.FETCH_CONTAINER]
-    if bundle is None or not downloads or _trusts_others(downloads[0]):
+    is_router = pod["containers"][0]["name"] == names.ROUTER_CONTAINER
+    field = "containers" if is_router else "initContainers"
+    name = names.ROUTER_CONTAINER if is_router else names.FETCH_CONTAINER
+    containers = pod.get(field) or []
+    found = [each for each in containers if each["name"] == name]
+    if bundle is None or not found or _trusts_others(found[0]):
         return pod
-    items = [{"key": bundle.key, "path": bundle.key}]
-    volume = {"name": _CA_VOLUME, "configMap": {"name": bundle.config_map, "items": items}}
-    trusting = [_trusting_container(each, bundle) for each in containers]
-    return {**pod, "initContainers": trusting, "volumes": [*pod["volumes"], volume]}
+    source: Manifest = {
+        "name": bundle.config_map,
+        "items": [{"key": bundle.key, "path": bundle.key}],
+        **({"optional": True} if is_router else {}),
+    }
+    volume = {"name": _CA_VOLUME, "configMap": source}
+    trusting = [
+        _trusting_container(each, bundle) if each["name"] == name else each for each in containers
+    ]
+    return {**pod, field: trusting, "volumes": [*pod["volumes"], volume]}
 
 
 def _trusts_others(container: Manifest) -> bool:
@@ -83,8 +93,6 @@ def _trusts_others(container: Manifest) -> bool:
 
 
 def _trusting_container(container: Manifest, bundle: CaBundle) -> Manifest:
-    if container["name"] != names.FETCH_CONTAINER:
-        return container
     place = {"name": _CA_VARIABLE, "value": f"{CA_FOLDER}/{bundle.key}"}
     mount = {"name": _CA_VOLUME, "mountPath": CA_FOLDER, "readOnly": True}
     return {

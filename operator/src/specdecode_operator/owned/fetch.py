@@ -37,7 +37,7 @@ def fetched_path(role: ModelRole) -> str:
 
 
 def volumes(spec: Spec) -> list[Manifest]:
-    """The cache and the links into it."""
+    """The cache, limited by the disk of the node where the user sets no limit, and its links."""
     download = spec.download
     if download.cache_claim is not None:
         cache: Manifest = {"persistentVolumeClaim": {"claimName": download.cache_claim}}
@@ -45,7 +45,7 @@ def volumes(spec: Spec) -> list[Manifest]:
         cache = {"emptyDir": {"sizeLimit": download.cache_size_limit}}
     else:
         cache = {"emptyDir": {}}
-    return [{"name": _CACHE, **cache}, {"name": _LINKS, "emptyDir": {}}]
+    return [{"name": _CACHE, **cache}, {"name": _LINKS, "emptyDir": {"sizeLimit": "16Mi"}}]
 
 
 def volume_mounts(*, read_only: bool) -> list[Manifest]:

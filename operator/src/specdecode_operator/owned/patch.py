@@ -5,6 +5,7 @@ are added; other lists and single values are replaced. Null removes a field.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from specdecode_api import names
@@ -15,7 +16,7 @@ from specdecode_operator.owned.hashes import canonical
 from specdecode_operator.owned.template_shape import shape_errors
 
 MAX_BYTES: Final = 16 * 1024
-PLACE: Final = "template.spec"
+PLACE: Final = "template"
 
 _KEYS: Final = {
     "containers": "name",
@@ -28,10 +29,6 @@ _KEYS: Final = {
 }
 """Merge keys of lists; lists under other names are replaced."""
 
-_OF_THE_POD: Final = {
-    "restartPolicy": "it is Always",
-    "terminationGracePeriodSeconds": "use lifecycle.terminationGracePeriod",
-}
 _OF_OUR_CONTAINERS: Final = {
     "args": "the operator sets them; use engine",
     "command": "the operator sets it",
@@ -46,6 +43,60 @@ _OF_OUR_CONTAINERS: Final = {
     "terminationMessagePath": "the operator sets it",
     "terminationMessagePolicy": "the operator sets it",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedFields:
+    """What the operator manages in a pod template, each with the remedy.
+
+    Attributes:
+        place: the user's template in the spec.
+        containers: names of the operator's containers.
+        of_pod: fields of the pod.
+        of_containers: fields of the operator's containers.
+        variables: environment variables of these.
+        volumes: further volumes that the operator adds.
+    """
+
+    place: str
+    containers: tuple[str, ...]
+    of_pod: Mapping[str, str]
+    of_containers: Mapping[str, str]
+    variables: Mapping[str, str]
+    volumes: tuple[str, ...] = ()
+
+
+OF_ENGINES: Final = ManagedFields(
+    PLACE,
+    (names.ENGINE_CONTAINER, names.FETCH_CONTAINER),
+    {
+        "restartPolicy": "it is Always",
+        "terminationGracePeriodSeconds": "use lifecycle.terminationGracePeriod",
+    },
+    _OF_OUR_CONTAINERS,
+    RESERVED_VARIABLES,
+    ("boot",),
+)
+_ACCOUNT: Final = "routers follow EndpointSlices with an account of their own"
+OF_ROUTERS: Final = ManagedFields(
+    f"router.{PLACE}",
+    (names.ROUTER_CONTAINER,),
+    {
+        "restartPolicy": "it is Always",
+        "terminationGracePeriodSeconds": "use lifecycle.preStop and lifecycle.drainTimeout",
+        "serviceAccountName": _ACCOUNT,
+        "serviceAccount": _ACCOUNT,
+        "automountServiceAccountToken": _ACCOUNT,
+    },
+    {
+        **dict.fromkeys(_OF_OUR_CONTAINERS, "the operator sets it"),
+        "args": "the operator sets them; use router",
+        "image": "it is the operator's setting --router-image",
+        "ports": "the operator sets them",
+        "resources": "use router.resources",
+    },
+    {"HOME": "it is /tmp"},
+)
 _OPEN_VOLUMES: Final = frozenset({"tmp", "shm"})
 """Volumes of the operator that may be patched, for example their size."""
 
@@ -67,28 +118,32 @@ _ACCESS_REMEDY: Final = (
 
 
 def access_refusals(
-    patch: TemplateSpec, *, is_allowed: bool, has_host_access: bool
+    patch: TemplateSpec, *, is_allowed: bool, has_host_access: bool, place: str = PLACE
 ) -> tuple[str, ...]:
-    """Errors for a template, or for parts of it, that the operator's settings do not allow."""
+    """Errors for a template, or for parts of it, that the operator's settings do not allow.
+
+    Args:
+        place: the template in the spec.
+    """
     is_empty = not (patch.spec or patch.metadata.labels or patch.metadata.annotations)
     if not is_allowed and not is_empty:
-        return ("template: is disabled by the operator's setting --no-template; remove it",)
-    return () if has_host_access else tuple(_access(patch.spec))
+        return (f"{place}: is disabled by the operator's setting --no-template; remove it",)
+    return () if has_host_access else tuple(_access(patch.spec, f"{place}.spec"))
 
 
-def _access(spec: Mapping[str, Any]) -> Iterator[str]:
+def _access(spec: Mapping[str, Any], template: str) -> Iterator[str]:
     for field in _ACCESS:
         if spec.get(field):
-            yield f"{PLACE}.{field}: is not allowed; {_ACCESS_REMEDY}"
+            yield f"{template}.{field}: is not allowed; {_ACCESS_REMEDY}"
     for volume in _objects(spec.get("volumes")):
         if "hostPath" in volume:
-            place = f"{PLACE}.volumes[{volume.get('name')}]"
+            place = f"{template}.volumes[{volume.get('name')}]"
             yield f"{place}.hostPath: is not allowed; {_ACCESS_REMEDY}"
     for field in ("containers", "initContainers"):
         for container in _objects(spec.get(field)):
             context = container.get("securityContext")
             if isinstance(context, Mapping) and context.get("privileged"):
-                place = f"{PLACE}.{field}[{container.get('name')}].securityContext"
+                place = f"{template}.{field}[{container.get('name')}].securityContext"
                 yield f"{place}.privileged: is not allowed; {_ACCESS_REMEDY}"
 
 
@@ -109,43 +164,48 @@ def patched(template: Manifest, patch: TemplateSpec) -> Manifest:
     }
 
 
-def refusals(template: Manifest, patch: TemplateSpec) -> tuple[str, ...]:
+def refusals(
+    template: Manifest, patch: TemplateSpec, managed: ManagedFields = OF_ENGINES
+) -> tuple[str, ...]:
     """Errors for parts of a patch that the operator manages: path, error and remedy."""
-    return tuple(_refusals(template["spec"], patch.spec))
+    return tuple(_refusals(template["spec"], patch.spec, managed))
 
 
-def _refusals(spec: Manifest, patch: Mapping[str, Any]) -> Iterator[str]:
+def _refusals(spec: Manifest, patch: Mapping[str, Any], managed: ManagedFields) -> Iterator[str]:
+    whole = f"{managed.place}.spec"
     size = len(canonical(patch))
     if size > MAX_BYTES:
-        yield f"{PLACE}: {size} bytes; at most {MAX_BYTES}: move data into a ConfigMap"
+        yield f"{whole}: {size} bytes; at most {MAX_BYTES}: move data into a ConfigMap"
         return
-    if misshapen := tuple(shape_errors(patch, PLACE)):
+    if misshapen := tuple(shape_errors(patch, whole, managed.containers)):
         yield from misshapen
         return
-    for field, remedy in _OF_THE_POD.items():
-        if field in patch:
-            yield f"{PLACE}.{field}: cannot be patched; {remedy}"
-    ours = [item["name"] for item in spec["volumes"]] + ["boot"]
-    for field in ("containers", "initContainers", "volumes"):
-        for item in patch.get(field, []):
-            place = f"{PLACE}.{field}[{item['name']}]"
-            if field == "volumes":
-                if item["name"] in ours and item["name"] not in _OPEN_VOLUMES:
-                    yield f"{place}: is managed by the operator; choose another name"
-            else:
-                yield from _of_container(spec.get(field, ()), item, place)
+    for name, remedy in managed.of_pod.items():
+        if name in patch:
+            yield f"{whole}.{name}: cannot be patched; {remedy}"
+    ours = {item["name"] for item in spec["volumes"]} | set(managed.volumes)
+    for item in patch.get("volumes", []):
+        if item["name"] in ours - _OPEN_VOLUMES:
+            place = f"{whole}.volumes[{item['name']}]"
+            yield f"{place}: is managed by the operator; choose another name"
+    for name in ("containers", "initContainers"):
+        for item in patch.get(name, []):
+            place = f"{whole}.{name}[{item['name']}]"
+            yield from _of_container(spec.get(name, ()), item, place, managed)
 
 
-def _of_container(ours: Sequence[Manifest], item: Mapping[str, Any], place: str) -> Iterator[str]:
+def _of_container(
+    ours: Sequence[Manifest], item: Mapping[str, Any], place: str, managed: ManagedFields
+) -> Iterator[str]:
     known = next((each for each in ours if each["name"] == item["name"]), None)
     if known is None:
-        if item["name"] in (names.ENGINE_CONTAINER, names.FETCH_CONTAINER):
+        if item["name"] in managed.containers:
             yield f"{place}: the name is reserved for containers of the operator; choose another"
         return
-    for field, remedy in _OF_OUR_CONTAINERS.items():
-        if field in item:
-            yield f"{place}.{field}: cannot be patched; {remedy}"
-    yield from _of_environment(item.get("env", []), f"{place}.env")
+    for name, remedy in managed.of_containers.items():
+        if name in item:
+            yield f"{place}.{name}: cannot be patched; {remedy}"
+    yield from _of_environment(item.get("env", []), f"{place}.env", managed.variables)
     paths = {mount["mountPath"] for mount in known["volumeMounts"]}
     for mount in item.get("volumeMounts", []):
         if mount["mountPath"].rstrip("/") in paths:
@@ -155,10 +215,12 @@ def _of_container(ours: Sequence[Manifest], item: Mapping[str, Any], place: str)
             )
 
 
-def _of_environment(variables: Sequence[Mapping[str, Any]], place: str) -> Iterator[str]:
+def _of_environment(
+    variables: Sequence[Mapping[str, Any]], place: str, reserved: Mapping[str, str]
+) -> Iterator[str]:
     for name in (each["name"] for each in variables):
-        if name in RESERVED_VARIABLES:
-            yield f"{place}[{name}]: is managed by the operator; {RESERVED_VARIABLES[name]}"
+        if name in reserved:
+            yield f"{place}[{name}]: is managed by the operator; {reserved[name]}"
 
 
 def _merged(base: Any, patch: Any, name: str = "") -> Any:

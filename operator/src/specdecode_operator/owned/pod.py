@@ -16,6 +16,8 @@ from specdecode_operator.owned.patch import patched, refusals
 from specdecode_operator.owned.security import CONTAINER_SECURITY, pod_security
 
 STARTUP_PERIOD_SECONDS = 2
+TMP_LIMIT = "16Gi"
+"""Of /tmp, with the caches of Triton, FlashInfer and downloads; a template may set another one."""
 PORTS = {
     names.ENGINE_PORT_NAME: names.ENGINE_PORT,
     names.MANAGEMENT_PORT_NAME: names.MANAGEMENT_PORT,
@@ -34,7 +36,7 @@ def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
     if refused := refusals(template, spec.template):
         raise ResourceError(*refused)
     merged = patched(template, spec.template)
-    return {**merged, "spec": with_selectors(name, merged["spec"])}
+    return {**merged, "spec": with_selectors(merged["spec"], service_selector(name))}
 
 
 def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
@@ -50,7 +52,7 @@ def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
             **({"initContainers": [fetch.fetch_container(spec, image)]} if fetches else {}),
             "containers": [_container(spec, image, mounts)],
             "volumes": [
-                {"name": "tmp", "emptyDir": {}},
+                {"name": "tmp", "emptyDir": {"sizeLimit": TMP_LIMIT}},
                 *_shared_memory(spec),
                 *mounts.volumes,
                 *api_keys.volumes(spec),
@@ -110,8 +112,7 @@ def _shared_memory(spec: Spec) -> list[Manifest]:
     tensor = spec.parallelism.tensor
     if not spec.gpus and tensor == 1:
         return []
-    limit = {"sizeLimit": f"{tensor}Gi"} if tensor > 1 else {}
-    return [{"name": "shm", "emptyDir": {"medium": "Memory", **limit}}]
+    return [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{tensor}Gi"}}]
 
 
 def _resources(spec: Spec) -> Manifest:
@@ -159,10 +160,10 @@ def tolerations(spec: Spec) -> list[Manifest]:
     return [taint] if spec.gpus else []
 
 
-def with_selectors(name: str, pod: Manifest) -> Manifest:
+def with_selectors(pod: Manifest, selector: dict[str, str]) -> Manifest:
     """Have topology spread constraints without a selector count the pods of this resource."""
     constraints = pod.get("topologySpreadConstraints")
     if not constraints:
         return pod
-    own = {"labelSelector": {"matchLabels": service_selector(name)}}
+    own = {"labelSelector": {"matchLabels": selector}}
     return {**pod, "topologySpreadConstraints": [{**own, **each} for each in constraints]}

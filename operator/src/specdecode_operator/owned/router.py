@@ -20,7 +20,7 @@ from specdecode_operator.objects.kinds import (
     SERVICE_ACCOUNT,
     Manifest,
 )
-from specdecode_operator.objects.resource import Resource
+from specdecode_operator.objects.resource import Resource, ResourceError
 from specdecode_operator.owned.build import finished
 from specdecode_operator.owned.labels import (
     ROUTER,
@@ -29,7 +29,8 @@ from specdecode_operator.owned.labels import (
     router_selector,
     service_selector,
 )
-from specdecode_operator.owned.pod import probe
+from specdecode_operator.owned.patch import OF_ENGINES, OF_ROUTERS, patched, refusals
+from specdecode_operator.owned.pod import probe, with_selectors
 from specdecode_operator.owned.router_token import VOLUME, mount
 from specdecode_operator.owned.security import CONTAINER_SECURITY, pod_security
 from specdecode_operator.owned.service import service
@@ -49,6 +50,16 @@ def engines_service_name(name: str) -> str:
     return f"{name}-engines"
 
 
+def templates(manifest: Manifest) -> dict[str, str]:
+    """Where a resource has a template of pods, by the name of the Deployment that it changes."""
+    spec, name = manifest.get("spec") or {}, manifest["metadata"]["name"]
+    places = {
+        name: (OF_ENGINES.place, spec.get("template")),
+        router_name(name): (OF_ROUTERS.place, (spec.get("router") or {}).get("template")),
+    }
+    return {of: place for of, (place, given) in places.items() if (given or {}).get("spec")}
+
+
 def routed(
     objects: Sequence[Manifest], resource: Resource, image: str, *, is_serving: bool
 ) -> list[Manifest]:
@@ -56,6 +67,9 @@ def routed(
 
     Args:
         is_serving: whether the Service leads to the routers.
+
+    Raises:
+        ResourceError: the user's template of routers sets a field that the operator manages.
     """
     router, name = resource.spec.router, resource.name
     if router is None:
@@ -150,14 +164,6 @@ def _budget(name: str) -> Manifest:
 
 
 def _deployment(name: str, namespace: str, spec: Spec, router: RouterSpec, image: str) -> Manifest:
-    spread = {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": router_selector(name)},
-    }
-    lifecycle = spec.lifecycle
-    grace = duration_s(lifecycle.pre_stop) + duration_s(lifecycle.drain_timeout) + SPARE_SECONDS
     return {
         "apiVersion": DEPLOYMENT.api_version,
         "kind": DEPLOYMENT.kind,
@@ -171,23 +177,49 @@ def _deployment(name: str, namespace: str, spec: Spec, router: RouterSpec, image
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
             },
-            "template": {
-                "metadata": {"labels": router_labels(name)},
-                "spec": {
-                    "serviceAccountName": router_name(name),
-                    "automountServiceAccountToken": True,
-                    "enableServiceLinks": False,
-                    "terminationGracePeriodSeconds": grace,
-                    "securityContext": pod_security(has_group=False),
-                    "topologySpreadConstraints": [spread],
-                    **_pull_secrets(spec),
-                    "containers": [_container(name, namespace, spec, router, image)],
-                    "volumes": [
-                        {"name": "tmp", "emptyDir": {}},
-                        {"name": VOLUME, "secret": {"secretName": names.ROUTER_SECRET}},
-                    ],
-                },
-            },
+            "template": _patched_template(name, namespace, spec, router, image),
+        },
+    }
+
+
+def _patched_template(
+    name: str, namespace: str, spec: Spec, router: RouterSpec, image: str
+) -> Manifest:
+    """Pod template with the user's changes.
+
+    Raises:
+        ResourceError: they set a field that the operator manages.
+    """
+    template = _template(name, namespace, spec, router, image)
+    if refused := refusals(template, router.template, OF_ROUTERS):
+        raise ResourceError(*refused)
+    merged = patched(template, router.template)
+    return {**merged, "spec": with_selectors(merged["spec"], router_selector(name))}
+
+
+def _template(name: str, namespace: str, spec: Spec, router: RouterSpec, image: str) -> Manifest:
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+    }
+    lifecycle = spec.lifecycle
+    grace = duration_s(lifecycle.pre_stop) + duration_s(lifecycle.drain_timeout) + SPARE_SECONDS
+    return {
+        "metadata": {"labels": router_labels(name)},
+        "spec": {
+            "serviceAccountName": router_name(name),
+            "automountServiceAccountToken": True,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": grace,
+            "securityContext": pod_security(has_group=False),
+            "topologySpreadConstraints": [spread],
+            **_pull_secrets(spec),
+            "containers": [_container(name, namespace, spec, router, image)],
+            "volumes": [
+                {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+                {"name": VOLUME, "secret": {"secretName": names.ROUTER_SECRET}},
+            ],
         },
     }
 
@@ -219,6 +251,8 @@ def _container(name: str, namespace: str, spec: Spec, router: RouterSpec, image:
             f"--deployment={name}",
             f"--token-file={names.ROUTER_TOKEN_FOLDER}",
             f"--retries={router.retries}",
+            f"--timeout={duration_s(router.timeout):g}",
+            f"--max-connections={router.max_connections}",
             f"--pre-stop={duration_s(lifecycle.pre_stop):g}",
             f"--drain-seconds={duration_s(lifecycle.drain_timeout):g}",
             *(["--cors-origins", *origins] if origins else []),

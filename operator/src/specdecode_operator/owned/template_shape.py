@@ -3,11 +3,9 @@
 The API server checks all others, in a dry run of the Deployment.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-
-from specdecode_api import names
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,6 @@ _POD: Final[Mapping[str, ObjectShape | ListShape]] = {
     "hostAliases": ListShape("ip", is_removable=True),
     "imagePullSecrets": ListShape("name", is_removable=True),
 }
-_CONTAINERS: Final = (names.ENGINE_CONTAINER, names.FETCH_CONTAINER)
 _TYPES: Final = {
     bool: "a boolean",
     int: "a number",
@@ -62,25 +59,32 @@ _TYPES: Final = {
 }
 
 
-def shape_errors(patch: Mapping[str, Any], place: str) -> Iterator[str]:
-    """Yield an error for each field of another type: path, remedy and what it is."""
-    yield from _fields(patch, _POD, place)
+def shape_errors(patch: Mapping[str, Any], place: str, containers: Sequence[str]) -> Iterator[str]:
+    """Yield an error for each field of another type: path, remedy and what it is.
+
+    Args:
+        containers: names of the operator's own.
+    """
+    yield from _fields(patch, _POD, place, containers)
 
 
 def _fields(
-    found: Mapping[str, Any], shapes: Mapping[str, ObjectShape | ListShape], place: str
+    found: Mapping[str, Any],
+    shapes: Mapping[str, ObjectShape | ListShape],
+    place: str,
+    containers: Sequence[str],
 ) -> Iterator[str]:
     for name, shape in shapes.items():
         if name not in found:
             continue
         value, where = found[name], f"{place}.{name}"
         if isinstance(shape, ListShape):
-            yield from _list(value, shape, where)
+            yield from _list(value, shape, where, containers)
         elif value is not None and not isinstance(value, Mapping):
             yield f"{where}: write an object; it is {_type(value)}"
 
 
-def _list(value: Any, shape: ListShape, place: str) -> Iterator[str]:
+def _list(value: Any, shape: ListShape, place: str, containers: Sequence[str]) -> Iterator[str]:
     if value is None and shape.is_removable:
         return
     if not isinstance(value, list):
@@ -94,8 +98,8 @@ def _list(value: Any, shape: ListShape, place: str) -> Iterator[str]:
             is_there = shape.key in item
             what = f"is {_type(item[shape.key])}" if is_there else "is missing"
             yield f"{place}[{index}]: {shape.remedy}; its {shape.key} {what}"
-        elif item.get("name") in _CONTAINERS:
-            yield from _fields(item, shape.ours, f"{place}[{item['name']}]")
+        elif item.get("name") in containers:
+            yield from _fields(item, shape.ours, f"{place}[{item['name']}]", containers)
 
 
 def _type(value: Any) -> str:

@@ -4,7 +4,10 @@ The pods stay as they are; the Service, the account and the budget do not depend
 spec that is refused, and the number of pods follows `replicas`.
 """
 
+from dataclasses import replace
+
 from specdecode_api import names
+from specdecode_api.v1alpha1 import RouterSpec, RouterTemplateSpec
 from specdecode_operator import owned
 from specdecode_operator.objects.kinds import DEPLOYMENT, SERVICE, Manifest
 from specdecode_operator.objects.observed import Observed
@@ -63,11 +66,24 @@ def _with_routers(
     is_serving = is_router_serving(observed)
     wanted = _parsed(observed.resource)
     if wanted is not None and wanted.spec.router is not None and settings.has_routers:
-        return owned.routed(shared, wanted, settings.router_image, is_serving=is_serving)
+        plain, has_template = _without_template(wanted, wanted.spec.router)
+        found = owned.routed(shared, plain, settings.router_image, is_serving=is_serving)
+        return [each for each in found if each["kind"] != DEPLOYMENT.kind or not has_template]
     if not is_serving:
         return shared
     front = owned.finished(service(owner.name, router_selector(owner.name)), owner)
     return [front if each["kind"] == SERVICE.kind else each for each in shared]
+
+
+def _without_template(wanted: Resource, router: RouterSpec) -> tuple[Resource, bool]:
+    """The resource without the template of routers, and whether it has one.
+
+    What was refused may be that template: the Deployment of routers then stays as it is.
+    """
+    given = router.template
+    plain = router.model_copy(update={"template": RouterTemplateSpec()})
+    spec = wanted.spec.model_copy(update={"router": plain})
+    return replace(wanted, spec=spec), given != RouterTemplateSpec()
 
 
 def _parsed(manifest: Manifest) -> Resource | None:

@@ -145,7 +145,7 @@ def plan(
         failures.add(Part.CONFIGURATION, "the spec", error)
         why = failures.found[-1].message
         decided = Plan(refused=Refused(RefusalReason.INTERNAL_ERROR, (why,)))
-    if decided.step is None or (observed.resource.get("spec") or {}).get("template"):
+    if decided.step is None or owned.templates(observed.resource):
         kept = held_objects(observed, settings)
         held = needed_writes(observed, kept, failures, is_known=is_reported(observed))
         decided = replace(decided, held=held, writes=decided.writes if decided.step else held)
@@ -286,6 +286,13 @@ def _not_allowed(wanted: Resource, settings: Settings) -> tuple[str, ...]:
         is_allowed=settings.has_template,
         has_host_access=settings.allows_host_access,
     )
+    if wanted.spec.router is not None:
+        refused += owned.access_refusals(
+            wanted.spec.router.template,
+            is_allowed=settings.has_template,
+            has_host_access=settings.allows_host_access,
+            place=owned.OF_ROUTERS.place,
+        )
     if wanted.spec.router is not None and not settings.has_routers:
         refused = (*refused, NO_ROUTERS)
     if wanted.spec.inference_pool is not None and not settings.has_inference_pools:
