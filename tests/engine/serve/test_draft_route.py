@@ -140,6 +140,18 @@ def test_a_refused_draft_leaves_the_old_one_and_its_reason(server, tmp_path):
     assert described["path"] == str(HEAD)
     assert "the running draft stays" in described["latest_refusal"]
     assert described["refused_needs_restart"] is False
+    unreadable = tmp_path / "config"
+    (unreadable / "config.json").mkdir(parents=True)
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "config.json").write_text("a secret")
+    messages = set()
+    for path in ("/nothing", "/etc/passwd", "/root", unreadable, text, "/" + "x" * 300):
+        response = put(server, path)
+        assert response.status_code == 409
+        messages.add(response.json()["error"]["message"].removeprefix(f"{path}: "))
+    (message,) = messages  # no search of the pod's files by their errors
+    assert message.startswith("is not a folder with a checkpoint that the engine can read")
     for path in ("relative/path", "pvc://models/draft", "/models/\0"):
         response = put(server, path)
         assert response.status_code == 400

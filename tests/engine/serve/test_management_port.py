@@ -123,6 +123,33 @@ def test_a_key_is_needed_to_change_the_table_and_not_to_read_it(start_server, fr
     assert httpx.put(server.url + "/speculation/table", json={}).status_code == 404
 
 
+def test_changes_in_pods_need_the_token_and_for_one_release_the_owner_will_do(
+    start_server, free_port, tmp_path
+):
+    """A boot file with an owner and a path of tokens is one of an operator of this release."""
+    keys, tokens = tmp_path / "keys", tmp_path / "tokens"
+    keys.write_text("sk-a\n")
+    tokens.mkdir()
+    (tokens / "token").write_text("current\n")
+    (tokens / "next").write_text("next\n")
+    options = {"router_token_path": str(tokens)}
+    server = start_server(
+        api_key_path=keys, owner="uid-1", management_port=free_port, options=options
+    )
+    changes = [server.management_url + f"/speculation/{name}" for name in ("table", "draft")]
+    token, owner = "x-specdecode-router-token", "x-specdecode-owner"
+    for headers in ({token: "current"}, {token: "next"}, {owner: "uid-1"}):
+        assert {httpx.put(url, json={}, headers=headers).status_code for url in changes} == {400}
+    key = {"authorization": "Bearer sk-a"}
+    for headers in ({}, key, {token: "other"}, {token: ""}, {owner: "uid-2"}, {owner: ""}):
+        for url in changes:
+            answers = httpx.put(url, json={}, headers=headers), httpx.delete(url, headers=headers)
+            for answer in answers:
+                assert answer.status_code == 403
+                assert answer.json()["error"]["code"] == "invalid_router_token"
+    assert statuses(server.management_url, MANAGEMENT) == dict.fromkeys(MANAGEMENT, 200)
+
+
 def test_probes_answer_while_a_stopped_engine_finishes_its_requests_and_both_ports_close(
     start_server, free_port, eventually
 ):

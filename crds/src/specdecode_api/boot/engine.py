@@ -268,7 +268,8 @@ class ServerBoot(FileRecord):
     owner: Annotated[str, StringConstraints(min_length=1, max_length=64)] | None = Field(
         default=None,
         description=f"A request with this value in the header {names.HEADER_OWNER} may replace the "
-        "table without an API key; the engine never returns it.",
+        "table without an API key or a token; the engine never returns it. With router_token_path, "
+        "changes on the management port need it or a token, and no API key.",
     )
     request_labels: tuple[RequestLabel, ...] = Field(
         default=(),

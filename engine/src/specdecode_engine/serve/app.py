@@ -1,6 +1,7 @@
 """The ASGI applications: the API, the management port, or both on one port."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
@@ -16,6 +17,7 @@ from specdecode_engine.serve.control.api_keys import (
     is_client_api,
     is_speculation_change,
 )
+from specdecode_engine.serve.control.router_tokens import ChangeAuthorization
 from specdecode_engine.serve.engine.core import EngineFailed, GrammarBusy
 from specdecode_engine.serve.internal import routes
 from specdecode_engine.serve.openai import chat, completions, models, responses
@@ -48,16 +50,33 @@ def build_app(service: Service, management_port: int | None = None) -> ASGIApp:
         )
         return StreamKeepAlive(app)
     api = StreamKeepAlive(_build(service, API, is_client_api))
-    management_app = _build(
-        service,
-        (*MANAGEMENT, INTERNAL),
-        lambda method, path: is_speculation_change(method, path) or path == PATH_GENERATE,
+    return PortRouter(api, _management_app(service), management_port)
+
+
+def _management_app(service: Service) -> ASGIApp:
+    """The application of the management port; in pods a token guards changes, else a key does.
+
+    An operator of this release writes both the owner and the path of the token.
+    """
+    tokens, owner = service.router_tokens, service.boot.server.owner
+    routers = (*MANAGEMENT, INTERNAL)
+    if tokens is None or owner is None:
+        return _build(
+            service,
+            routers,
+            lambda method, path: is_speculation_change(method, path) or path == PATH_GENERATE,
+        )
+    guard = partial(
+        ChangeAuthorization, tokens=tokens, owner=owner, is_change=is_speculation_change
     )
-    return PortRouter(api, management_app, management_port)
+    return _build(service, routers, lambda _, path: path == PATH_GENERATE, guard)
 
 
 def _build(
-    service: Service, routers: Sequence[APIRouter], needs_key: Callable[[str, str], bool]
+    service: Service,
+    routers: Sequence[APIRouter],
+    needs_key: Callable[[str, str], bool],
+    guard: Callable[[ASGIApp], ASGIApp] | None = None,
 ) -> ASGIApp:
     app = FastAPI(title="specdecode", openapi_url=None)
     app.state.service = service
@@ -70,6 +89,8 @@ def _build(
     )  # fmt: skip
     for kind in (*known, Exception):
         app.add_exception_handler(kind, errors.respond_to_error)
+    if guard is not None:
+        app.add_middleware(guard)
     if service.keys is not None:
         owner = service.boot.server.owner
         app.add_middleware(Authorization, keys=service.keys, needs_key=needs_key, owner=owner)

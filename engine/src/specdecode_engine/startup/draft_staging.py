@@ -4,6 +4,7 @@ It is read into memory of the host. On a CPU that is the engine's, which plans f
 holds two drafts.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.policy import DraftRefused
 from specdecode_engine.model.checkpoint.checkpoint import OpenStore, SharedTensorError
-from specdecode_engine.model.checkpoint.config_file import CheckpointError
+from specdecode_engine.model.checkpoint.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.drafts.draft_config import DraftConfig
 from specdecode_engine.model.drafts.draft_exchange import StagedDraft, check_same_config
 from specdecode_engine.model.drafts.draft_head import HiddenStateHead
@@ -25,6 +26,8 @@ from specdecode_engine.startup.draft_methods.method import LoadedDraft
 from specdecode_engine.startup.draft_methods.registry import load_draft, read_checked_draft
 from specdecode_engine.startup.models import LoadedModels, model_loader
 from specdecode_kernels import TORCH, AnyWeight, Choice
+
+log = logging.getLogger(__name__)
 
 HOST = torch.device("cpu")
 
@@ -60,6 +63,7 @@ class DraftStaging:
             algorithm = config.boot.speculation.algorithm.value
             message = f"algorithm {algorithm} has no draft model that could be exchanged"
             raise DraftRefused(message, needs_restart=True)
+        _check_is_checkpoint(folder)
         speculation = config.boot.speculation.model_copy(update={"draft_path": str(folder)})
         boot = config.boot.model_copy(update={"speculation": speculation})
         try:
@@ -98,6 +102,21 @@ class DraftStaging:
             return ()
         pairs = (network.embedding, target.embedding), (network.head.weight, target.head.weight)
         return tuple(own for own, targets in pairs if own is targets)
+
+
+def _check_is_checkpoint(folder: Path) -> None:
+    """Refuse all folders without a readable config.json alike; the log has the reason.
+
+    Else whoever may exchange drafts could search the files of the pod.
+    """
+    try:
+        ConfigFile.open(folder / "config.json")
+    except (CheckpointError, OSError, ValueError) as error:
+        log.warning("draft refused: %s", error)
+        raise DraftRefused(
+            f"{folder}: is not a folder with a checkpoint that the engine can read; the running "
+            "draft stays; the engine's log has the reason"
+        ) from None
 
 
 @contextmanager
