@@ -29,6 +29,8 @@ NAMES = {
     "path": (["serve", "/no/such"], f"/no/such: {NOT_A_FOLDER}"),
     "flag": (["--model-path", "no-such"], f"no-such: {NOT_A_FOLDER}"),
     "empty folder": (["serve", "."], "config.json: no such file; give a folder with config.json"),
+    "long name": (["serve", "a" * 300], "aaa: File name too long; give a folder with"),
+    "file": (["serve", "/etc/passwd"], "/etc/passwd: a file, not a folder; give a folder with"),
     "dots": (["serve", "org/.."], f"org/..: {NOT_A_FOLDER}"),
     "dots in a URI": (["serve", "hf://../tiny"], "hf://../tiny: not a model of the Hugging Face"),
     "dots in a revision": (["serve", "org/tiny@main/../x"], f"org/tiny@main/../x: {NOT_A_FOLDER}"),
@@ -38,6 +40,7 @@ NAMES = {
     "no model": (["serve"], "there is no model: add --model-path FOLDER"),
 }
 HUB = {
+    "rule of the Hub": (["serve", "org/tiny.git"], "hf://org/tiny.git: the hub has no such names"),
     "unknown": (["serve", "org/none"], "org/none: no such folder; hf://org/none: the hub has no"),
     "private": (
         ["serve", "hf://org/private"],

@@ -13,6 +13,7 @@ from specdecode_engine.process import ConfigurationError
 
 HUB = "hf://"
 MODEL_FLAG = "--model-path"
+_SHOWN_CHARS = 200
 _REMEDY = "give a folder with config.json, ORG/NAME or hf://ORG/NAME@REVISION"
 
 
@@ -50,14 +51,27 @@ def hub_uri(name: str) -> str | None:
         if not _is_hub_uri(name):
             raise _refused(f"{name}: not a model of the Hugging Face Hub; {_REMEDY}")
         return name
-    folder = Path(name)
-    if folder.is_dir() and not _has_model(folder):
-        raise _refused(f"{folder / 'config.json'}: no such file; {_REMEDY}")
-    if folder.exists():
+    if _is_folder(Path(name)):
         return None
     if not _is_hub_uri(HUB + name):
         raise _refused(f"{name}: no such folder, and not a name of the Hugging Face Hub; {_REMEDY}")
     return HUB + name
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether a path is a folder with a model, or a file in a format that is refused by its name.
+
+    Raises:
+        ModelRefused: it is a folder without a model, another file, or cannot be read.
+    """
+    try:
+        if path.is_dir() and not _has_model(path):
+            raise _refused(f"{path / 'config.json'}: no such file; {_REMEDY}")
+        if path.is_file() and path.suffix != ".gguf":
+            raise _refused(f"{path}: a file, not a folder; {_REMEDY}")
+        return path.exists()
+    except OSError as error:
+        raise _refused(f"{str(path)[:_SHOWN_CHARS]}: {error.strerror}; {_REMEDY}") from None
 
 
 def _is_hub_uri(uri: str) -> bool:

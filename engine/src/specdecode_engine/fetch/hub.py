@@ -10,7 +10,12 @@ from typing import BinaryIO
 
 import httpx2
 from huggingface_hub import HfApi, hf_hub_url
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RevisionNotFoundError
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    RevisionNotFoundError,
+)
 from huggingface_hub.file_download import http_get
 from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils._http import get_session, hf_raise_for_status
@@ -180,6 +185,9 @@ def explained(uri: str, has_token: bool) -> Iterator[None]:
         raise unreachable(uri, f"{type(error).__name__}: {error}") from error
     except OSError as error:
         raise _failed(error, uri) from error
+    except HFValidationError as error:
+        text = f"the hub has no such names ({error}); check its spelling"
+        raise FetchError(TerminationReason.MODEL_NOT_FOUND, uri, text) from error
 
 
 def unreachable(uri: str, why: str) -> FetchError:
