@@ -160,10 +160,13 @@ class Reconciler:
         if not decided.has_routers:
             return None, ""
         try:
-            return await self.tokens.ensure(key.namespace), ""
+            wait_s = await self.tokens.ensure(key.namespace)
         except KubeApiError as error:
             log.warning("tokens of routers not written", extra={"why": str(error)})
             return LOOK_AGAIN_S, str(error)
+        if token := self.tokens.current(key.namespace):
+            self.poller.use_token(key.namespace, token)
+        return wait_s, ""
 
     def _forget(self, key: Key) -> None:
         """Drop everything about a resource that is gone."""

@@ -108,6 +108,9 @@ async def test_of_two_workers_without_a_secret_one_creates_it_and_the_other_read
         (first,) = server.writes
         now[0] += timedelta(seconds=LOOK_SECONDS)
         assert [await each.ensure("ns") for each in both] == [LOOK_SECONDS] * 2
+        token = server.tokens()[names.ROUTER_TOKEN_KEY].decode()
+        assert [each.current("ns") for each in both] == [token] * 2
+        assert both[0].current("other") is None
     assert server.writes == [first]
     assert server.stored["data"] == first["data"]
 

@@ -1,4 +1,4 @@
-"""Keeps the Secret with the tokens of routers in each namespace that has any."""
+"""Keeps the Secret with the tokens of engines and routers in each namespace that has any."""
 
 import logging
 import secrets
@@ -10,7 +10,7 @@ from typing import Final
 from specdecode_api import names
 from specdecode_operator.cluster.cluster import Cluster
 from specdecode_operator.cluster.kube_api import KubeApiError
-from specdecode_operator.cluster.token_rotation import RotationStep, next_step
+from specdecode_operator.cluster.token_rotation import RotationStep, current_token, next_step
 from specdecode_operator.objects.kinds import SECRET, Manifest
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,11 @@ class RouterSecrets:
         self._cluster = cluster
         self._now = now
         self._due: dict[str, datetime] = {}
+        self._current: dict[str, str] = {}
+
+    def current(self, namespace: str) -> str | None:
+        """The token of a namespace that routers and the operator send, as last read or written."""
+        return self._current.get(namespace)
 
     async def ensure(self, namespace: str) -> float:
         """Write the Secret of a namespace if a step is due; return when to look again, in seconds.
@@ -51,6 +56,7 @@ class RouterSecrets:
         stored = await self._cluster.get(SECRET, namespace, names.ROUTER_SECRET)
         step = next_step(stored, namespace, now, secrets.token_urlsafe(TOKEN_BYTES))
         if step.secret is None:
+            self._note(namespace, stored)
             return step
         try:
             await self._write(step.secret, stored)
@@ -58,9 +64,14 @@ class RouterSecrets:
             if error.code != HTTPStatus.CONFLICT:
                 raise
             return RotationStep(None, AFTER_CONFLICT_SECONDS)
+        self._note(namespace, step.secret)
         keys = ", ".join(sorted(step.secret["data"]))
         log.info("tokens of routers changed", extra={"namespace": namespace, "keys": keys})
         return step
+
+    def _note(self, namespace: str, secret: Manifest | None) -> None:
+        if secret is not None and (token := current_token(secret)):
+            self._current[namespace] = token
 
     async def _write(self, secret: Manifest, stored: Manifest | None) -> None:
         """Replace the version that was read, or write the first one; a conflict if it has changed.

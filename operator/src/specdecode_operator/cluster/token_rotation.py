@@ -58,6 +58,12 @@ def next_step(
     return _written(namespace, prepared, now, STEP)
 
 
+def current_token(secret: Manifest) -> str | None:
+    """The token that routers and the operator send: the first line of its key; None without one."""
+    lines = _tokens(secret).get(names.ROUTER_TOKEN_KEY, "").split()
+    return lines[0] if lines else None
+
+
 def _written(
     namespace: str, tokens: dict[str, str], now: datetime, wait: timedelta
 ) -> RotationStep:

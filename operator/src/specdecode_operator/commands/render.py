@@ -55,7 +55,8 @@ def render(path: str, text: str, engine_image: str, router_image: str) -> str:
     manifests: list[Manifest] = []
     for resource in read(path, text):
         built = _build(path, resource, engine_image).children
-        manifests += owned.routed(built, resource, router_image, is_serving=True)
+        routed = owned.routed(built, resource, router_image, is_serving=True)
+        manifests += (owned.size_limited(each, None) for each in routed)
         manifests += owned.inference_pools(resource)
     return yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=100)
 

@@ -16,6 +16,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from specdecode_api import names
+from specdecode_api.internal_api import HEADER_TOKEN
 from specdecode_api.report import Degradation, Degradations, DraftInUse, Progress, Report
 from specdecode_api.table import TableEntry
 from specdecode_operator.fleet import BadScrape, Reading, Scraped, exposition
@@ -63,7 +64,12 @@ class EngineClient:
     def __init__(self, http: aiohttp.ClientSession, port: int = names.MANAGEMENT_PORT) -> None:
         self._http = http
         self._port = port
+        self._tokens: dict[str, str] = {}
         self._scrapes = asyncio.Semaphore(CONCURRENT_SCRAPES)
+
+    def use_token(self, namespace: str, token: str) -> None:
+        """From now on, send a token with changes of the engines of a namespace."""
+        self._tokens[namespace] = token
 
     async def progress(self, pods: Sequence[Manifest]) -> Mapping[str, Progress]:
         """Download progress by pod name, of the pods that are fetching models and respond."""
@@ -103,14 +109,14 @@ class EngineClient:
         """Replace the speculation table of an engine that has an address, or renew its expiry.
 
         Args:
-            owner: uid of the resource, which engines with API keys require.
+            owner: uid of the resource, which engines of the release before require.
             expires_after_s: the engine then returns to its last table without expiry.
         """
         url = url_of(pod, self._port, names.PATH_TABLE)
         assert url is not None, "its metrics were read at this address"
         entries = {bound: entry.model_dump(mode="json") for bound, entry in table.items()}
         document = {"table": entries, "expiresAfterSeconds": expires_after_s}
-        response = await self._put(url, owner, document, METRICS_TIMEOUT)
+        response = await self._put(url, self._headers(pod, owner), document, METRICS_TIMEOUT)
         if isinstance(response, str):
             return TableResult(error=response)
         return _table_result(url, *response)
@@ -125,14 +131,14 @@ class EngineClient:
         """Ask an engine to exchange its draft; return its state then, or why there is none.
 
         Args:
-            owner: uid of the resource, which engines with API keys require.
+            owner: uid of the resource, which engines of the release before require.
             config_hash: of the configuration with this draft.
         """
         url = url_of(pod, self._port, names.PATH_DRAFT)
         if url is None:
             return "has no address yet"
         document = {"path": path, "configHash": config_hash}
-        response = await self._put(url, owner, document, DRAFT_TIMEOUT)
+        response = await self._put(url, self._headers(pod, owner), document, DRAFT_TIMEOUT)
         if isinstance(response, str):
             return response
         status, body = response
@@ -143,11 +149,19 @@ class EngineClient:
         except ValidationError as error:
             return str(error)
 
+    def _headers(self, pod: Manifest, owner: str) -> dict[str, str]:
+        """What permits a change of an engine, of this release and of the one before."""
+        token = self._tokens.get(pod["metadata"].get("namespace", ""))
+        return {names.HEADER_OWNER: owner, **({HEADER_TOKEN: token} if token else {})}
+
     async def _put(
-        self, url: str, owner: str, document: Mapping[str, object], timeout: aiohttp.ClientTimeout
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        document: Mapping[str, object],
+        timeout: aiohttp.ClientTimeout,
     ) -> tuple[int, bytes] | str:
         """Send a document; return status and body of the response, or why there is none."""
-        headers = {names.HEADER_OWNER: owner}
         try:
             async with self._http.put(
                 url, json=document, headers=headers, timeout=timeout, allow_redirects=False

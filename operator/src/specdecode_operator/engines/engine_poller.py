@@ -99,6 +99,10 @@ class EnginePoller:
         self._looks: dict[Key, _Looks] = {}
         self._serving = _Serving()
 
+    def use_token(self, namespace: str, token: str) -> None:
+        """From now on, send a token with changes of the engines of a namespace."""
+        self._engines.use_token(namespace, token)
+
     async def progress(self, pods: Sequence[Manifest]) -> Mapping[str, Progress]:
         """Download progress by pod name, of the pods that are fetching models and respond."""
         return await self._engines.progress(pods)

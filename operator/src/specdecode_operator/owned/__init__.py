@@ -22,6 +22,7 @@ from specdecode_operator.owned.router import (
     router_name,
     templates,
 )
+from specdecode_operator.owned.size_limits import size_limited
 
 __all__ = [
     "OF_ROUTERS",
@@ -40,5 +41,6 @@ __all__ = [
     "routed",
     "router_name",
     "shared_objects",
+    "size_limited",
     "templates",
 ]

@@ -45,7 +45,7 @@ def volumes(spec: Spec) -> list[Manifest]:
         cache = {"emptyDir": {"sizeLimit": download.cache_size_limit}}
     else:
         cache = {"emptyDir": {}}
-    return [{"name": _CACHE, **cache}, {"name": _LINKS, "emptyDir": {"sizeLimit": "16Mi"}}]
+    return [{"name": _CACHE, **cache}, {"name": _LINKS, "emptyDir": {}}]
 
 
 def volume_mounts(*, read_only: bool) -> list[Manifest]:

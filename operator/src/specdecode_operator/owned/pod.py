@@ -16,8 +16,6 @@ from specdecode_operator.owned.patch import patched, refusals
 from specdecode_operator.owned.security import CONTAINER_SECURITY, pod_security
 
 STARTUP_PERIOD_SECONDS = 2
-TMP_LIMIT = "16Gi"
-"""Of /tmp, with the caches of Triton, FlashInfer and downloads; a template may set another one."""
 PORTS = {
     names.ENGINE_PORT_NAME: names.ENGINE_PORT,
     names.MANAGEMENT_PORT_NAME: names.MANAGEMENT_PORT,
@@ -52,7 +50,7 @@ def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
             **({"initContainers": [fetch.fetch_container(spec, image)]} if fetches else {}),
             "containers": [_container(spec, image, mounts)],
             "volumes": [
-                {"name": "tmp", "emptyDir": {"sizeLimit": TMP_LIMIT}},
+                {"name": "tmp", "emptyDir": {}},
                 *_shared_memory(spec),
                 *mounts.volumes,
                 *api_keys.volumes(spec),
@@ -112,7 +110,8 @@ def _shared_memory(spec: Spec) -> list[Manifest]:
     tensor = spec.parallelism.tensor
     if not spec.gpus and tensor == 1:
         return []
-    return [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{tensor}Gi"}}]
+    limit = {"sizeLimit": f"{tensor}Gi"} if tensor > 1 else {}
+    return [{"name": "shm", "emptyDir": {"medium": "Memory", **limit}}]
 
 
 def _resources(spec: Spec) -> Manifest:

@@ -191,8 +191,8 @@ def _decided(
         tried = _tried(observed, step, found.record, image)
     stable, objects = tried.stable, tried.objects
     manifests = naming_revision(stable.built.children, step, objects.in_force)
-    usual = _defaulted(_with_routers(observed, wanted, manifests, settings), settings)
-    others = _defaulted(_not_in(usual, tried.written), settings)
+    usual = _defaulted(observed, _with_routers(observed, wanted, manifests, settings), settings)
+    others = _defaulted(observed, _not_in(usual, tried.written), settings)
     is_known = is_reported(observed)
     decided = Plan(
         config_hash=stable.built.config_hash,
@@ -276,8 +276,9 @@ def _not_in(children: Iterable[Manifest], written: Iterable[Manifest]) -> tuple[
     return tuple({identify(each): each for each in written if identify(each) not in usual}.values())
 
 
-def _defaulted(found: Iterable[Manifest], settings: Settings) -> list[Manifest]:
-    return [owned.defaulted(each, settings.pod_defaults) for each in found]
+def _defaulted(observed: Observed, found: Iterable[Manifest], settings: Settings) -> list[Manifest]:
+    limited = (owned.size_limited(each, observed.children.get(identify(each))) for each in found)
+    return [owned.defaulted(each, settings.pod_defaults) for each in limited]
 
 
 def _not_allowed(wanted: Resource, settings: Settings) -> tuple[str, ...]:
