@@ -35,7 +35,7 @@ def make_boot(target: Path, draft: Path | None = None, **other: object) -> Engin
     if draft is not None:
         speculation = {"algorithm": "DFLASH", **speculation, "draft_path": str(draft)}
     document = {
-        "model": {"path": str(target), "dtype": "float64"},
+        "model": {"path": str(target), "dtype": "float32"},
         "speculation": speculation if draft is not None else {},
         "memory": {"page_size": 4},
         "scheduling": {"max_running_requests": 4, "chunked_prefill_tokens": 8},

@@ -102,7 +102,7 @@ def _recorded_logits(core: EngineCore) -> Iterator[Logits]:
             owner = batch.req_indices[row].expand(length + 1)
             committed = tuple(table.tokens_at(owner, torch.arange(length + 1)).tolist())
             logits = torch.full((VOCAB,), -torch.inf, dtype=torch.float64)
-            logits[outputs.ids[row]] = outputs.logits[row]
+            logits[outputs.ids[row]] = outputs.logits[row].double()
             found[committed, tuple(level[row] for level in drafted)] = logits
         return outputs
 

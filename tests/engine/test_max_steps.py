@@ -16,7 +16,7 @@ TABLE = {"1": {"candidate_steps": [1, 3]}}
 
 def boot(target: Path, **speculation: object) -> EngineBoot:
     document = {
-        "model": {"path": str(target), "dtype": "float64"},
+        "model": {"path": str(target), "dtype": "float32"},
         "speculation": speculation,
         "memory": {"page_size": 4},
         "scheduling": {"max_running_requests": 4, "chunked_prefill_tokens": 8},

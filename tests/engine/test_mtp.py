@@ -33,10 +33,14 @@ PUBLISHED: dict[str, dict[str, object]] = {
 
 
 def make_core(
-    target: Path, implementation: str = "auto", graphs: str = "auto", **speculation: object
+    target: Path,
+    implementation: str = "auto",
+    graphs: str = "auto",
+    dtype: str = "float32",
+    **speculation: object,
 ) -> EngineCore:
     document = {
-        "model": {"path": str(target), "dtype": "float64", "implementation": implementation},
+        "model": {"path": str(target), "dtype": dtype, "implementation": implementation},
         "speculation": speculation,
         "memory": {"page_size": 4},
         "graphs": {"mode": graphs},
@@ -78,7 +82,8 @@ def test_a_target_with_modules_is_served_without_them(
     checkpoints: Any, tmp_path: Path, implementation: str
 ) -> None:
     folder = with_modules(checkpoints.target, tmp_path / "with", "deepseek", 3)
-    assert run(make_core(folder, implementation)) == run(make_core(checkpoints.target))
+    core = make_core(folder, implementation, dtype="float64")
+    assert run(core) == run(make_core(checkpoints.target, dtype="float64"))
 
 
 def test_the_memory_plan_counts_the_module_without_what_is_the_targets(
@@ -89,7 +94,7 @@ def test_the_memory_plan_counts_the_module_without_what_is_the_targets(
     own = sum(one.numel() for name, one in stored.items() if name.startswith("model.layers.3."))
     angles = 2 * 512 * 8
     with caplog.at_level("INFO"):
-        make_core(folder, algorithm="MTP", num_steps=1)
+        make_core(folder, dtype="float64", algorithm="MTP", num_steps=1)
     (line,) = [one for one in caplog.messages if "draft's weights" in one]
     assert line.endswith(f" {8 * (own + angles) / 2**20:.1f} MiB")
 
@@ -99,9 +104,8 @@ def test_an_export_and_the_target_through_transformers_draft_the_same(
 ) -> None:
     folder = export_module(checkpoints.target, tmp_path / "export")
     for implementation in ("native", "transformers"):
-        core = make_core(
-            checkpoints.target, implementation, algorithm="MTP", draft_path=str(folder), num_steps=2
-        )
+        options: dict[str, Any] = {"algorithm": "MTP", "draft_path": str(folder), "num_steps": 2}
+        core = make_core(checkpoints.target, implementation, dtype="float64", **options)
         drafts = record_drafts(core)
         run(core)
         if implementation == "native":
@@ -187,7 +191,7 @@ def test_the_first_draft_tokens_are_those_of_transformers(published: tuple[Path,
         text = model.generate(prompt, max_new_tokens=ANSWER, do_sample=False, use_mtp=True)
     finally:
         kind.get_candidates = get_candidates  # type: ignore[method-assign]
-    core = make_core(folder, algorithm="MTP", num_steps=1)
+    core = make_core(folder, dtype="float64", algorithm="MTP", num_steps=1)
     ours = record_by_length(core)
     sampling = SamplingParams(seed=0, max_tokens=ANSWER, temperature=0.0, ignore_eos=True)
     core.submit(Request("r", PROMPTS[1], sampling))

@@ -105,7 +105,7 @@ def _recorded_logits(core: EngineCore) -> Iterator[Logits]:
                 known = torch.arange(length + 1 + inputs.first)
                 tokens = table.tokens_at(batch.req_indices[row].expand(len(known)), known).tolist()
                 key = tuple(tokens[: length + 1]), tuple(tokens[length + 1 :])
-                found[key] = outputs.logits[row].clone()
+                found[key] = outputs.logits[row].double()
         return outputs
 
     with mock.patch.object(graphs, "run", noted):
@@ -152,7 +152,12 @@ def test_drafts_are_those_of_transformers(
     _pass_hidden_states_on(folder, numbers)
     theirs = golden(folder, r"model\.layers\.[345]\.", PROMPTS[1])
     algorithm = "MTP" if modules == 1 else "MTP_CHAIN"
-    assert _agreeing(theirs, make_core(folder, algorithm=algorithm, num_steps=modules)) >= 8
+    assert (
+        _agreeing(
+            theirs, make_core(folder, dtype="float64", algorithm=algorithm, num_steps=modules)
+        )
+        >= 8
+    )
 
 
 def _pass_hidden_states_on(folder: Path, numbers: range) -> None:
@@ -180,7 +185,10 @@ def test_drafts_of_inklings_layout_are_those_of_transformers(
         del tensors["model.mtp.chain_norm.weight"]
         save_file(tensors, file, metadata={"format": "pt"})
     theirs = golden(folder, r"model\.mtp\..*", PROMPTS[1])
-    assert _agreeing(theirs, make_core(folder, algorithm="MTP_CHAIN", num_steps=2)) >= 8
+    assert (
+        _agreeing(theirs, make_core(folder, dtype="float64", algorithm="MTP_CHAIN", num_steps=2))
+        >= 8
+    )
 
 
 def _agreeing(theirs: dict[int, list[int]], core: EngineCore) -> int:

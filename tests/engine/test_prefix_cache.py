@@ -55,7 +55,7 @@ def build(
     is_on: bool = True,
     page_size: int = 4,
     pool_tokens: int | None = None,
-    dtype: str = "float64",
+    dtype: str = "float32",
     overlap: bool = False,
 ) -> EngineCore:
     drafting = {} if draft is None else {"draft_path": str(draft), **speculation}

@@ -91,7 +91,7 @@ def make_core(
     target: Path, *, pool_tokens: int | None = None, overlap: bool = True, **speculation: object
 ) -> EngineCore:
     document = {
-        "model": {"path": str(target), "dtype": "float64"},
+        "model": {"path": str(target), "dtype": "float32"},
         "speculation": speculation,
         "memory": {"page_size": 4},
         "scheduling": {"max_running_requests": 4, "overlap": overlap},

@@ -1,6 +1,8 @@
 """`make test`: which suites run after a failure, and what their times are."""
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +59,18 @@ def test_a_failed_preparation_in_any_lane_blocks_the_suites_on_the_node(
     assert suites.main() == 1
     *_, last = capfd.readouterr().out.splitlines()
     assert last.startswith('{"failed": ["images", "API", "node"]')
+
+
+@pytest.mark.parametrize(
+    ("mark", "folders"),
+    [("apiserver", suites.API_SERVER_FOLDERS), ("node", suites.NODE_FOLDERS)],
+)
+def test_the_folders_of_a_mark_have_all_its_tests(mark: str, folders: tuple[str, ...]) -> None:
+    tests = suites.ROOT / "tests"
+    uses = re.compile(rf"pytest\.mark\.{mark}\b")
+    marked = {file for file in tests.rglob("*.py") if uses.search(file.read_text())}
+    for folder in folders:
+        inside = {file for file in marked if file.is_relative_to(tests / folder)}
+        assert inside, f"no test in tests/{folder} has the mark {mark}"
+        marked -= inside
+    assert marked == set[Path]()
