@@ -149,7 +149,7 @@ def test_routers_reach_engines_and_the_api_server_and_only_clients_and_prometheu
     assert more == engines["egress"][2:]  # without tracing
 
 
-def test_policies_admit_both_dns_ports_and_tracing_where_it_is_enabled(template):
+def test_policies_admit_both_dns_ports_and_enabled_tracing(template):
     policies = policies_of(template(*SETS["walled-in"]))
     for policy in policies.values():
         dns = [(port["port"], port["protocol"]) for port in policy["spec"]["egress"][0]["ports"]]

@@ -110,14 +110,14 @@ def test_claims_have_room_for_two_versions_of_a_model_and_its_head(
     assert int(size.removesuffix("Gi")) * 2**30 > 2 * 2 * billions * 1e9
 
 
-def test_the_claim_of_the_example_models_is_not_much_larger_than_they_are() -> None:
+def test_the_claim_of_the_example_models_is_small() -> None:
     assert storage(ROOT / "examples" / "models-pvc.yaml") == {"models": "1Gi"}
     models = ROOT / "examples" / "models"
     files = [each for name in ("target", "eagle3") for each in (models / name).rglob("*")]
     assert 0 < 2 * sum(each.stat().st_size for each in files) < 2**30
 
 
-def test_the_loader_of_models_is_admitted_by_pod_security_restricted() -> None:
+def test_pod_security_restricted_admits_the_loader_of_models() -> None:
     (pod,) = documents(ROOT / "examples" / "models-loader.yaml")
     (container,) = pod["spec"]["containers"]
     whole, own = pod["spec"]["securityContext"], container["securityContext"]

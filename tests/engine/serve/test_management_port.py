@@ -123,9 +123,7 @@ def test_a_key_is_needed_to_change_the_table_and_not_to_read_it(start_server, fr
     assert httpx.put(server.url + "/speculation/table", json={}).status_code == 404
 
 
-def test_changes_in_pods_need_the_token_and_for_one_release_the_owner_will_do(
-    start_server, free_port, tmp_path
-):
+def test_changes_in_pods_need_the_token_or_for_now_the_owner(start_server, free_port, tmp_path):
     """A boot file with an owner and a path of tokens is one of an operator of this release."""
     keys, tokens = tmp_path / "keys", tmp_path / "tokens"
     keys.write_text("sk-a\n")

@@ -149,7 +149,7 @@ async def test_what_the_api_server_refuses_of_a_patch_is_reported_and_not_tried_
     assert found["Stalled"]["status"] == "True"
 
 
-async def test_what_the_api_server_refuses_of_a_template_of_routers_is_reported(carried_out):
+async def test_a_template_of_routers_that_is_refused_is_reported(carried_out):
     template = {"spec": {"dnsPolicy": 3}}
     status, deployment, _ = await carried_out(router={"template": template})
     assert deployment is None

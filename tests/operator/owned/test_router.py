@@ -202,7 +202,7 @@ def test_a_template_of_routers_cannot_set_what_is_managed(pod, error, has_host_a
     assert error in sentence
 
 
-def test_a_template_of_routers_needs_the_permission_of_the_operator(example):
+def test_a_template_of_routers_needs_the_operators_permission(example):
     manifest = example(router={"template": {"spec": {"hostNetwork": True}}})
     _, (sentence,) = routers_of(manifest)
     assert sentence.startswith("router.template.spec.hostNetwork: is not allowed; remove it, or")
@@ -213,7 +213,7 @@ def test_a_template_of_routers_needs_the_permission_of_the_operator(example):
     )
 
 
-def test_routers_stay_as_they_are_while_their_template_is_refused(example, observe, engine):
+def test_routers_stay_while_their_template_is_refused(example, observe, engine):
     bad = {"template": {"spec": {"hostNetwork": True}}, "replicas": 3}
     manifest = example(router={})
     observed = observe(manifest, routed=True, is_serving=True, routers=2, pods=[engine(manifest)])

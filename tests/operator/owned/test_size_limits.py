@@ -26,7 +26,7 @@ def limits_of(found):
     return {name: each.get("sizeLimit") for name, each in empty.items()}
 
 
-def test_volumes_of_new_pods_have_limits_and_the_users_own_take_precedence(deployment):
+def test_volumes_have_limits_and_those_of_users_count(deployment):
     volumes = [{"name": "tmp", "emptyDir": {"sizeLimit": "32Gi"}}]
     plain = deployment(template={"spec": {"volumes": volumes}})
     found = limits_of(owned.size_limited(plain, None))
@@ -36,7 +36,7 @@ def test_volumes_of_new_pods_have_limits_and_the_users_own_take_precedence(deplo
     assert any("sizeLimit" not in each.get("emptyDir", {"sizeLimit": 0}) for each in own)
 
 
-def test_pods_of_the_same_configuration_keep_volumes_without_limits(deployment):
+def test_running_pods_keep_volumes_without_limits(deployment):
     before = deployment()
     assert owned.size_limited(before, before) is before
     changed = deployment(pageSize=64)
