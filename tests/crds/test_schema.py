@@ -63,6 +63,8 @@ def test_only_known_fields_change_without_a_restart():
         *("inferencePool.endpointPickerRef.name", "inferencePool.endpointPickerRef.failureMode"),
         "inferencePool.endpointPickerRef.port.number",
         *("router.replicas", "router.retries"),
+        *("router.timeout", "router.maxConnections", "router.template.spec"),
+        *("router.template.metadata.labels", "router.template.metadata.annotations"),
         *("router.resources.limits", "router.resources.requests"),
     }
 
