@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from specdecode_engine.startup.driver import CudaUnavailable, DriverTooOld, expl
 
 log = logging.getLogger(__name__)
 
+_UNLIMITED = 1 << 62
 _CGROUP_FILES = (
     ("memory.max", "memory.current"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
@@ -99,7 +100,8 @@ def total_bytes(device: torch.device) -> int:
         _, total = torch.cuda.mem_get_info(device)
         return int(total)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(machine, _limit_of_container(Path("/sys/fs/cgroup")))
+    limits = (limit for limit, _ in _limits_of_container(Path("/sys/fs/cgroup")))
+    return min(machine, next(limits, _UNLIMITED))
 
 
 def keep_to(cpu_list: str) -> int:
@@ -173,19 +175,20 @@ def _free_of_machine() -> int:
     raise RuntimeError("/proc/meminfo has no MemAvailable; set kv_cache_bytes in the boot file")
 
 
-def _limit_of_container(root: Path) -> int:
-    for limit_name, _ in _CGROUP_FILES:
+def _limits_of_container(root: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the memory that a container may use, if that is limited, and the file of what it does.
+
+    Args:
+        root: folder of its cgroup.
+    """
+    for limit_name, usage_name in _CGROUP_FILES:
         limit_file = root / limit_name
         if limit_file.exists() and (limit := limit_file.read_text().strip()) != "max":
-            return int(limit)
-    return 1 << 62
+            yield int(limit), root / usage_name
 
 
 def _free_of_container(root: Path) -> int:
-    for limit_name, usage_name in _CGROUP_FILES:
-        limit_file, usage_file = root / limit_name, root / usage_name
-        if limit_file.exists() and usage_file.exists():
-            limit = limit_file.read_text().strip()
-            if limit != "max":
-                return max(int(limit) - int(usage_file.read_text()), 0)
-    return 1 << 62
+    for limit, usage_file in _limits_of_container(root):
+        if usage_file.exists():
+            return max(limit - int(usage_file.read_text()), 0)
+    return _UNLIMITED
