@@ -87,7 +87,7 @@ def test_memory_is_returned_before_loading_and_the_heap_frozen_after_it(
     for name in ("return_freed_tensors", "freeze_heap"):
         monkeypatch.setattr(process, name, partial(called.append, name))
     boot = tmp_path / "boot.json"
-    boot.write_text('{"model": {"path": "/models/target"}}')
+    boot.write_text(json.dumps({"model": {"path": str(EXAMPLES / "target")}}))
     assert engine_main.main(["--boot", str(boot)]) == 0
     assert called == ["return_freed_tensors", "freeze_heap"]
 

@@ -102,10 +102,12 @@ def build(
     """
     use_threads(config.boot, config.ranks.size)
     _log_choices(config)
-    device = DeviceMemory(_share_of_rank(config, total_bytes), _share_of_rank(config))
+    device = DeviceMemory(
+        *(_share_of_rank(config, each) for each in (total_bytes, available_bytes))
+    )
     models = load_models(config, progress, open_store)
     on_weights()
-    free, policy = _share_of_rank(config), config.make_policy()
+    free, policy = _share_of_rank(config, available_bytes), config.make_policy()
     graph_config = plan_graphs(config, policy, free)
     routed = _routed_shape(config, models.target)
     limits = _plan_limits(config, models, free, graph_config, routed, device)
@@ -170,9 +172,7 @@ def use_threads(boot: EngineBoot, processes: int = 1) -> None:
     torch.set_num_threads(boot.threads or threads)
 
 
-def _share_of_rank(
-    config: EngineConfig, measure: Callable[[torch.device], int] = available_bytes
-) -> int:
+def _share_of_rank(config: EngineConfig, measure: Callable[[torch.device], int]) -> int:
     """Return the memory that each rank has at least; on a CPU they share one."""
     found = config.ranks.least(measure(config.device))
     return found // config.ranks.size if config.device.type == "cpu" else found
