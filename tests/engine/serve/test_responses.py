@@ -200,7 +200,7 @@ def test_effort_reaches_the_template(server: RunningServer) -> None:
         ({"background": True}, "background", "remove it"),
         ({"previous_response_id": "resp_1"}, "previous_response_id", "earlier items"),
         ({"conversation": "conv_1"}, "conversation", "earlier items"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "'function'"),
+        ({"tools": [{"type": "code_interpreter"}]}, "tools[0]", "function, custom or namespace"),
         ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
         ({"tools": [TOOL, TOOL]}, "tools", "twice"),
         ({"include": ["message.output_text.logprobs"]}, "include", "/v1/chat/completions"),
@@ -208,8 +208,12 @@ def test_effort_reaches_the_template(server: RunningServer) -> None:
         ({"truncation": "auto"}, "truncation", '"disabled"'),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema", ""),
         ({"input": []}, "input", "input"),
-        ({"input": [{"type": "computer_call"}]}, "input[0]", "function_call_output or reasoning"),
-        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0]", "function_call_output"),
+        (
+            {"input": [{"type": "computer_call"}]},
+            "input[0]",
+            "custom_tool_call_output or reasoning",
+        ),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0]", "set store: false"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "input[0].content",

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from pydantic import BaseModel
 
@@ -34,7 +34,8 @@ class IgnoredFields:
 
     def note(self, body: BaseModel) -> None:
         """Count the fields of a body that is accepted."""
-        names = list(islice(_unknown(body, _OBJECTS), MAX_COUNTED))
+        left_out = getattr(body, "ignored_names", ())
+        names = list(islice(chain(left_out, _unknown(body, _OBJECTS)), MAX_COUNTED))
         labels = Counter(name if name in IGNORED else OTHER for name in names)
         for label, number in labels.items():
             self._count(label, number)

@@ -231,7 +231,7 @@ IGNORED = frozenset(
         "return_mm_kwargs", "return_progress", "return_token_offsets", "rid", "routed_dp_rank",
         "safety_identifier", "service_tier", "session_id", "spaces_between_special_tokens",
         "store", "stream_reasoning", "summary", "think", "timings_per_token",
-        "use_audio_in_video", "user", "verbosity", "xtc_threshold",
+        "use_audio_in_video", "user", "verbosity", "web_search", "xtc_threshold",
     }
 )  # fmt: skip
 """Known fields that are ignored: no answer depends on them, or clients send them unasked."""

@@ -17,12 +17,19 @@ from specdecode_engine.serve.openai.chat_protocol import ChatBody, ChatMessage
 from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.responses_formatter import ResponsesFormatter
 from specdecode_engine.serve.openai.responses_protocol import (
+    CallOutputItem,
+    CustomCallItem,
     FunctionCallItem,
-    FunctionCallOutputItem,
     InputItem,
+    ItemReference,
     MessageItem,
     ReasoningItem,
     ResponsesBody,
+)
+from specdecode_engine.serve.openai.responses_tools import (
+    CalledTool,
+    chat_tools,
+    custom_arguments,
 )
 from specdecode_engine.serve.openai.service import Service
 
@@ -58,7 +65,7 @@ def as_chat(body: ResponsesBody) -> ChatBody:
     fields: dict[str, Any] = {name: getattr(body, name) for name in shared}
     fields |= {
         "messages": chat_messages(body),
-        "tools": body.chat_tools,
+        "tools": body.tools and chat_tools(body.tools),
         "tool_choice": body.tool_choice,
         "parallel_tool_calls": body.parallel_tool_calls,
         "max_completion_tokens": body.max_output_tokens,
@@ -108,13 +115,22 @@ def _part(item: InputItem) -> dict[str, Any]:
         case MessageItem():
             return {"role": item.role, "content": item.content}
         case FunctionCallItem():
-            function = {"name": item.name, "arguments": item.arguments}
-            call = {"id": item.call_id, "type": "function", "function": function}
-            return {"role": "assistant", "tool_calls": [call]}
-        case FunctionCallOutputItem():
+            return _call(item, item.arguments)
+        case CustomCallItem():
+            return _call(item, custom_arguments(item.input))
+        case CallOutputItem():
             return {"role": "tool", "tool_call_id": item.call_id, "content": item.output}
         case ReasoningItem():
             return {"role": "assistant", "reasoning_content": item.content or item.summary}
+        case ItemReference():
+            raise AssertionError("item references are refused when they are read")
+
+
+def _call(item: FunctionCallItem | CustomCallItem, arguments: str) -> dict[str, Any]:
+    name = CalledTool(item.name, item.namespace).function_name
+    function = {"name": name, "arguments": arguments}
+    call = {"id": item.call_id, "type": "function", "function": function}
+    return {"role": "assistant", "tool_calls": [call]}
 
 
 API = GenerationApi("/v1/responses", ResponsesBody, prepare_response, ResponsesFormatter)

@@ -8,6 +8,7 @@ from specdecode_engine.serve.openai.formatting import Event, ResponseHead
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.responses_items import ResponseItems
 from specdecode_engine.serve.openai.responses_protocol import ResponsesBody
+from specdecode_engine.serve.openai.responses_tools import called_tools
 from specdecode_engine.serve.openai.tool_choice import ToolChoice
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 
@@ -26,7 +27,11 @@ class ResponsesFormatter:
         self._body = body
         self._head = head
         self._choice = body.tool_choice or ToolChoice("auto")
-        self._items = ResponseItems(head.request_id, has_message=self._choice.mode != "required")
+        self._items = ResponseItems(
+            head.request_id,
+            called_tools(body.tools or ()),
+            has_message=self._choice.mode != "required",
+        )
         self.num_events = 0
         self._status = "in_progress"
         self._error: dict[str, Any] | None = None

@@ -3,13 +3,14 @@
 Sources: OpenAI's reference of response events, and the types of its Python client.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from specdecode_engine.serve.openai.chat_formatter import tool_call_id
 from specdecode_engine.serve.openai.formatting import Event
+from specdecode_engine.serve.openai.responses_tools import CalledTool, custom_input
 from specdecode_engine.serve.parsers.message import (
     ContentDelta,
     MessageDelta,
@@ -30,46 +31,56 @@ class ItemKind:
 MESSAGE = ItemKind("msg", "response.output_text", "output_text")
 REASONING = ItemKind("rs", "response.reasoning_text", "reasoning_text")
 CALL = ItemKind("fc", "response.function_call_arguments")
+CUSTOM_CALL = ItemKind("ctc", "response.custom_tool_call_input")
+_CALL_FIELDS = {CALL: ("function_call", "arguments"), CUSTOM_CALL: ("custom_tool_call", "input")}
+_Key = tuple[ItemKind, int]
+"""Of parts of one item: the kind, and the index of a call."""
 
 
 class ResponseItems:
     """The items of one response. A change between parts of the message begins the next item.
 
     Args:
+        tools: what the functions of calls are, by their names in chat.
         has_message: the response may have a message; otherwise it consists of calls.
     """
 
-    def __init__(self, request_id: str, *, has_message: bool = True) -> None:
+    def __init__(
+        self, request_id: str, tools: Mapping[str, CalledTool], *, has_message: bool = True
+    ) -> None:
         self.done: list[dict[str, Any]] = []
         self._request_id = request_id
+        self._tools = tools
         self._has_message = has_message
+        self._key: _Key | None = None
         self._kind: ItemKind | None = None
-        self._call = -1
         self._item: dict[str, Any] = {}
         self._pieces: list[str] = []
 
     def add(self, deltas: Sequence[MessageDelta]) -> list[Event]:
         """Add parts of the message; return the events, without sequence numbers."""
         events: list[Event] = []
-        for (kind, call), group in groupby(deltas, key=_item_key):
+        for key, group in groupby(deltas, key=_item_key):
             parts = list(group)
-            if (kind, call) != (self._kind, self._call):
+            if key != self._key:
                 events += self._close("completed")
-                events += self._open(kind, call, parts[0])
+                events += self._open(key, parts[0])
             text = "".join(_text(part) for part in parts)
             if text:
                 self._pieces.append(text)
+            if text and self._kind is not CUSTOM_CALL:  # its JSON is read when it is whole
                 events.append(self._text_event("delta", delta=text))
         return events
 
     def finish(self, is_complete: bool) -> list[Event]:
         """End the last item; a response without any output has an empty message, if any."""
         is_empty = not self.done and self._kind is None and self._has_message
-        events = self._open(MESSAGE, -1, ContentDelta("")) if is_empty else []
+        events = self._open((MESSAGE, -1), ContentDelta("")) if is_empty else []
         return events + self._close("completed" if is_complete else "incomplete")
 
-    def _open(self, kind: ItemKind, call: int, first: MessageDelta) -> list[Event]:
-        self._kind, self._call, self._pieces = kind, call, []
+    def _open(self, key: _Key, first: MessageDelta) -> list[Event]:
+        self._key, self._pieces = key, []
+        kind = self._kind = self._kind_of(key, first)
         item_id = f"{kind.id_prefix}_{self._request_id}_{len(self.done)}"
         self._item = {"id": item_id} | self._new_item(kind, first)
         events: list[Event] = [self._event("response.output_item.added", item=self._item | {})]
@@ -77,30 +88,50 @@ class ResponseItems:
             events.append(self._part_event("response.content_part.added", ""))
         return events
 
+    def _kind_of(self, key: _Key, first: MessageDelta) -> ItemKind:
+        if isinstance(first, ToolCallDelta) and self._tool(first).is_custom:
+            return CUSTOM_CALL
+        return key[0]
+
+    def _tool(self, call: ToolCallDelta) -> CalledTool:
+        name = call.name or ""
+        return self._tools.get(name, CalledTool(name))
+
     def _new_item(self, kind: ItemKind, first: MessageDelta) -> dict[str, Any]:
-        item: dict[str, Any]
+        if isinstance(first, ToolCallDelta):
+            return self._new_call(kind, first)
         if kind is MESSAGE:
-            item = {"type": "message", "role": "assistant", "content": []}
-        elif kind is REASONING:
-            item = {"type": "reasoning", "summary": [], "content": []}
+            item: dict[str, Any] = {"type": "message", "role": "assistant", "content": []}
         else:
-            assert isinstance(first, ToolCallDelta)
-            item = {
-                "type": "function_call",
-                "call_id": tool_call_id(self._request_id, 0, first.index),
-                "name": first.name,
-                "arguments": "",
-            }
+            item = {"type": "reasoning", "summary": [], "content": []}
         return item | {"status": "in_progress"}
+
+    def _new_call(self, kind: ItemKind, first: ToolCallDelta) -> dict[str, Any]:
+        tool = self._tool(first)
+        item_type, field = _CALL_FIELDS[kind]
+        item = {
+            "type": item_type,
+            "call_id": tool_call_id(self._request_id, 0, first.index),
+            "name": tool.name,
+            field: "",
+            "status": "in_progress",
+        }
+        return item if tool.namespace is None else item | {"namespace": tool.namespace}
 
     def _close(self, status: str) -> list[Event]:
         if self._kind is None:
             return []
         text, kind = "".join(self._pieces), self._kind
-        if kind.part_type is None:
+        if kind is CALL:
             self._item["arguments"] = text
             names = {"name": self._item["name"], "arguments": text}
             events = [self._text_event("done", **names)]
+        elif kind is CUSTOM_CALL:
+            text = self._item["input"] = custom_input(text)
+            events = [
+                self._text_event("delta", delta=text),
+                self._text_event("done", input=text),
+            ]
         else:
             self._item["content"] = [_part(kind, text)]
             events = [
@@ -110,7 +141,7 @@ class ResponseItems:
         self._item["status"] = status
         events.append(self._event("response.output_item.done", item=self._item))
         self.done.append(self._item)
-        self._kind, self._call = None, -1
+        self._key = self._kind = None
         return events
 
     def _event(self, kind: str, **fields: Any) -> Event:
@@ -130,7 +161,7 @@ class ResponseItems:
         return self._event(event, item_id=self._item["id"], **place, **fields, **logprobs)
 
 
-def _item_key(delta: MessageDelta) -> tuple[ItemKind, int]:
+def _item_key(delta: MessageDelta) -> _Key:
     match delta:
         case ContentDelta():
             return MESSAGE, -1

@@ -22,14 +22,16 @@ class OutputItem(BaseModel):
     """A message, reasoning, or the call of a tool."""
 
     id: str
-    type: Literal["message", "reasoning", "function_call"]
+    type: Literal["message", "reasoning", "function_call", "custom_tool_call"]
     status: ItemStatus
     role: Literal["assistant"] | None = None
     content: list[OutputPart] | None = None
     summary: list[Any] | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: str | None = None
+    input: str | None = None
 
 
 class InputTokensDetails(BaseModel):

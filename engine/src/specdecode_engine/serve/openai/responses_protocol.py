@@ -20,17 +20,11 @@ from specdecode_engine.serve.openai.protocol import GenerationBody, at_most_keys
 from specdecode_engine.serve.openai.refused_fields import (
     RESPONSES,
     STRUCTURED_OUTPUTS,
-    TOOL,
     check_constraint,
-    check_refused,
 )
+from specdecode_engine.serve.openai.responses_tools import MAX_TOOLS, ResponsesTool, WebSearch
 from specdecode_engine.serve.openai.tool_choice import ResponsesChoice
-from specdecode_engine.serve.openai.tools import (
-    ArgumentText,
-    FunctionDefinition,
-    FunctionName,
-    FunctionTool,
-)
+from specdecode_engine.serve.openai.tools import ArgumentText
 
 _TEXT_FIELDS = {
     "input_text": "text",
@@ -78,13 +72,24 @@ class FunctionCallItem(_Item):
     type: Literal["function_call"]
     call_id: str
     name: str
+    namespace: str | None = None
     arguments: ArgumentText = ""
 
 
-class FunctionCallOutputItem(_Item):
+class CustomCallItem(_Item):
+    """A call of a custom tool that the model made."""
+
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: str
+    namespace: str | None = None
+    input: str
+
+
+class CallOutputItem(_Item):
     """The result of a call."""
 
-    type: Literal["function_call_output"]
+    type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
     output: JoinedText
 
@@ -97,6 +102,19 @@ class ReasoningItem(_Item):
     content: Annotated[str | None, BeforeValidator(_joined)] = None
 
 
+class ItemReference(_Item):
+    """An item of a stored response."""
+
+    type: Literal["item_reference"]
+
+    @model_validator(mode="after")
+    def _refuse(self) -> Self:
+        raise ValueError(
+            "an item_reference names an item of a stored response, and responses are not stored; "
+            "set store: false in the client, which then sends the item itself"
+        )
+
+
 def _item_type(item: object) -> str:
     kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
     return "message" if kind is None else str(kind)
@@ -105,36 +123,23 @@ def _item_type(item: object) -> str:
 InputItem = Annotated[
     Annotated[MessageItem, Tag("message")]
     | Annotated[FunctionCallItem, Tag("function_call")]
-    | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
-    | Annotated[ReasoningItem, Tag("reasoning")],
+    | Annotated[CustomCallItem, Tag("custom_tool_call")]
+    | Annotated[CallOutputItem, Tag("function_call_output")]
+    | Annotated[CallOutputItem, Tag("custom_tool_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")]
+    | Annotated[ItemReference, Tag("item_reference")],
     Discriminator(
         _item_type,
         custom_error_type="item_type",
-        custom_error_message="its type has to be message, function_call, function_call_output or "
-        "reasoning; change the type or remove the item",
+        custom_error_message="its type has to be message, function_call, function_call_output, "
+        "custom_tool_call, custom_tool_call_output or reasoning; change the type or remove the "
+        "item",
     ),
 ]
 
 
 def _items(value: object) -> object:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
-
-
-class ResponsesTool(_Item):
-    """One entry of `tools`: a function, without an object of its own."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
-
-    type: Literal["function"]
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-    @model_validator(mode="after")
-    def _check_refused(self) -> Self:
-        check_refused(self.model_extra, TOOL)
-        return self
 
 
 class TextFormat(_Item):
@@ -199,7 +204,7 @@ class ResponsesBody(GenerationBody):
         BeforeValidator(_items, json_schema_input_type=str | list[InputItem]),
     ]
     instructions: str | None = None
-    tools: Annotated[list[ResponsesTool], Field(max_length=1024, fail_fast=True)] | None = None
+    tools: Annotated[list[ResponsesTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ResponsesChoice = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
@@ -247,15 +252,9 @@ class ResponsesBody(GenerationBody):
         return False  # the last event has it, whatever is requested
 
     @property
-    def chat_tools(self) -> list[FunctionTool] | None:
-        """The tools as chat has them."""
-        if self.tools is None:
-            return None
-        definitions = [
-            FunctionDefinition(**tool.model_dump(include={*FunctionDefinition.model_fields}))
-            for tool in self.tools
-        ]
-        return [FunctionTool(type="function", function=each) for each in definitions]
+    def ignored_names(self) -> list[str]:
+        """What is accepted and left out, next to unknown fields."""
+        return ["web_search" for tool in self.tools or () if isinstance(tool, WebSearch)]
 
     @property
     def requested_tokens(self) -> int | None:

@@ -113,7 +113,7 @@ def read_choice(choice: object) -> ToolChoice | None:
             return ToolChoice(
                 "required" if mode == "any" else mode, is_parallel=_is_parallel(choice)
             )
-        case {"type": "function" | "tool"}:
+        case {"type": "function" | "tool" | "custom"}:
             name, is_parallel = _name(choice), _is_parallel(choice)
             return None if name is None else ToolChoice("required", name, is_parallel=is_parallel)
     return None
@@ -133,7 +133,7 @@ def _name(reference: object) -> str | None:
     match reference:
         case {"type": "function", "function": {"name": str(name)}}:
             return name or None
-        case {"type": "function" | "tool", "name": str(name)}:
+        case {"type": "function" | "tool" | "custom", "name": str(name)}:
             return name or None
     return None
 

@@ -16,7 +16,10 @@ from pydantic_core import from_json
 from specdecode_engine.serve.openai.refused_fields import TOOL, WRAPPED_TOOL, check_refused
 from specdecode_engine.serve.openai.tool_choice import ChatToolChoice, ToolChoice
 
-FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+MAX_NAME_CHARS = 128
+FunctionName = Annotated[
+    str, StringConstraints(pattern=rf"^[A-Za-z0-9_.:/-]{{1,{MAX_NAME_CHARS}}}$")
+]
 
 
 class FunctionDefinition(BaseModel):
