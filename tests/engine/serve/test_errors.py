@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.protocol import CompletionBody
-from specdecode_engine.serve.openai.responses_protocol import ResponsesBody
+from specdecode_engine.serve.openai.responses.protocol import ResponsesBody
 from specdecode_engine.serve.tokenization import DetokenizeBody
 
 PATH = "/v1/completions"

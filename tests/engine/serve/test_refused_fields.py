@@ -19,7 +19,7 @@ from specdecode_engine.serve.openai.refused_fields import (
     TOKENIZE,
     RefusedFields,
 )
-from specdecode_engine.serve.openai.responses_protocol import ResponsesBody
+from specdecode_engine.serve.openai.responses.protocol import ResponsesBody
 
 MESSAGES = [{"role": "user", "content": "the fox"}]
 BODIES: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from specdecode_engine.serve.openai.responses_tools import custom_arguments, custom_input
+from specdecode_engine.serve.openai.responses.tools import custom_arguments, custom_input
 from tests.engine.serve.conftest import RunningServer
 from tests.engine.serve.scripted import scripted_server
 

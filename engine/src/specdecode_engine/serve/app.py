@@ -20,7 +20,8 @@ from specdecode_engine.serve.control.api_keys import (
 from specdecode_engine.serve.control.router_tokens import ChangeAuthorization
 from specdecode_engine.serve.engine.core import EngineFailed, GrammarBusy
 from specdecode_engine.serve.internal import routes
-from specdecode_engine.serve.openai import chat, completions, models, responses
+from specdecode_engine.serve.openai import chat, completions, models
+from specdecode_engine.serve.openai.responses import api as responses
 from specdecode_engine.serve.openai.service import Service
 from specdecode_server import request_id
 from specdecode_server.middleware import ConnectionDrain, HeadRequests, StreamKeepAlive

@@ -14,11 +14,11 @@ from specdecode_api import names
 from specdecode_engine.serve import VERSION, tokenization
 from specdecode_engine.serve.json_body import MEDIA_TYPE
 from specdecode_engine.serve.openai import response_models as models
-from specdecode_engine.serve.openai import responses_models as responses
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.formatting import END_OF_STREAM
 from specdecode_engine.serve.openai.protocol import CompletionBody
-from specdecode_engine.serve.openai.responses_protocol import ResponsesBody
+from specdecode_engine.serve.openai.responses import models as responses
+from specdecode_engine.serve.openai.responses.protocol import ResponsesBody
 from specdecode_server.request_id import HEADER as REQUEST_ID
 
 router = APIRouter()

@@ -10,9 +10,9 @@ from specdecode_engine.serve.json_body import parse_json
 from specdecode_engine.serve.openai import message_constraint
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.formatting import ResponseHead
-from specdecode_engine.serve.openai.responses import as_chat
-from specdecode_engine.serve.openai.responses_formatter import ResponsesFormatter
-from specdecode_engine.serve.openai.responses_protocol import ResponsesBody
+from specdecode_engine.serve.openai.responses.api import as_chat
+from specdecode_engine.serve.openai.responses.formatter import ResponsesFormatter
+from specdecode_engine.serve.openai.responses.protocol import ResponsesBody
 from specdecode_engine.serve.openai.tool_choice import ToolChoice
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 

@@ -11,8 +11,9 @@ from specdecode_engine.serve import errors
 from specdecode_engine.serve.internal.reply import InternalReply
 from specdecode_engine.serve.internal.resume import origin_of, replay
 from specdecode_engine.serve.json_body import REMEDY, check_media_type, parse_body, parse_json
-from specdecode_engine.serve.openai import chat, completions, responses
+from specdecode_engine.serve.openai import chat, completions
 from specdecode_engine.serve.openai.admission import GenerationApi, admit
+from specdecode_engine.serve.openai.responses import api as responses
 from specdecode_engine.serve.openai.service import Service, service_of
 from specdecode_server.body import read_limited
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from specdecode_engine.serve.openai.chat_formatter import tool_call_id
 from specdecode_engine.serve.openai.formatting import Event
-from specdecode_engine.serve.openai.responses_tools import CalledTool, custom_input
+from specdecode_engine.serve.openai.responses.tools import CalledTool, custom_input
 from specdecode_engine.serve.parsers.message import (
     ContentDelta,
     MessageDelta,

@@ -6,9 +6,9 @@ from typing import Any
 from specdecode_engine.batch.request import FinishReason
 from specdecode_engine.serve.openai.formatting import Event, ResponseHead
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
-from specdecode_engine.serve.openai.responses_items import ResponseItems
-from specdecode_engine.serve.openai.responses_protocol import ResponsesBody
-from specdecode_engine.serve.openai.responses_tools import called_tools
+from specdecode_engine.serve.openai.responses.items import ResponseItems
+from specdecode_engine.serve.openai.responses.protocol import ResponsesBody
+from specdecode_engine.serve.openai.responses.tools import called_tools
 from specdecode_engine.serve.openai.tool_choice import ToolChoice
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 

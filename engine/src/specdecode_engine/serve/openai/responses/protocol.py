@@ -22,7 +22,7 @@ from specdecode_engine.serve.openai.refused_fields import (
     STRUCTURED_OUTPUTS,
     check_constraint,
 )
-from specdecode_engine.serve.openai.responses_tools import MAX_TOOLS, ResponsesTool, WebSearch
+from specdecode_engine.serve.openai.responses.tools import MAX_TOOLS, ResponsesTool, WebSearch
 from specdecode_engine.serve.openai.tool_choice import ResponsesChoice
 from specdecode_engine.serve.openai.tools import ArgumentText
 

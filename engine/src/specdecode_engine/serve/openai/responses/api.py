@@ -15,8 +15,8 @@ from specdecode_engine.serve.openai.admission import GenerationApi, PreparedCall
 from specdecode_engine.serve.openai.chat import prepare_chat
 from specdecode_engine.serve.openai.chat_protocol import ChatBody, ChatMessage
 from specdecode_engine.serve.openai.protocol import GenerationBody
-from specdecode_engine.serve.openai.responses_formatter import ResponsesFormatter
-from specdecode_engine.serve.openai.responses_protocol import (
+from specdecode_engine.serve.openai.responses.formatter import ResponsesFormatter
+from specdecode_engine.serve.openai.responses.protocol import (
     CallOutputItem,
     CustomCallItem,
     FunctionCallItem,
@@ -26,7 +26,7 @@ from specdecode_engine.serve.openai.responses_protocol import (
     ReasoningItem,
     ResponsesBody,
 )
-from specdecode_engine.serve.openai.responses_tools import (
+from specdecode_engine.serve.openai.responses.tools import (
     CalledTool,
     chat_tools,
     custom_arguments,
