@@ -96,6 +96,13 @@ def test_prompt_and_grammar_follow_when_tools_are_chosen(
     assert not chat(choice, parallel_tool_calls=False).is_parallel
 
 
+def test_a_custom_tool_is_chosen_in_responses_alone() -> None:
+    choice = {"type": "custom", "name": "f"}
+    assert responses(choice).tool_choice == NAMED
+    with pytest.raises(errors.HttpError, match="no choice has this form"):
+        chat(choice)
+
+
 @pytest.mark.parametrize(
     "choice",
     [
@@ -104,7 +111,7 @@ def test_prompt_and_grammar_follow_when_tools_are_chosen(
         [],
         {},
         {"type": "web_search"},
-        {"type": "custom", "name": "f"},
+        {"type": "custom", "name": ""},
         {"type": "function"},
         {"type": "function", "name": ""},
         {"type": "function", "function": {}},

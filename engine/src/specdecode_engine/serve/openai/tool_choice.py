@@ -13,8 +13,8 @@ _CHAT_FORMS = (
     "with functions of tools"
 )
 _RESPONSES_FORMS = (
-    'send "none", "auto", "required", {"type": "function", "name": …}, or '
-    '{"type": "allowed_tools", "mode": "auto" or "required", "tools": […]} with functions of tools'
+    'send "none", "auto", "required", {"type": "function", "name": …} (or type "custom"), or '
+    '{"type": "allowed_tools", "mode": "auto" or "required", "tools": […]} with names of tools'
 )
 
 
@@ -113,7 +113,7 @@ def read_choice(choice: object) -> ToolChoice | None:
             return ToolChoice(
                 "required" if mode == "any" else mode, is_parallel=_is_parallel(choice)
             )
-        case {"type": "function" | "tool" | "custom"}:
+        case {"type": "function" | "tool"}:
             name, is_parallel = _name(choice), _is_parallel(choice)
             return None if name is None else ToolChoice("required", name, is_parallel=is_parallel)
     return None
@@ -149,6 +149,13 @@ def _read(choice: object, forms: str) -> ToolChoice | None:
     return found
 
 
+def _read_of_responses(choice: object) -> ToolChoice | None:
+    match choice:
+        case {"type": "custom", "name": str(name)} if name:
+            return ToolChoice("required", name)
+    return _read(choice, _RESPONSES_FORMS)
+
+
 _Mode = ChoiceMode | None
 ChatToolChoice = Annotated[
     ToolChoice | None,
@@ -160,7 +167,7 @@ ChatToolChoice = Annotated[
 ResponsesChoice = Annotated[
     ToolChoice | None,
     BeforeValidator(
-        partial(_read, forms=_RESPONSES_FORMS),
+        _read_of_responses,
         json_schema_input_type=_Mode | ResponsesToolChoice | ResponsesAllowedTools,
     ),
 ]
