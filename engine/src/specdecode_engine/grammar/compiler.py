@@ -8,11 +8,11 @@ from functools import partial
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from specdecode_engine.grammar.json_numbers import narrowed
 from specdecode_engine.grammar.json_schema import JsonSchema, find_fault, with_defaults
 from specdecode_engine.grammar.lark import explain_gbnf, explain_lark, is_gbnf
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault
 from specdecode_engine.grammar.nesting import run_with_deep_stack
+from specdecode_engine.grammar.schemas import ENFORCED_FORMATS, expressible
 from specdecode_engine.grammar.source import (
     GrammarKind,
     GrammarRefused,
@@ -131,7 +131,7 @@ class GrammarCompiler:
 
     def _explain_schema(self, schema: JsonSchema, is_strict: bool) -> str | None:
         """Return what is wrong with a schema, and where; None if nothing is."""
-        fault = find_fault(with_defaults(narrowed(schema), is_strict), self._refuse)
+        fault = find_fault(with_defaults(expressible(schema, is_strict), is_strict), self._refuse)
         if fault is None:
             return None
         place, reason = fault
@@ -162,6 +162,8 @@ def _with_remedy(reason: str) -> str:
     if reason.startswith("oneOf constraints"):
         remedy = 'write anyOf, or add "x-guidance": {"coerce_one_of": true} to the schema'
         return f"oneOf is not supported; {remedy}, which takes it for anyOf"
+    if reason.startswith("Unknown format"):
+        return f"{reason}; known are {', '.join(sorted(ENFORCED_FORMATS))}; remove format"
     return f"{reason}; remove them" if reason.startswith("Unimplemented keys") else reason
 
 

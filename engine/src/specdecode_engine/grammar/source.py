@@ -9,7 +9,6 @@ from enum import StrEnum
 from llguidance import regex_to_lark
 
 from specdecode_engine.grammar.gbnf import GbnfError, gbnf_to_lark
-from specdecode_engine.grammar.json_numbers import narrowed, unusable_number
 from specdecode_engine.grammar.json_schema import with_defaults
 from specdecode_engine.grammar.lark import (
     describe_place,
@@ -19,6 +18,8 @@ from specdecode_engine.grammar.lark import (
     unavailable_attribute,
 )
 from specdecode_engine.grammar.nesting import MAX_DEPTH, lark_depth, schema_depth
+from specdecode_engine.grammar.schemas import expressible
+from specdecode_engine.grammar.schemas.numbers import unusable_number
 
 MAX_SOURCE_CHARS = 256 * 2**10
 CONTENT = "content"
@@ -146,7 +147,7 @@ def _json_rule(schema: Mapping[str, object], is_strict: bool) -> str:
     """Return the right side of a rule for the values of a schema."""
     _check_depth(schema_depth(schema), "$", "$ref, properties, items, anyOf …")
     _check_numbers(schema)
-    schema = with_defaults(narrowed(schema), is_strict)
+    schema = with_defaults(expressible(schema, is_strict), is_strict)
     return f"%json {json.dumps(schema, ensure_ascii=False)}"
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specdecode_engine.grammar.compiler import GrammarCompiler, TokenBytes
-from specdecode_engine.grammar.json_numbers import WIDEST_BOUND, narrowed, unusable_number
+from specdecode_engine.grammar.schemas.numbers import WIDEST_BOUND, narrowed, unusable_number
 from specdecode_engine.grammar.source import GrammarKind, GrammarRefused, GrammarSource
 
 EOS = 256

@@ -1,0 +1,74 @@
+"""`propertyNames`, as far as patterns of properties have the same meaning."""
+
+import re
+
+from specdecode_engine.grammar.schemas.parts import (
+    ANNOTATIONS,
+    Document,
+    Part,
+    Schema,
+    finite_values,
+    is_part,
+    named_parts,
+    types_of,
+)
+
+_ANY_TEXT = r"^[\s\S]*$"
+_LENGTHS = ("minLength", "maxLength")
+
+
+def rewrite_property_names(part: Part, document: Document) -> None:
+    """Replace `propertyNames`: by nothing if it permits all names, else by the names it permits."""
+    if "propertyNames" not in part:
+        return
+    names = document.resolve(part["propertyNames"])
+    if names is True or (is_part(names) and _permits_all(names)):
+        del part["propertyNames"]
+    elif is_part(names) and (values := finite_values(names)) is not None:
+        _keep_names(part, {value for value in values if isinstance(value, str)}, names)
+    elif is_part(names) and not part.keys() & {"properties", "patternProperties", "required"}:
+        _keep_pattern(part, names)
+
+
+def _permits_all(names: Part) -> bool:
+    return not names.keys() - ANNOTATIONS - {"type"} and "string" in types_of(names)
+
+
+def _keep_names(part: Part, permitted: set[str], names: Part) -> None:
+    """Permit the listed names alone: each has the schema that it had before."""
+    if names.keys() - ANNOTATIONS - {"type", "enum", "const"} or "string" not in types_of(names):
+        return
+    if "patternProperties" in part:
+        return
+    properties, other = named_parts(part, "properties"), part.get("additionalProperties", True)
+    part["properties"] = {
+        name: properties.get(name, other) for name in [*properties, *sorted(permitted)]
+        if name in permitted
+    }  # fmt: skip
+    part["additionalProperties"] = False
+    del part["propertyNames"]
+
+
+def _keep_pattern(part: Part, names: Part) -> None:
+    known = ANNOTATIONS | {"type", "pattern", *_LENGTHS}
+    if names.keys() - known or "string" not in types_of(names):
+        return
+    pattern = _pattern(names)
+    if pattern is None:
+        return
+    value: Schema = part.get("additionalProperties", True)
+    part["patternProperties"] = {pattern: value}
+    part["additionalProperties"] = False
+    del part["propertyNames"]
+
+
+def _pattern(names: Part) -> str | None:
+    """Return the pattern of names; None if there are both a pattern and a length."""
+    limits = {key: names[key] for key in _LENGTHS if key in names}
+    pattern = names.get("pattern")
+    if pattern is not None:
+        return pattern if isinstance(pattern, str) and not limits else None
+    low, high = (limits.get(key) for key in _LENGTHS)
+    if not all(each is None or type(each) is int for each in (low, high)):
+        return None
+    return re.sub(r"\*\$$", f"{{{low or 0},{'' if high is None else high}}}$", _ANY_TEXT)

@@ -1,0 +1,224 @@
+"""Grammars of rewritten schemas: what each keyword admits, and what is refused by name."""
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+
+from specdecode_engine.grammar.compiler import GrammarCompiler, TokenBytes
+from specdecode_engine.grammar.schemas.patterns import without_nul
+from specdecode_engine.grammar.source import GrammarKind, GrammarRefused, GrammarSource
+from tests.engine.grammar.schemas.test_same_values import schema, value
+
+EOS = 256
+A, B = {"a": {"type": "integer"}}, {"b": {"type": "integer"}}
+CAT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "kind": {"const": "cat", "default": "cat", "type": "string"},
+        "lives": {"type": "integer"},
+        "friend": {"$ref": "#/$defs/Pet"},
+    },
+    "required": ["lives"],
+}
+DOG: dict[str, Any] = {
+    "type": "object",
+    "properties": {"kind": {"const": "dog", "default": "dog"}, "name": {"type": "string"}},
+    "required": ["name"],
+}
+PET: dict[str, Any] = {
+    "discriminator": {"propertyName": "kind", "mapping": {"cat": "#/$defs/Cat"}},
+    "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+}
+CASES: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
+    (
+        "discriminator of a recursive union",
+        {"$defs": {"Cat": CAT, "Dog": DOG, "Pet": PET}, "$ref": "#/$defs/Pet"},
+        [{"kind": "cat", "lives": 9}, {"kind": "dog", "name": "x"},
+         {"kind": "cat", "lives": 9, "friend": {"kind": "dog", "name": "x"}}],
+        [{"kind": "cat", "name": "x"}, {"lives": 9, "name": "x"}, {"name": "x"},
+         {"kind": "cat", "lives": 9, "friend": {"name": "x"}}],
+    ),
+    (
+        "oneOf of numbers and texts in ranges",
+        {"oneOf": [{"type": "integer", "maximum": 3}, {"type": "integer", "minimum": 7},
+                   {"type": "string"}]},
+        [1, 9, "x"], [5, None],
+    ),
+    (
+        "oneOf of required properties",
+        {"type": "object", "properties": A | B, "additionalProperties": False,
+         "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        [{"a": 1}, {"b": 1}], [{}, {"a": 1, "b": 1}],
+    ),
+    (
+        "dependentRequired",
+        {"type": "object", "properties": A | B, "dependentRequired": {"a": ["b"]}},
+        [{}, {"b": 1}, {"a": 1, "b": 2}], [{"a": 1}],
+    ),
+    (
+        "dependencies of both kinds",
+        {"type": "object", "properties": A | B,
+         "dependencies": {"a": ["b"], "b": {"properties": {"b": {"maximum": 5}}}}},
+        [{}, {"a": 1, "b": 2}], [{"a": 1}, {"b": 6}],
+    ),
+    (
+        "if, then and else",
+        {"type": "object", "properties": {"kind": {"enum": ["x", "y"]}, **A},
+         "required": ["kind"], "additionalProperties": False,
+         "if": {"properties": {"kind": {"const": "x"}}}, "then": {"required": ["a"]},
+         "else": {"properties": {"a": False}}},
+        [{"kind": "x", "a": 1}, {"kind": "y"}], [{"kind": "x"}, {"kind": "y", "a": 1}],
+    ),
+    (
+        "not of texts",
+        {"type": "string", "not": {"enum": ["", "on", "off", "a\"b"]}},
+        ["o", "of", "offs", "x", "a\nb", "é"], ["", "on", "off", "a\"b", 1],
+    ),
+    ("not of types", {"not": {"type": ["string", "null"]}}, [1, 2.5, True, []], ["x", None]),
+    (
+        "not of required",
+        {"type": "object", "properties": A | B, "not": {"required": ["a", "b"]}},
+        [{}, {"a": 1}, {"b": 1}], [{"a": 1, "b": 1}],
+    ),
+    (
+        "propertyNames of a list",
+        {"type": "object", "additionalProperties": {"type": "integer"},
+         "propertyNames": {"enum": ["r", "g"]}},
+        [{}, {"g": 1}, {"g": 1, "r": 2}], [{"b": 1}, {"r": "x"}],
+    ),
+    (
+        "propertyNames of a pattern and of a length",
+        {"type": "object", "properties": {
+            "p": {"type": "object", "propertyNames": {"pattern": "^x"}},
+            "q": {"type": "object", "propertyNames": {"minLength": 1, "maxLength": 2}}}},
+        [{"p": {"xa": 1}}, {"q": {"éa": 1}}], [{"p": {"a": 1}}, {"q": {"": 1}}, {"q": {"abc": 1}}],
+    ),
+    (
+        "uniqueItems of a list of values",
+        {"type": "array", "items": {"enum": ["r", "g", "b"]}, "uniqueItems": True, "minItems": 1.0},
+        [["r"], ["b", "r"], ["g", "b", "r"]], [[], ["r", "r"], ["x"]],
+    ),
+    ("uniqueItems of one item", {"type": "array", "maxItems": 1, "uniqueItems": True},
+     [[], [1]], [[1, 2]]),
+    (
+        "a pattern with negated classes",
+        {"type": "object", "properties": {
+            "p": {"type": "string", "pattern": "^[^\"\\\\]*[^-\\]]?$"}},
+         "patternProperties": {"^[^\"p]$": {"type": "integer"}}, "additionalProperties": False},
+        [{"p": "a\n\t"}, {"p": "é\x01"}, {"q": 1}],
+        [{"p": "\"a"}, {"p": "a\\b"}, {"\"": 1}, {"qq": 1}],
+    ),
+    (
+        "a format next to a pattern, and one for readers",
+        {"type": "object", "properties": {
+            "t": {"type": "string", "format": "e164", "pattern": "^\\+[1-9]\\d{2}$"},
+            "u": {"type": "string", "format": "byte"}}},
+        [{"t": "+123"}, {"u": "x"}], [{"t": "0123"}, {"u": 1}],
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    spellings = [bytes([byte]) for byte in range(256)] + [b""]
+    return GrammarCompiler(TokenBytes(spellings, frozenset({EOS}), frozenset({EOS})))
+
+
+def source(wanted: Any, *, is_strict: bool = True) -> GrammarSource:
+    return GrammarSource(GrammarKind.JSON_SCHEMA, json.dumps(wanted), is_strict)
+
+
+def admits(compiler: GrammarCompiler, grammar: Any, answer: Any) -> bool:
+    matcher = grammar.follow(())
+    words = np.zeros(compiler.num_words, dtype=np.int32)
+    for token in (*json.dumps(answer, ensure_ascii=False).encode(), EOS):
+        matcher.fill(words)
+        if not words[token // 32] >> (token % 32) & 1:
+            return False
+        if token != EOS:
+            matcher.advance(token)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("wanted", "valid", "invalid"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_a_rewritten_keyword_admits_what_it_says(
+    compiler: GrammarCompiler, wanted: dict[str, Any], valid: list[Any], invalid: list[Any]
+) -> None:
+    grammar = compiler.compile(source(wanted))
+    assert [each for each in valid if not admits(compiler, grammar, each)] == []
+    assert [each for each in invalid if admits(compiler, grammar, each)] == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf is not supported"),
+        ({"type": "number", "not": {"multipleOf": 3}}, '"not"'),
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, '"uniqueItems"'),
+        ({"type": "object", "propertyNames": {"format": "email"}}, '"propertyNames"'),
+        ({"type": "object", "if": {"minProperties": 1}, "then": {"required": ["a"]}}, '"if"'),
+        ({"type": "string", "format": "e164"}, "known are date, date-time"),
+    ],
+)
+def test_what_is_not_proven_equal_is_refused_by_name(
+    compiler: GrammarCompiler, wanted: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(GrammarRefused) as caught:
+        compiler.compile(source({"type": "object", "properties": {"p": wanted}}))
+    assert words in str(caught.value), caught.value
+    assert "$.properties.p" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "rewritten"),
+    [
+        ('[^"]', r'[^\x00"]'),
+        (r"\[^a]", r"\[^a]"),
+        (r"\\[^a]", r"\\[^\x00a]"),
+        ("[^]a]", r"[^]\x00a]"),
+        ("[^-a]", r"[^\x00\-a]"),
+        (r"[^\x00a][b]", r"[^\x00a][b]"),
+    ],
+)
+def test_negated_classes_leave_out_one_more_character(pattern: str, rewritten: str) -> None:
+    assert without_nul(pattern) == rewritten
+    assert without_nul(rewritten) == rewritten
+
+
+@pytest.mark.parametrize("pattern", ["^(?=.{1,20}$)[a-z]+$", "(?<!a)b", "(a)\\1"])
+def test_without_strict_a_pattern_beyond_the_library_is_ignored(
+    compiler: GrammarCompiler, pattern: str
+) -> None:
+    wanted = {"type": "object", "properties": {"p": {"type": "string", "pattern": pattern}},
+              "patternProperties": {pattern: {"type": "integer"}}}  # fmt: skip
+    grammar = compiler.compile(source(wanted, is_strict=False))
+    assert admits(compiler, grammar, {"p": "a.b"})
+    assert not admits(compiler, grammar, {"p": 1})
+    with pytest.raises(GrammarRefused):
+        compiler.compile(source(wanted))
+
+
+def test_random_grammars_admit_valid_values_only(compiler: GrammarCompiler) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    rng = random.Random(seed)
+    compiled = admitted = 0
+    for _ in range(400):
+        drawn = schema(rng)
+        try:
+            grammar = compiler.compile(source(drawn))
+        except GrammarRefused:
+            continue
+        compiled += 1
+        judge = Draft202012Validator(drawn)
+        for _ in range(10):
+            answer = value(rng)
+            if admits(compiler, grammar, answer):
+                admitted += 1
+                assert judge.is_valid(answer), (seed, drawn, answer)
+    assert min(compiled, admitted) > 50, seed
