@@ -7,7 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
+from specdecode_engine.serve.anthropic.messages_protocol import MessagesBody
 from specdecode_engine.serve.anthropic.messages_refusals import MESSAGES
+from specdecode_engine.serve.openai.refused_fields import IGNORED
 from tests.engine.serve.conftest import RunningServer
 from tests.engine.serve.scripted import scripted_server
 
@@ -139,6 +141,7 @@ def test_thinking_text_and_calls_are_blocks(server: RunningServer, stream: bool)
         assert call["id"].startswith("toolu_")
     assert first["id"] != second["id"]
     assert message["stop_reason"] == "tool_use"
+    assert message["usage"]["output_tokens_details"]["thinking_tokens"] > 0
 
 
 @BOTH
@@ -219,6 +222,7 @@ CONVERSATION = [
             {"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}},
         ],
     },
+    {"role": "system", "content": "now"},
 ]  # fmt: skip
 SYSTEM = [{"type": "text", "text": "you"}, {"type": "text", "text": "are a fox"}]
 CALLS = [
@@ -236,6 +240,7 @@ AS_CHAT = [
     {"role": "tool", "tool_call_id": "toolu_1", "content": "sun"},
     {"role": "tool", "tool_call_id": "toolu_2", "content": "no\ncity", "is_error": True},
     {"role": "user", "content": "be brief"},
+    {"role": "system", "content": "now"},
 ]  # fmt: skip
 
 
@@ -252,13 +257,14 @@ def test_a_conversation_is_that_of_chat(server: RunningServer) -> None:
     theirs = server.post(CHAT, json=body).json()["choices"][0]["message"]
     assert ours["content"] == [{"type": "text", "text": theirs["content"]}]
     messages = json.loads(theirs["content"])
-    roles = ["system", "user", "assistant", "tool", "tool", "user"]
+    roles = ["system", "user", "assistant", "tool", "tool", "user", "system"]
     assert [message["role"] for message in messages] == roles
     assert messages[4]["is_error"] is True
-    given = {"system": SYSTEM, "tools": [TOOL], "chat_template_kwargs": shown}
+    given = {"system": SYSTEM, "tools": [TOOL], **shown}
     counted = post(server, CONVERSATION, path=f"{PATH}/count_tokens", **given).json()
-    assert ours["usage"]["input_tokens"] > 0
-    assert counted["input_tokens"] > 0
+    usage = ours["usage"]
+    total = usage["input_tokens"] + usage["cache_read_input_tokens"]
+    assert counted["input_tokens"] == total
 
 
 def test_an_answer_is_accepted_back(server: RunningServer) -> None:
@@ -330,7 +336,11 @@ def test_tools_are_shown_as_those_of_chat(server: RunningServer) -> None:
         ({"max_tokens": None}, "max_tokens is missing"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "system", "content": "a"}]}, "messages[0].role"),
+        ({"messages": [{"role": "king", "content": "a"}]}, "messages[0].role"),
+        (
+            {"messages": [{"role": "system", "content": [{"type": "thinking", "thinking": "a"}]}]},
+            "role system has no thinking",
+        ),
         ({"messages": user([{"type": "image", "source": {}}])}, "messages[0].content[0].type"),
         ({"messages": user([{"type": "document"}])}, "'document'"),
         ({"messages": user([{"type": "text"}])}, "messages[0].content[0].text is missing"),
@@ -375,6 +385,24 @@ def test_each_refused_field_is_named_unless_it_changes_nothing(echo_server) -> N
         assert refused.json()["error"]["message"].startswith(f"{name}: it is not supported")
         body = {"max_tokens": 2, "messages": user("the fox"), name: refusal.unless[-1]}
         assert echo_server.post(PATH, json=body).status_code == 200
+
+
+# Of the create calls of anthropic 2.14.0 (Python), beta included.
+SDK_PARAMETERS = (
+    "betas", "billing_policy", "cache_control", "compaction", "container", "context_management",
+    "diagnostics", "fallback_credit_token", "fallbacks", "inference_geo", "max_tokens",
+    "mcp_servers", "messages", "metadata", "model", "output_config", "output_format",
+    "service_tier", "speed", "stop_sequences", "stream", "system", "thinking", "thread",
+    "tool_choice", "tools", "user_profile_id", "workspace_id",
+)  # fmt: skip
+
+
+def test_every_parameter_of_the_client_is_read_refused_or_ignored() -> None:
+    read = {*MessagesBody.model_fields, "stop_sequences"}
+    in_headers = {"betas"}
+    for name in SDK_PARAMETERS:
+        places = [name in each for each in (read, MESSAGES, IGNORED, in_headers)]
+        assert sum(places) == 1, name
 
 
 @pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue"}])

@@ -100,22 +100,22 @@ def chat_messages(body: CountTokensBody) -> Iterator[ChatMessage]:
         if message.role == "assistant":
             yield _of_assistant(message)
         else:
-            yield from _of_user(message)
+            yield from _of_others(message)
 
 
-def _of_user(message: InputMessage) -> Iterator[ChatMessage]:
-    """Yield results, and texts between them as messages of the user, in their order."""
+def _of_others(message: InputMessage) -> Iterator[ChatMessage]:
+    """Yield results, and texts between them as messages of the role, in their order."""
     texts: list[TextBlock] = []
     for block in message.content:
         if isinstance(block, ToolResultBlock):
             if texts:
-                yield _message(role="user", content=_lines(texts))
+                yield _message(role=message.role, content=_lines(texts))
             texts = []
             yield _of_result(block)
         elif isinstance(block, TextBlock):
             texts.append(block)
     if texts or not message.content:
-        yield _message(role="user", content=_lines(texts))
+        yield _message(role=message.role, content=_lines(texts))
 
 
 def _of_result(block: ToolResultBlock) -> ChatMessage:

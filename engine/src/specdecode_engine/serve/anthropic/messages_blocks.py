@@ -108,17 +108,18 @@ _Any = Annotated[
 ]
 Block = Annotated[_Any, _known("text", "tool_use", "tool_result", "thinking", "redacted_thinking")]
 _OF_ROLE = {
+    "system": (TextBlock,),
     "user": (TextBlock, ToolResultBlock),
     "assistant": (TextBlock, ToolUseBlock, ThinkingBlock, RedactedThinkingBlock),
 }
 
 
 class InputMessage(BaseModel):
-    """A message of the user, with results of calls, or of the assistant, with its calls."""
+    """A message of the user with results of calls, of the assistant with its calls, or a rule."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
     content: Annotated[
         list[Block],
         Field(fail_fast=True),

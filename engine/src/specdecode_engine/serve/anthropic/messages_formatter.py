@@ -113,11 +113,13 @@ def _failure(choice: OutputProcessor) -> str:
 
 def _usage(usage: dict[str, Any]) -> dict[str, Any]:
     """Return Anthropic's usage, whose `input_tokens` are those that were not in the cache."""
+    details = usage.get("completion_tokens_details", {})
     cached_tokens = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
     found = {
         "input_tokens": usage["prompt_tokens"] - cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached_tokens,
         "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"thinking_tokens": details.get("reasoning_tokens", 0)},
     }
     return found | {name: usage[name] for name in ("specdecode",) if name in usage}

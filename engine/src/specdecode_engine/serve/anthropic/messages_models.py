@@ -19,6 +19,12 @@ class ContentBlock(BaseModel):
     input: dict[str, Any] | None = None
 
 
+class MessagesOutputDetails(BaseModel):
+    """Of the generated tokens."""
+
+    thinking_tokens: int
+
+
 class MessagesUsage(BaseModel):
     """Tokens of a message; those of the prompt are `input_tokens` plus those of the cache."""
 
@@ -26,6 +32,7 @@ class MessagesUsage(BaseModel):
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
+    output_tokens_details: MessagesOutputDetails
     specdecode: SpeculationUsage | None = None
 
 

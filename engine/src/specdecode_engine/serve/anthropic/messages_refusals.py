@@ -17,6 +17,7 @@ MESSAGES: RefusedFields = MappingProxyType(
     {
         "add_generation_prompt": RefusedField(_PREFILL, (*OFF, True)),
         "add_special_tokens": RefusedField("the chat template writes the special tokens"),
+        "compaction": RefusedField("the context is not compacted; send fewer messages"),
         "container": RefusedField("code is not run here; remove it"),
         "context_management": RefusedField(
             "the context is not edited; send fewer messages", (*OFF, {"edits": []}, _KEEPS_ALL)
