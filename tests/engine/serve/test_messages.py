@@ -405,6 +405,16 @@ def test_every_parameter_of_the_client_is_read_refused_or_ignored() -> None:
         assert sum(places) == 1, name
 
 
+def test_a_schema_that_cannot_be_enforced_is_named_by_its_field(server: RunningServer) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    tools = [TOOL, {"name": "f", "input_schema": schema, "strict": True}]
+    refused = post(server, "the fox", tools=tools).json()["error"]["message"]
+    assert "tools[1].input_schema: at $.properties.a" in refused
+    config = {"format": {"type": "json_schema", "schema": schema}}
+    refused = post(server, "the fox", output_config=config).json()["error"]["message"]
+    assert refused.startswith("output_config.format.schema: at $.properties.a")
+
+
 @pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue"}])
 @pytest.mark.parametrize("path", [PATH, f"{PATH}?beta=true", f"{PATH}/count_tokens"])
 def test_threads_are_refused_with_the_code_that_clients_know(echo_server, path, thread):

@@ -42,6 +42,12 @@ _FIELDS = {
 OMITTED = "omitted"
 
 
+class MessagesChatBody(ChatBody):
+    """A body of chat whose errors name the fields of this API."""
+
+    parameters_field = "input_schema"
+
+
 def prepare_messages(body: CountTokensBody, service: Service) -> PreparedCall:
     """Prepare the conversation that the body contains."""
     call = prepare_chat(as_chat(body), service)
@@ -63,7 +69,7 @@ def as_chat(body: CountTokensBody) -> ChatBody:
         **_output_fields(body),
     }
     try:
-        return ChatBody.model_validate(fields)
+        return MessagesChatBody.model_validate(fields)
     except ValidationError as error:
         raise errors.from_validation(error, fields) from None
 
