@@ -57,8 +57,10 @@ def read_answer(body: str) -> Answer:
             answer.is_complete = True
             continue
         event = json.loads(data)
-        if "type" in event:
+        if "sequence_number" in event:
             _add_response_event(answer, event)
+        elif "type" in event:
+            _add_message_event(answer, event)
         else:
             _add_chunk(answer, event)
     return answer
@@ -128,9 +130,54 @@ def _add_response_event(answer: Answer, event: dict[str, Any]) -> None:
             answer.errors.append(event)
 
 
+def _add_message_event(answer: Answer, event: dict[str, Any]) -> None:
+    assert not answer.is_complete
+    match event["type"]:
+        case "message_start":
+            message = event["message"]
+            assert not answer.ids, "the stream begins twice"
+            answer.ids.add(f"{message['id']} {message['model']}")
+            answer.choices[0] = Choice()
+        case "content_block_start":
+            assert event["index"] == len(answer.items)
+            answer.items.append(event["content_block"])
+            if event["content_block"]["type"] == "tool_use":
+                block = event["content_block"]
+                answer.choices[0].calls[event["index"]] = [block["id"], block["name"], ""]
+        case "content_block_delta":
+            assert event["index"] == len(answer.items) - 1
+            _add_block_delta(answer, event["delta"])
+        case "content_block_stop":
+            assert event["index"] == len(answer.items) - 1
+        case "message_delta":
+            assert answer.usage is None, "the stream has its usage twice"
+            answer.usage = plain_usage(event["usage"])
+            answer.choices[0].finish_reason = event["delta"]["stop_reason"]
+            answer.items.append(event["delta"])
+        case "message_stop":
+            answer.is_complete = True
+        case "error":
+            answer.errors.append(event["error"])
+
+
+def _add_block_delta(answer: Answer, delta: dict[str, Any]) -> None:
+    choice = answer.choices[0]
+    match delta["type"]:
+        case "text_delta":
+            choice.content += delta["text"]
+        case "thinking_delta":
+            choice.reasoning += delta["thinking"]
+        case "signature_delta":
+            answer.items[-1]["signature"] += delta["signature"]
+        case "input_json_delta":
+            choice.calls[len(answer.items) - 1][2] += delta["partial_json"]
+
+
 def plain_usage(usage: dict[str, Any]) -> dict[str, Any]:
     """Counts of tokens alone: figures of speculation and of the cache depend on the engine."""
     counts = {name: count for name, count in usage.items() if isinstance(count, int)}
+    if cached_tokens := counts.pop("cache_read_input_tokens", 0):
+        counts["input_tokens"] += cached_tokens
     for name, details in usage.items():
         if isinstance(details, dict) and "reasoning_tokens" in details:
             counts[f"{name}.reasoning_tokens"] = details["reasoning_tokens"]

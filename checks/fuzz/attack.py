@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import random
+import re
 import sys
 import time
 from collections import Counter
@@ -24,7 +25,7 @@ WORKERS = 8
 LOWEST_PRIORITY = 19
 REPLY_SECONDS = 20.0
 SHOWN_BYTES = 600
-SERVER_ERROR = b'"type":"server_error"'
+SERVER_ERROR = re.compile(rb'"type":"(server|api)_error"')
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ def find_defect(case: Case, reply: WireReply) -> str:
         return f"5xx: {errors}"
     if errors and not reply.is_retryable():
         return "5xx: a 503 without Retry-After"
-    if SERVER_ERROR in reply.data and not errors:
+    if SERVER_ERROR.search(reply.data) and not errors:
         return "5xx: an event with a server error"
     must_answer = case.request.delivery in MUST_BE_ANSWERED and not case.request.is_malformed
     if must_answer and not reply.statuses and not reply.is_timeout and not reply.is_refused:
@@ -82,7 +83,8 @@ def find_defect(case: Case, reply: WireReply) -> str:
 
 
 def _excerpt(data: bytes) -> str:
-    at = max(data.find(SERVER_ERROR) - SHOWN_BYTES // 2, 0)
+    found = SERVER_ERROR.search(data)
+    at = max((found.start() if found else 0) - SHOWN_BYTES // 2, 0)
     return repr(data[at : at + SHOWN_BYTES])
 
 

@@ -10,6 +10,7 @@ from checks.fuzz.fields import (
     MODEL,
     STRINGS,
     anything,
+    message_body,
     messages,
     text,
     token_ids,
@@ -21,6 +22,7 @@ from checks.fuzz.mutations import damage, encode, mutate
 from checks.fuzz.wire import Delivery, WireRequest
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MESSAGES = ("/v1/messages", "/v1/messages?beta=true", "/v1/messages/count_tokens")
 DEEP_RECURSION = 100_000
 HUGE_BYTES = (1, 4, 9, 32)  # MiB
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "X" * 40)
@@ -112,9 +114,10 @@ def _broken_json(rng: random.Random) -> WireRequest:
 
 
 def _other_endpoint(rng: random.Random) -> WireRequest:
-    path = rng.choice(("/v1/responses", "/tokenize", "/detokenize", "/tokenizer_info"))
+    path = rng.choice((*MESSAGES, "/v1/responses", "/tokenize", "/detokenize", "/tokenizer_info"))
     bodies: dict[str, dict[str, object]] = {
         "/v1/responses": {"model": MODEL, "input": text(rng), "max_output_tokens": 16},
+        **dict.fromkeys(MESSAGES, message_body(rng)),
         "/tokenize": {"model": MODEL, "prompt": text(rng)},
         "/detokenize": {"model": MODEL, "tokens": token_ids(rng)},
     }
@@ -122,6 +125,8 @@ def _other_endpoint(rng: random.Random) -> WireRequest:
         "instructions": text, "stream": lambda r: r.random() < 0.5, "messages": messages,
         "text": lambda r: {"format": anything(r)}, "tools": tools, "metadata": anything,
         "reasoning": lambda r: {"effort": r.choice(("low", "none", 3))}, "store": anything,
+        "thinking": lambda r: {"type": r.choice(("enabled", "disabled", "x")), "budget_tokens": 9},
+        "system": text, "stop_sequences": lambda r: [text(r)], "output_config": anything,
         "add_special_tokens": lambda r: r.random() < 0.5, "return_token_strs": anything,
     }  # fmt: skip
     drawn = {name: draw(rng) for name, draw in extra.items() if rng.random() < 0.15}

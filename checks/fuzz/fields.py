@@ -82,6 +82,28 @@ def messages(rng: random.Random) -> list[Json]:
     return [message(rng) for _ in range(rng.randint(1, 4))]
 
 
+def message_body(rng: random.Random) -> dict[str, object]:
+    """Return a body of messages with a call and its result, and seldom thinking."""
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": {"a": rng.choice(NUMBERS[:4])}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": text(rng)}
+    thought = [{"type": "thinking", "thinking": text(rng), "signature": "a"}] * rng.randrange(2)
+    turn = [
+        {"role": "assistant", "content": [*thought, call]},
+        {"role": "user", "content": [result]},
+    ]
+    asked = {
+        "role": "user",
+        "content": rng.choice((text(rng), [{"type": "text", "text": text(rng)}])),
+    }
+    tool = {"name": "f", "input_schema": schema(rng), "strict": _flag(rng)}
+    return {
+        "model": MODEL,
+        "max_tokens": 16,
+        "messages": [asked, *turn[: rng.choice((0, 2))]],
+        "tools": [tool] * rng.randrange(2),
+    }
+
+
 def schema(rng: random.Random) -> Json:
     """Return a schema that can be enforced."""
     kinds = ({"type": "string", "maxLength": 8}, {"type": "integer"}, {"enum": ["a", "b"]})

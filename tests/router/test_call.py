@@ -114,6 +114,8 @@ def test_errors_have_the_form_of_the_api():
     error = {"message": "m", "type": "server_error", "param": None, "code": "c"}
     chunk = error_event("/v1/completions", 3, error)
     assert json.loads(chunk.removeprefix(b"data: ")) == {"error": error}
+    event = error_event("/v1/messages", 3, error).decode()
+    assert event.startswith('event: error\ndata: {"type":"error","error":{"type":"api_error"')
     name, data = error_event("/v1/responses", 3, error).decode().split("\n", 1)
     assert name == "event: error"
     assert json.loads(data.removeprefix("data: ")) == {

@@ -20,6 +20,8 @@ BODIES: dict[str, dict[str, object]] = {
     "/v1/completions": {"prompt": "a fox", "max_tokens": 2},
     "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 2},
     "/v1/responses": {"input": "a fox", "max_output_tokens": 2},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 2},
+    "/v1/messages/count_tokens": {"messages": MESSAGES},
     "/tokenize": {"prompt": "a fox"},
 }
 

@@ -33,7 +33,7 @@ PUBLIC = (
     "/tokenizer_info",
     "/model_info",
 )
-GENERATION = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
+GENERATION = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
 MANAGEMENT = (
     PATH_GENERATE, PATH_ENGINE, names.PATH_METRICS, names.PATH_READY, names.PATH_LIVE,
     names.PATH_SERVER_INFO, "/speculation/table", "/speculation/draft", "/degraded",
@@ -125,7 +125,8 @@ def draw_request(draw: random.Random) -> tuple[str, str, dict[str, str], bytes]:
     path = draw.choice((path, path, draw.choice((*PUBLIC, *GENERATION))))
     headers = {name: draw.choice((TOKEN, "mine", "0", "")) for name in draw.sample(HEADERS, 3)}
     fields = dict(draw.sample(sorted(FIELDS.items()), 2))
-    body = json.dumps(TEXT | {"max_tokens": 2} | fields).encode()
+    text = {"messages": TEXT["messages"]} if path.startswith("/v1/messages") else TEXT
+    body = json.dumps({**text, "max_tokens": 2, **fields}).encode()
     envelope = {"path": GENERATION[0], "id": "mine", "created": 1, "seed": 1}
     prefix = json.dumps(envelope).encode() + b"\n" if draw.random() < 0.2 else b""
     method = draw.choice(("GET", "POST", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"))

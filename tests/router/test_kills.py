@@ -15,6 +15,7 @@ from bench.router.programs import EngineProgram, RouterProgram, wait_until
 from tests.streamed_answers import Answer, read_answer
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+BLOCKS = "/v1/messages"
 TOOL = {
     "name": "see",
     "parameters": {
@@ -34,12 +35,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"messages": MESSAGES, "n": 2, "max_tokens": 300, "ignore_eos": True, "logprobs": True},
     ),
     "items": (RESPONSES, {"input": "Which?", "max_output_tokens": 300, "ignore_eos": True}),
+    "blocks": (BLOCKS, {"messages": MESSAGES, "max_tokens": 300, "ignore_eos": True}),
 }  # fmt: skip
 
 
 def body_of(name: str, **changes: Any) -> tuple[str, dict[str, Any]]:
     path, body = CASES[name]
-    options = {} if path == RESPONSES else {"stream_options": {"include_usage": True}}
+    has_own_usage = path in (RESPONSES, BLOCKS)
+    options = {} if has_own_usage else {"stream_options": {"include_usage": True}}
     return path, {**body, **SAMPLED, "stream": True, **options, **changes}
 
 

@@ -18,6 +18,7 @@ from tests.engine.serve.echo_process import EchoProcess
 from tests.streamed_answers import read_answer
 
 COMPLETIONS = "/v1/completions"
+HI = {"role": "user", "content": "hi"}
 BODY = {"prompt": "the quick brown fox jumps over the lazy dog", "max_tokens": 12}
 
 
@@ -89,6 +90,8 @@ def test_responses_are_those_of_the_engine(shared):
         (COMPLETIONS, BODY),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "n": 2}),
         ("/v1/responses", {"input": "hi"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "hi"}]}),
     ):
         fixed = body | {"max_tokens": 9} if path != "/v1/responses" else body
         through, direct = (httpx.post(url + path, json=fixed) for url in (router.url, engine.url))
@@ -100,6 +103,25 @@ def test_responses_are_those_of_the_engine(shared):
     assert bad.json() == httpx.post(
         engine.url + COMPLETIONS, json={"prompt": "x", "max_tokens": -1}
     ).json()  # fmt: skip
+
+
+def test_errors_of_messages_have_the_form_of_their_api(shared):
+    engine, router = shared
+    for path, body in (
+        ("/v1/messages?beta=true", {"messages": []}),
+        ("/v1/messages", {"thread": {"type": "create"}, "max_tokens": 1, "messages": [HI]}),
+        ("/v1/messages", {"model": "other", "max_tokens": 1, "messages": [HI]}),
+        ("/v1/messages/count_tokens", {"messages": []}),
+        ("/v1/messages/batches", {}),
+    ):
+        through, direct = (httpx.post(url + path, json=body) for url in (router.url, engine.url))
+        assert through.status_code == direct.status_code >= 400
+        found, expected = through.json(), direct.json()
+        assert (found["type"], found["error"]["type"]) == ("error", expected["error"]["type"])
+        assert found == expected or "batches" in path
+    impatient = {"x-specdecode-timeout": "soon"}
+    refused = httpx.post(f"{router.url}/v1/messages", json={}, headers=impatient)
+    assert (refused.status_code, refused.json()["type"]) == (400, "error")
 
 
 def test_connections_to_engines_are_kept(shared):

@@ -24,7 +24,7 @@ RESUME_ID_DIFFERS: Final = "resume_id_differs"
 RESUME_MISMATCH: Final = "resume_mismatch"
 """Codes of refusals of a resume: by another engine, or with other text than was sent."""
 
-GenerationPath = Literal["/v1/completions", "/v1/chat/completions", "/v1/responses"]
+GenerationPath = Literal["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"]
 FinishText = Literal["stop", "length", "abort", "error"]
 _Count = Annotated[int, Field(ge=0, lt=2**31)]
 

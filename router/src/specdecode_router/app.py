@@ -55,7 +55,7 @@ class RouterApi:
             await self._answer(request, receive, send)
         except HttpError as error:
             self.relay.metrics.count_response(error.status)
-            await error.response()(scope, receive, send)
+            await error.response(scope["path"])(scope, receive, send)
         except ClientDisconnect:
             log.debug("the client disconnected before its request was complete")
 

@@ -15,6 +15,7 @@ from specdecode_api.internal_api import (
     StartEvent,
     StreamEvent,
 )
+from specdecode_server.error_forms import is_messages, messages_error
 
 
 class BreakReason(StrEnum):
@@ -156,10 +157,13 @@ def error_event(path: str, number: int, error: dict[str, Any]) -> bytes:
         number: of the event, in the API whose events are numbered.
         error: OpenAI's error object.
     """
-    if path != "/v1/responses":
+    if is_messages(path):
+        event = messages_error(error)
+    elif path == "/v1/responses":
+        fields = {name: error.get(name) for name in ("code", "message", "param")}
+        event = {"type": "error", **fields, "sequence_number": number}
+    else:
         return b"data: %s\n\n" % json.dumps({"error": error}, separators=(",", ":")).encode()
-    fields = {name: error.get(name) for name in ("code", "message", "param")}
-    event = {"type": "error", **fields, "sequence_number": number}
     return b"event: error\ndata: %s\n\n" % json.dumps(event, separators=(",", ":")).encode()
 
 

@@ -14,7 +14,7 @@ from specdecode_server.errors import unavailable
 
 PATHS: Final = re.compile(
     r"(?P<get>/v1/models(/.{1,512})?|/tokenizer_info|/(get_)?model_info|/openapi\.json)"
-    r"|/tokenize|/detokenize"
+    r"|/tokenize|/detokenize|/v1/messages/count_tokens"
 )
 SECONDS: Final = 30.0
 ATTEMPTS: Final = 3

@@ -270,11 +270,12 @@ class _CallRun:
         headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if refusal.is_busy else {}
         headers |= refusal.headers
         pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-        await self._response.begin(refusal.status, [*pairs, length_header([refusal.body])])
-        await self._response.write(refusal.body)
+        body = refusal.body_for(self._call.path)
+        await self._response.begin(refusal.status, [*pairs, length_header([body])])
+        await self._response.write(body)
 
     async def _write_error(self, error: HttpError) -> None:
-        response = error.response()
+        response = error.response(self._call.path)
         await self._response.begin(error.status, response.raw_headers)
         await self._response.write(bytes(response.body))
 

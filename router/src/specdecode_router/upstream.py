@@ -17,6 +17,7 @@ from specdecode_api.internal_api import (
 from specdecode_router.call import BreakReason, Call
 from specdecode_router.router_token import RouterToken
 from specdecode_router.settings import EngineAddress
+from specdecode_server.error_forms import in_form_of
 
 CONNECT_SECONDS = 2.0
 POLL_SECONDS = 4.0
@@ -56,6 +57,16 @@ class Refusal(Exception):
             return str(error["code"])
         except (ValueError, TypeError, LookupError):
             return None
+
+    def body_for(self, path: str) -> bytes:
+        """Return the body in the form of the API that a path belongs to."""
+        try:
+            found = json.loads(self.body)
+        except ValueError:
+            return self.body
+        given = found if isinstance(found, dict) else {}
+        body = in_form_of(path, given, self.status)
+        return self.body if body is given else json.dumps(body).encode()
 
     @property
     def is_busy(self) -> bool:

@@ -2,6 +2,8 @@
 
 from starlette.responses import JSONResponse
 
+from specdecode_server.error_forms import in_form_of
+
 INVALID = "invalid_request_error"
 SHOWN_VALUE_CHARS = 80
 
@@ -33,8 +35,9 @@ class HttpError(Exception):
         if closes:
             self.headers["connection"] = "close"
 
-    def response(self) -> JSONResponse:
-        return JSONResponse(self.body, self.status, self.headers)
+    def response(self, path: str = "") -> JSONResponse:
+        """Return it in the form of the API that a path belongs to, by default OpenAI's."""
+        return JSONResponse(in_form_of(path, self.body, self.status), self.status, self.headers)
 
 
 def invalid(param: str, message: str, code: str | None = None) -> HttpError:

@@ -5,10 +5,13 @@ import asyncio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from specdecode_server.error_forms import is_messages
 from specdecode_server.lifecycle import ServerLifecycle
 
 CLOSE = (b"connection", b"close")
 KEEP_ALIVE = b": keep-alive\n\n"
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+"""The same in Anthropic's API."""
 KEEP_ALIVE_SECONDS = 15.0
 """As the standard of server-sent events advises. Proxies close idle connections after 30 to 60."""
 
@@ -47,7 +50,7 @@ class ConnectionDrain:
 
 
 class StreamKeepAlive:
-    """ASGI middleware that sends a comment in a stream of events that has been silent.
+    """ASGI middleware that sends a comment, or a ping, in a stream of events that has been silent.
 
     A stream may wait for longer than proxies keep an idle connection: for a long prompt, or for
     the next engine after one was lost. Clients ignore comments. Every part that the app sends
@@ -58,7 +61,7 @@ class StreamKeepAlive:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = _EventStream(send)
+        stream = _EventStream(send, PING if is_messages(scope.get("path", "")) else KEEP_ALIVE)
         try:
             await self._app(scope, receive, stream.send)
         finally:
@@ -68,8 +71,11 @@ class StreamKeepAlive:
 class _EventStream:
     """A response, with comments if it is a stream of events."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, keep_alive: bytes) -> None:
         self._send = send
+        self._keep_alive: Message = {
+            "type": "http.response.body", "body": keep_alive, "more_body": True
+        }  # fmt: skip
         self._now = asyncio.get_running_loop().time
         self._sent_s = self._now()
         self._is_sending = False
@@ -94,9 +100,6 @@ class _EventStream:
         while True:
             silent_s = self._now() - self._sent_s
             if silent_s >= KEEP_ALIVE_SECONDS and not self._is_sending:
-                await self._send(_COMMENT)
+                await self._send(self._keep_alive)
                 self._sent_s, silent_s = self._now(), 0.0
             await asyncio.sleep(max(KEEP_ALIVE_SECONDS - silent_s, KEEP_ALIVE_SECONDS / 10))
-
-
-_COMMENT: Message = {"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True}

@@ -52,7 +52,7 @@ class RequestIds:
             else:
                 refusal = _refusal(given or b"")
                 self._count_error(refusal.status)
-                await refusal.response()(scope, receive, send_with_name)
+                await refusal.response(scope["path"])(scope, receive, send_with_name)
         finally:
             _current.reset(token)
 

@@ -7,6 +7,7 @@ import openai
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from specdecode_engine.serve.anthropic.messages_protocol import MessagesBody
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.protocol import CompletionBody
 from specdecode_engine.serve.openai.responses.protocol import ResponsesBody
@@ -219,6 +220,10 @@ USER = [{"role": "user", "content": "a"}]
         (ResponsesBody, {"input": [{"role": "user", "content": [1] * MANY}]}),
         (ResponsesBody, {"input": "a", "tools": [1] * MANY}),
         (ResponsesBody, {"input": "a", "include": [1] * MANY}),
+        (MessagesBody, {"max_tokens": 1, "messages": [1] * MANY}),
+        (MessagesBody, {"max_tokens": 1, "messages": [{"role": "user", "content": [1] * MANY}]}),
+        (MessagesBody, {"max_tokens": 1, "messages": USER, "system": [1] * MANY}),
+        (MessagesBody, {"max_tokens": 1, "messages": USER, "tools": [1] * MANY}),
         (CompletionBody, {"prompt": ["a", 1] * MANY}),
         (DetokenizeBody, {"tokens": ["a"] * MANY}),
     ],

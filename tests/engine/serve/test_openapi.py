@@ -97,6 +97,8 @@ def test_a_field_without_a_model_is_noticed():
         ("/v1/completions", TEXT),
         ("/v1/chat/completions", CHAT | {"logprobs": True, "top_logprobs": 2}),
         ("/v1/chat/completions", CHAT),
+        ("/v1/messages", CHAT),
+        ("/v1/messages/count_tokens", CHAT),
         ("/tokenize", {"prompt": "the fox", "return_token_strs": True}),
         ("/tokenize", {"messages": CHAT["messages"]}),
         ("/detokenize", {"tokens": [5, 9]}),
@@ -130,6 +132,7 @@ def test_the_events_of_a_stream_match_their_schema(echo_server, path, body):
         ("/v1/completions", TEXT),
         ("/v1/chat/completions", CHAT),
         ("/v1/responses", {"input": "the fox", "max_output_tokens": 3}),
+        ("/v1/messages", CHAT),
     ],
 )
 def test_server_sent_events_are_documented_with_their_data(
@@ -168,6 +171,8 @@ def test_what_is_read_matches_its_schema(echo_server, path):
     [
         ("/v1/completions", {"prompt": 5}, 400),
         ("/v1/chat/completions", CHAT | {"model": "other"}, 404),
+        ("/v1/messages", CHAT | {"model": "other"}, 404),
+        ("/v1/messages/count_tokens", {"thread": {}}, 400),
         ("/tokenize", {}, 400),
         ("/detokenize", {"tokens": [320]}, 400),
     ],
@@ -177,5 +182,5 @@ def test_an_error_matches_its_schema_and_its_status_is_listed(
 ):
     answer = echo_server.post(path, json=body)
     assert answer.status_code == status
-    matches(models.ErrorResponse, answer.json())
+    matches(operation(path).error, answer.json())
     assert str(status) in document["paths"][path]["post"]["responses"]

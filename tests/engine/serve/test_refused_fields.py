@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from specdecode_engine.serve.anthropic.messages_protocol import MessagesBody
+from specdecode_engine.serve.anthropic.messages_refusals import MESSAGES as MESSAGES_FIELDS
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.ignored_fields import MAX_LOGGED_NAMES, IgnoredFields
 from specdecode_engine.serve.openai.protocol import CompletionBody
@@ -79,12 +81,15 @@ def test_the_tables_name_no_field_that_is_read_or_ignored():
         "/v1/completions": CompletionBody,
         "/v1/chat/completions": ChatBody,
         "/v1/responses": ResponsesBody,
+        "/v1/messages": MessagesBody,
     }
+    tables = {**OWN, "/v1/messages": MESSAGES_FIELDS}
     for path, body in declared.items():
         names = set(body.model_fields)
         names |= {field.alias for field in body.model_fields.values() if field.alias}
-        assert not (names - {"best_of"}) & OWN[path].keys()
+        assert not (names - {"best_of"}) & tables[path].keys() - {"stop"}
     assert not IGNORED & (COMMON.keys() | CHAT.keys() | COMPLETIONS.keys() | RESPONSES.keys())
+    assert not IGNORED & MESSAGES_FIELDS.keys()
 
 
 @pytest.mark.parametrize(

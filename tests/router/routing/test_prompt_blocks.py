@@ -53,6 +53,27 @@ def test_parts_of_content_are_one_text():
     assert cut_prompt(chat({"role": "user", "content": parts})) == cut_prompt(chat(joined))
 
 
+def test_the_next_turn_of_blocks_begins_with_the_last_one():
+    system = [{"type": "text", "text": "Be brief. " * 100, "cache_control": {"type": "ephemeral"}}]
+    asked = {"role": "user", "content": [{"type": "text", "text": "Why? " * 100}]}
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": {"path": "a" * 600}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": "b" * 600}
+    turn = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    one, two = ({"system": system, "messages": [asked, *turn[:count]]} for count in (0, 2))
+    first, second = (cut_prompt(json.dumps(each).encode()) for each in (one, two))
+    assert second.hashes[: len(first.hashes)] == first.hashes
+    assert len(second.hashes) >= len(first.hashes) + 2
+    other = json.loads(json.dumps(two).replace("bbb", "ccc"))
+    assert cut_prompt(json.dumps(other).encode()).hashes != second.hashes
+
+
+@pytest.mark.parametrize("depth", [400, 960, 985, 990, 995, 2000])
+def test_a_part_of_any_depth_is_cut(depth):
+    deep = "[" * depth + "]" * depth
+    body = '{"messages": [{"role": "user", "content": [{"type": "a", "input": %s}]}]}'
+    assert cut_prompt((body % deep).encode()).whole
+
+
 @pytest.mark.parametrize("field", ["prompt", "input"])
 def test_texts_token_ids_and_items_are_prompts(field):
     text = cut_prompt(json.dumps({field: "x" * 2000}).encode())

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from specdecode_api.internal_api import PATH_GENERATE
 from specdecode_engine.batch.request import RequestRefused
 from specdecode_engine.serve import errors, health, management, openapi, tokenization
+from specdecode_engine.serve.anthropic import messages
 from specdecode_engine.serve.control.api_keys import (
     Authorization,
     is_client_api,
@@ -31,6 +32,7 @@ API = (
     completions.router,
     chat.router,
     responses.router,
+    messages.router,
     models.router,
     tokenization.router,
     health.api_router,

@@ -39,9 +39,10 @@ def model_not_found(model: str, served_name: str) -> HttpError:
     return HttpError(404, message, param="model", code="model_not_found")
 
 
-def field_error(field: str, message: str) -> PydanticCustomError:
+def field_error(field: str, message: str, code: str | None = None) -> PydanticCustomError:
     """Return what a validator of a whole body raises, so that the response names the field."""
-    return PydanticCustomError(_FIELD_ERROR, "{message}", {"field": field, "message": message})
+    context = {"field": field, "message": message, "code": code}
+    return PydanticCustomError(_FIELD_ERROR, "{message}", context)
 
 
 def from_validation(error: ValidationError, document: object) -> HttpError:
@@ -59,7 +60,7 @@ def from_validation(error: ValidationError, document: object) -> HttpError:
     if first["type"] == _FIELD_ERROR:
         context = first["ctx"]
         field = ".".join(filter(None, (place, context["field"])))
-        return invalid(field, f"{field}: {context['message']}")
+        return invalid(field, f"{field}: {context['message']}", context["code"])
     message = first["msg"].removeprefix("Value error, ")
     if not place:
         return HttpError(400, f"the body is {_shown(first['input'])}: {message}")
@@ -128,4 +129,4 @@ async def respond_to_error(request: Request, error: Exception) -> JSONResponse:
     """Return the response to an exception that left a route, and count it."""
     http_error = from_exception(error)
     request.app.state.service.metrics.count_error(http_error.status)
-    return http_error.response()
+    return http_error.response(request.scope["path"])

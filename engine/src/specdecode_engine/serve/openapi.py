@@ -12,6 +12,8 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from specdecode_api import names
 from specdecode_engine.serve import VERSION, tokenization
+from specdecode_engine.serve.anthropic import messages_models as messages
+from specdecode_engine.serve.anthropic.messages_protocol import CountTokensBody, MessagesBody
 from specdecode_engine.serve.json_body import MEDIA_TYPE
 from specdecode_engine.serve.openai import response_models as models
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
@@ -46,6 +48,7 @@ class Operation:
     body: type[BaseModel] | None = None
     event: type[BaseModel] | None = None
     needs_key: bool = True
+    error: type[BaseModel] = models.ErrorResponse
 
 
 _GENERATION = _LOADED | _WITH_BODY | _NAMED | _GENERATING
@@ -63,6 +66,15 @@ OPERATIONS = (
     Operation(
         "post", "/v1/responses", "Generate output items", responses.ResponseObject, _GENERATION,
         ResponsesBody, responses.ResponseEvent,
+    ),
+    Operation(
+        "post", "/v1/messages", "Generate the next message, for Anthropic's clients",
+        messages.MessagesResponse, _GENERATION, MessagesBody, messages.MessageEvent,
+        error=messages.MessagesErrorResponse,
+    ),
+    Operation(
+        "post", "/v1/messages/count_tokens", "Input tokens of a message", messages.TokenCount,
+        _TOKENIZER, CountTokensBody, error=messages.MessagesErrorResponse,
     ),
     Operation("get", "/v1/models", "The model that is served", models.ModelList, _LOADED),
     Operation(
@@ -112,9 +124,10 @@ def _document_json() -> bytes:
 
 def build_document() -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of the API port."""
-    wanted: list[tuple[type[BaseModel], JsonSchemaMode]] = [(models.ErrorResponse, "serialization")]
+    wanted: list[tuple[type[BaseModel], JsonSchemaMode]] = []
     for each in OPERATIONS:
-        wanted += [(model, "serialization") for model in (each.response, each.event) if model]
+        used = (each.response, each.event, each.error)
+        wanted += [(model, "serialization") for model in used if model]
         wanted += [(each.body, "validation")] if each.body else []
     references, definitions = models_json_schema(list(dict.fromkeys(wanted)), ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
@@ -138,7 +151,7 @@ def _operation(each: Operation, references: dict[Any, dict[str, Any]]) -> dict[s
     responses: dict[str, Any] = {"200": {"description": "OK", "content": content}}
     if each.response is models.HealthResponse:
         responses["503"] = {"description": "not ready", "content": content}
-    refusal = {MEDIA_TYPE: {"schema": references[models.ErrorResponse, "serialization"]}}
+    refusal = {MEDIA_TYPE: {"schema": references[each.error, "serialization"]}}
     for status, description in sorted((_ALWAYS | each.errors).items()):
         responses[str(status)] = {"description": description, "content": refusal}
     operation: dict[str, Any] = {
@@ -162,7 +175,7 @@ def _event_schema(each: Operation, references: dict[Any, dict[str, Any]]) -> dic
     the items of a stream; tools read `schema` as that of an item.
     """
     assert each.event is not None
-    is_named = each.event is responses.ResponseEvent
+    is_named = each.event in (responses.ResponseEvent, messages.MessageEvent)
     models_of_data = [each.event] if is_named else [each.event, models.ErrorResponse]
     content = {"anyOf": [references[model, "serialization"] for model in models_of_data]}
     data = {"type": "string", "contentMediaType": MEDIA_TYPE, "contentSchema": content}

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag
 
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.json_body import MEDIA_TYPE, read_json
-from specdecode_engine.serve.openai.chat_prompt import read_chat_prompt
+from specdecode_engine.serve.openai.chat_prompt import MIN_TOKENS_LIMIT, read_chat_prompt
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.protocol import TokenId
 from specdecode_engine.serve.openai.refused_fields import DETOKENIZE, TOKENIZE, check_refused
@@ -19,9 +19,6 @@ from specdecode_engine.serve.text.tokenizer import TextProcessor
 
 router = APIRouter()
 
-MIN_TOKENS_LIMIT = 131_072
-"""Longer texts than the context may be tokenized, to measure or to cut them, but not any: the
-interpreter is held while ids are copied."""
 PIECE_TOKENS = 2048
 """Tokens that are written as JSON without releasing the interpreter."""
 

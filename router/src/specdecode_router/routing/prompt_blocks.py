@@ -17,7 +17,7 @@ other streams."""
 DIGEST_BYTES: Final = 8
 
 _MARKS: Final = b'",[{'
-_TEXT_FIELDS: Final = ("text", "refusal")
+_PART_FIELDS: Final = ("text", "refusal", "thinking", "content", "input")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ def _prompt_pieces(body: bytes) -> Iterator[str]:
 
 def _pieces_of(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the prompt in the order in which chat templates write it: tools, then messages."""
-    for field in ("tools", "instructions"):
+    for field in ("tools", "instructions", "system"):
         if document.get(field):
-            yield _text(document[field])
+            yield _content(document[field]) if field == "system" else _text(document[field])
     if "prompt" in document:
         yield _text(document["prompt"])
     messages = document.get("messages", document.get("input"))
@@ -101,10 +101,15 @@ def _content(content: Any) -> str:
 
 
 def _part(part: Any) -> str:
-    """Return the text of a part; engines refuse a message with a part that has none."""
+    """Return the text of a part, or of a call or its result; engines refuse other parts."""
     fields = part if isinstance(part, dict) else {}
-    return next((fields[name] for name in _TEXT_FIELDS if isinstance(fields.get(name), str)), "")
+    return next((_text(fields[name]) for name in _PART_FIELDS if fields.get(name)), "")
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:  # which the parser has just missed
+        return ""

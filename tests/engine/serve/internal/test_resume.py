@@ -11,9 +11,10 @@ import pytest
 
 from tests.engine.serve.conftest import RunningServer
 from tests.engine.serve.internal.router_client import Call, post, run
-from tests.streamed_answers import Answer, events_of, read_answer
+from tests.streamed_answers import Answer, events_of, plain_usage, read_answer
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+BLOCKS = "/v1/messages"
 Engines = tuple[RunningServer, RunningServer]
 MESSAGES = [{"role": "user", "content": "Which animal do you see?"}]
 TOOL = {
@@ -115,6 +116,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "stop": ["STOP"],
         },
     ),
+    "blocks": (
+        BLOCKS,
+        {
+            "messages": MESSAGES, "max_tokens": 60, "temperature": 1,
+            "structured_outputs": {"regex": "<think>[a-z ]{8,20}</think>[a-z]{6}STOP[a-z]{3}"},
+            "stop_sequences": ["STOP"],
+        },
+    ),
+    "call blocks": (
+        BLOCKS,
+        {
+            "messages": MESSAGES, "max_tokens": 120, "temperature": 1,
+            "tools": [{"name": "see", "input_schema": TOOL["parameters"], "strict": True}],
+            "tool_choice": {"type": "any"},
+        },
+    ),
     "items": (RESPONSES, {"input": "Which animal do you see?", "max_output_tokens": 40}),
     "call items": (
         RESPONSES,
@@ -127,7 +144,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def streamed(path: str, body: dict[str, Any], **changes: Any) -> Call:
-    options = {} if path == RESPONSES else {"stream_options": {"include_usage": True}}
+    has_own_usage = path in (RESPONSES, BLOCKS)
+    options = {} if has_own_usage else {"stream_options": {"include_usage": True}}
     return Call(path, {**body, "stream": True, **options, **changes})
 
 
@@ -247,7 +265,9 @@ def test_choices_of_different_length_keep_their_own_ends(engines, unbroken):
     assert_same(run(engines[0], call), whole)
 
 
-@pytest.mark.parametrize("name", ["text", "four choices", "arguments of a tool", "items"])
+@pytest.mark.parametrize(
+    "name", ["text", "four choices", "arguments of a tool", "items", "blocks", "call blocks"]
+)
 def test_a_response_in_one_piece_continues_too(engines, name):
     path, body = CASES[name]
     body = {key: value for key, value in body.items() if key != "logprobs"}
@@ -264,8 +284,7 @@ def test_a_response_in_one_piece_continues_too(engines, name):
 def strip(call: Call) -> Any:
     """The response without the figures of speculation."""
     response = httpx.Response(200, content=call.whole).json()
-    usage = response.pop("usage")
-    return response, {key: value for key, value in usage.items() if isinstance(value, int)}
+    return response, plain_usage(response.pop("usage"))
 
 
 def test_a_response_with_logprobs_in_one_piece_is_to_be_generated_again(engines):

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from specdecode_api.internal_api import PATH_ENGINE, PATH_GENERATE, EngineState, Envelope
 from specdecode_engine.serve import errors
+from specdecode_engine.serve.anthropic import messages
 from specdecode_engine.serve.internal.reply import InternalReply
 from specdecode_engine.serve.internal.resume import origin_of, replay
 from specdecode_engine.serve.json_body import REMEDY, check_media_type, parse_body, parse_json
@@ -20,7 +21,7 @@ from specdecode_server.body import read_limited
 router = APIRouter()
 
 APIS: Mapping[str, GenerationApi[Any]] = {
-    api.path: api for api in (completions.API, chat.API, responses.API)
+    api.path: api for api in (completions.API, chat.API, responses.API, messages.API)
 }
 MAX_ENVELOPE_BYTES = 32 * 2**20
 """Room for the tokens of all choices of a call."""

@@ -153,7 +153,8 @@ async def admit(
     if body.return_routed_experts:
         _check_routed_bytes(requests, service.routed_token_bytes)
     vocabulary = service.text.vocabulary
-    head = ResponseHead(origin.request_id, origin.created, service.served_name)
+    prompt_tokens = sum(len(token_ids) for token_ids, _ in call.prompts)
+    head = ResponseHead(origin.request_id, origin.created, service.served_name, prompt_tokens)
     choices = _choices(body, call, requests, vocabulary)
     formatter = api.make_formatter(body, head, vocabulary)
     return AdmittedCall(origin.request_id, body, requests, choices, formatter)

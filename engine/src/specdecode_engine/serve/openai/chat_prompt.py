@@ -8,6 +8,9 @@ from specdecode_engine.serve.errors import HttpError
 from specdecode_engine.serve.openai.chat_protocol import ChatBody, ChatMessage
 from specdecode_engine.serve.text.tokenizer import TextProcessor
 
+MIN_TOKENS_LIMIT = 131_072
+"""Longer texts than the context may be tokenized, to measure or to cut them, but not any: the
+interpreter is held while ids are copied."""
 # Mistral's templates refuse longer ids, and other clients' ids are longer.
 SHORT_IDS, SHORT_ID_CHARS = "alphanumeric strings with length 9", 9
 # Kimi K2 was trained with ids that have the name of the function and count the calls, from which

@@ -1,6 +1,6 @@
 """Body of POST /v1/chat/completions: messages, tools and the fields that only chat has."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -82,6 +82,7 @@ class ChatBody(ToolFields, GenerationBody):
 
     prompt_field = "messages"
     refusals = CHAT
+    parameters_field: ClassVar[str] = "function.parameters"  # of a tool, in errors
 
     # A list with very many errors would hold the interpreter lock while they are collected.
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]

@@ -28,6 +28,7 @@ class ResponseHead:
     request_id: str
     created: int
     model: str
+    prompt_tokens: int = 0
 
 
 class ResponseFormatter(Protocol):

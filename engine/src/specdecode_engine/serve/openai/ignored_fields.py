@@ -18,7 +18,10 @@ MAX_NAME_CHARS = 80
 MAX_COUNTED = 1000
 """Fields of one body that are counted: a body may have 100,000, and other requests wait."""
 
-_OBJECTS = ("reasoning", "response_format", "stream_options", "structured_outputs", "text", "tools")
+_OBJECTS = (
+    "output_config", "reasoning", "response_format", "stream_options", "structured_outputs", "text",
+    "thinking", "tools",
+)  # fmt: skip
 
 
 class IgnoredFields:

@@ -63,19 +63,19 @@ def callable_tools(body: ChatBody) -> tuple[ToolSchema, ...]:
     named = body.tool_choice and body.tool_choice.named
     names = {tool.function.name for tool in body.offered_tools}
     return tuple(
-        _schema(index, tool)
+        _schema(f"tools[{index}].{body.parameters_field}", tool)
         for index, tool in enumerate(body.tools or ())
         if tool.function.name in (names if named is None else {named})
     )
 
 
-def _schema(index: int, tool: FunctionTool) -> ToolSchema:
+def _schema(place: str, tool: FunctionTool) -> ToolSchema:
     function = tool.function
     return ToolSchema(
         function.name,
         NO_PARAMETERS if function.parameters is None else function.parameters,
         bool(function.strict),
-        f"tools[{index}].function.parameters",
+        place,
     )
 
 

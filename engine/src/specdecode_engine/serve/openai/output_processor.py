@@ -100,6 +100,11 @@ class OutputProcessor:
         return "".join(delta.text for delta in self.deltas if isinstance(delta, ContentDelta))
 
     @property
+    def stop_string(self) -> str | None:
+        """The stop string that has ended the text, if one has."""
+        return None if self._scanner is None else self._scanner.found
+
+    @property
     def only_text(self) -> str:
         """The content, if nothing else was added and the choice continues; else an empty string."""
         if len(self.deltas) != 1 or self.scored or self.finish_reason is not None:

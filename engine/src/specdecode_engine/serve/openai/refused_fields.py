@@ -218,20 +218,22 @@ DETOKENIZE: RefusedFields = MappingProxyType(
 
 IGNORED = frozenset(
     {
-        "bootstrap_host", "bootstrap_port", "bootstrap_room", "cache_control", "cache_prompt",
-        "client_metadata", "custom_labels", "custom_params", "data_parallel_rank",
-        "defer_loading", "disagg_prefill_dp_rank", "dry_allowed_length", "dry_base",
+        "billing_policy", "bootstrap_host", "bootstrap_port", "bootstrap_room", "cache_control",
+        "cache_prompt", "client_metadata", "custom_labels", "custom_params", "data_parallel_rank",
+        "defer_loading", "diagnostics", "disagg_prefill_dp_rank", "dry_allowed_length", "dry_base",
         "dry_penalty_last_n", "dry_sequence_breakers", "dynatemp_exponent",
-        "eager_input_streaming", "guided_decoding_backend", "id_slot", "images_config",
-        "include_obfuscation", "input_examples", "keep_alive",
+        "eager_input_streaming", "fallback_credit_token", "fallbacks", "guided_decoding_backend",
+        "id_slot", "images_config",
+        "include_obfuscation", "inference_geo", "input_examples", "keep_alive",
         "length_penalty", "max_dynamic_patch", "max_tool_calls", "metadata", "min_dynamic_patch",
         "mirostat_eta", "mirostat_tau", "n_cache_reuse", "n_discard", "n_keep",
         "ngram_corpus_id", "num_ctx", "options", "parallel_tool_calls", "prediction",
         "prompt_cache_key", "prompt_cache_retention", "repeat_last_n", "request_id",
         "return_mm_kwargs", "return_progress", "return_token_offsets", "rid", "routed_dp_rank",
         "safety_identifier", "service_tier", "session_id", "spaces_between_special_tokens",
-        "store", "stream_reasoning", "summary", "think", "timings_per_token",
-        "use_audio_in_video", "user", "verbosity", "web_search", "xtc_threshold",
+        "speed", "store", "stream_reasoning", "summary", "think", "timings_per_token",
+        "use_audio_in_video", "user", "user_profile_id", "verbosity", "web_search",
+        "workspace_id", "xtc_threshold",
     }
 )  # fmt: skip
 """Known fields that are ignored: no answer depends on them, or clients send them unasked."""

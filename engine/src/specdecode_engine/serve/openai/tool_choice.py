@@ -17,6 +17,11 @@ _RESPONSES_FORMS = (
     '{"type": "allowed_tools", "mode": "auto" or "required", "tools": […]} with names of tools'
 )
 
+_MESSAGES_FORMS = (
+    'send {"type": "auto"}, {"type": "any"}, {"type": "tool", "name": …} or {"type": "none"}, the '
+    'first three with "disable_parallel_tool_use" if wanted'
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
@@ -91,6 +96,14 @@ class ResponsesAllowedTools(BaseModel):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
     tools: list[ResponsesToolChoice]
+
+
+class MessagesToolChoice(BaseModel):
+    """A choice of messages, in the OpenAPI document."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
 
 
 def read_choice(choice: object) -> ToolChoice | None:
@@ -169,5 +182,11 @@ ResponsesChoice = Annotated[
     BeforeValidator(
         _read_of_responses,
         json_schema_input_type=_Mode | ResponsesToolChoice | ResponsesAllowedTools,
+    ),
+]
+MessagesChoice = Annotated[
+    ToolChoice | None,
+    BeforeValidator(
+        partial(_read, forms=_MESSAGES_FORMS), json_schema_input_type=MessagesToolChoice | None
     ),
 ]

@@ -45,12 +45,13 @@ class StopStringScanner:
 
     Holds back the longest end of the text that could still become a stop string. `is_stopped` is
     set once a stop string ended the text. With `keeps_stop` the text ends after it, else before;
-    of stop strings that end with the same character the longest counts.
+    of stop strings that end with the same character the longest counts, and is `found` then.
     """
 
     def __init__(self, stop: tuple[str, ...], keeps_stop: bool = False) -> None:
         assert all(stop), "an empty stop string would end every text"
         self.is_stopped = False
+        self.found: str | None = None
         self._matches = [StopStringMatch(each) for each in stop]
         self._keeps_stop = keeps_stop
         self._held = ""
@@ -58,12 +59,12 @@ class StopStringScanner:
     def push(self, piece: str) -> str:
         """Add the next piece; return the text that can be released now."""
         text = self._held + piece
-        ends = [(match.push(piece), len(match.marker)) for match in self._matches]
-        found = [(len(self._held) + end, -size) for end, size in ends if end is not None]
+        ends = [(match.push(piece), match.marker) for match in self._matches]
+        found = [(len(self._held) + end, -len(stop), stop) for end, stop in ends if end is not None]
         if found:
             self.is_stopped = True
             self.flush()
-            end, minus_size = min(found)
+            end, minus_size, self.found = min(found)
             return text[: end if self._keeps_stop else end + minus_size]
         released = len(text) - max((match.length for match in self._matches), default=0)
         self._held = text[released:]

@@ -47,6 +47,7 @@ class ResponsesChatBody(ChatBody):
     """A body of chat whose errors name the field of this API."""
 
     prompt_field = "input"
+    parameters_field = "parameters"
 
 
 def prepare_response(body: ResponsesBody, service: Service) -> PreparedCall:
