@@ -21,6 +21,7 @@ from specdecode_api.speculation import Algorithm
 from specdecode_api.validation_errors import validation_errors
 from specdecode_engine.cli.adaptive_flags import ResolvedTable, resolve_table
 from specdecode_engine.cli.json_file import read_json
+from specdecode_engine.cli.management_flags import management_defaults
 from specdecode_engine.cli.peers.reader import read_peer_flags_of, unite
 from specdecode_engine.process import ConfigurationError
 
@@ -152,6 +153,7 @@ def parse_flags(
     document = _read(boot_file)
     is_adaptive = options.pop("is_adaptive", False)
     mistakes = [*peers.mistakes, *unite(options, peers, OWN_FLAGS)]
+    options |= management_defaults(document, options)
     for place, value in options.items():
         is_alias = place == ALGORITHM and value in _ALGORITHM_ALIASES
         _put(document, place, _ALGORITHM_ALIASES[value] if is_alias else value)
