@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.command_line import ArgumentParser
+from specdecode_api.key_mask import without_key
 from specdecode_api.speculation import Algorithm
 from specdecode_api.validation_errors import validation_errors
 from specdecode_engine.cli.adaptive_flags import ResolvedTable, resolve_table
@@ -264,16 +265,17 @@ def _help(place: str) -> str:
 def _read(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
+    name = without_key(str(path))
     try:
         document = read_json(path)
     except OSError as error:
         reason = f"cannot be read: {error.strerror}; correct --boot"
-        raise ConfigurationError(f"boot file {path} {reason}") from None
+        raise ConfigurationError(f"boot file {name} {reason}") from None
     except ValueError as error:
-        raise ConfigurationError(f"boot file {path} {error}; correct the file") from None
+        raise ConfigurationError(f"boot file {name} {error}; correct the file") from None
     if not isinstance(document, dict):
         reason = 'does not contain a JSON object; write one, such as {"model": {"path": "/model"}}'
-        raise ConfigurationError(f"boot file {path} {reason}")
+        raise ConfigurationError(f"boot file {name} {reason}")
     return document
 
 
