@@ -78,7 +78,7 @@ def own_recipe(target: Path, dtype: str, most_running: int, engine_process: str 
         "scheduling": {"max_running_requests": most_running, "chunked_prefill_tokens": 4096},
         "device": "cpu",
         "threads": 1,
-        "server": {"engine_process": engine_process},
+        "server": {"engine_process": engine_process, "management_port": 0},
     }
     boot = target.with_name(f"boot-{engine_process}.json")
     boot.write_text(json.dumps(document))

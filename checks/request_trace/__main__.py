@@ -77,6 +77,7 @@ def boot_document(speculation: dict[str, object]) -> dict[str, object]:
             "dtype": "float32",
         },
         "speculation": speculation,
+        "server": {"management_port": 0},
         "device": "cpu",
         "threads": 1,
     }

@@ -102,7 +102,7 @@ def _uids(seen: Seen) -> set[str]:
 
 
 def _resume_ids(scene: Scene) -> set[str]:
-    """Ask each engine for its resume_id, once it has computed it; there is none without routers."""
+    """Ask each engine for its resume_id, which it computes for routers alone."""
     if not scene.routers:
         return set()
     found: set[str | None] = set()

@@ -15,6 +15,9 @@ def parser() -> ArgumentParser:
     parser = ArgumentParser(prog="program")
     parser.add_argument("--token-file")
     parser.add_argument("--token-count", type=int)
+    parser.add_argument("--share", type=float)
+    parser.add_argument("--level", choices=["low", "high"])
+    parser.add_argument("--fast", action="store_true")
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("run").add_argument("--namespace")
     return parser
@@ -38,6 +41,12 @@ def test_a_mistyped_command_is_named(capsys: pytest.CaptureFixture[str]) -> None
         (["run", "--name", "x"], "--name is an abbreviation: write --namespace"),
         (["run", "--nothing=secret"], "unrecognized arguments: --nothing; see --help"),
         (["run", "-x", "secret"], "unrecognized arguments: -x, words that belong to no flag"),
+        (["--token-count", "secret"], "argument --token-count: not a number: write a whole number"),
+        (["--token-count", "1.5"], "argument --token-count: 1.5: write a whole number"),
+        (["--share=secret"], "argument --share: not a number: write a number"),
+        (["--level", "secret-0123456789abcdef"], "<23 characters>: use one of low, high"),
+        (["--level", "hihg"], "invalid choice: 'hihg'"),
+        (["--fast=secret"], "argument --fast: takes no value"),
     ],
 )
 def test_abbreviations_and_unknown_flags_are_named_without_values(

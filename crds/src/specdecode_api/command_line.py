@@ -1,13 +1,27 @@
-"""Command lines: a flag is written whole, and an unknown word is not repeated in the error.
+"""Command lines: a flag is written whole, and an error repeats no word that may be a key.
 
 argparse completes `--api-key KEY` to `--api-key-file KEY`, and repeats every word that it does not
-know: a mistyped flag would show the key after it.
+know: a mistyped flag would show the key after it. Of a flag for a number only numbers are repeated.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, NoReturn
+
+from specdecode_api.key_mask import without_key
+
+_NUMBERS: Final = {int: "write a whole number", float: "write a number"}
+
+
+def bad_number(text: str, remedy: str) -> argparse.ArgumentTypeError:
+    """Return the error for the value of a flag for numbers, which repeats numbers alone."""
+    try:
+        float(text)
+    except ValueError:
+        return argparse.ArgumentTypeError(f"not a number: {remedy}")
+    return argparse.ArgumentTypeError(f"{text}: {remedy}")
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -39,6 +53,25 @@ class ArgumentParser(argparse.ArgumentParser):
             others = ["words that belong to no flag"] if len(named) < len(left) else []
             self.error(f"unrecognized arguments: {', '.join([*named, *others])}; see --help")
         return found
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with a usage error; a switch that is given a value does not repeat it."""
+        super().error(re.sub(r"ignored explicit argument .*", "takes no value", message))
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            if action.type not in _NUMBERS:
+                raise
+            remedy = str(bad_number(arg_string, _NUMBERS[action.type]))
+            raise argparse.ArgumentError(action, remedy) from error
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(value, str) and without_key(value) != value and action.choices is not None:
+            choices = ", ".join(map(str, action.choices))
+            raise argparse.ArgumentError(action, f"{without_key(value)}: use one of {choices}")
+        super()._check_value(action, value)
 
     def _refuse_abbreviations(self, words: Sequence[str]) -> None:
         """Check the words before a command, whose own parser checks what follows."""

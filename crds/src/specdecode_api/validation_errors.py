@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from specdecode_api import rules
 from specdecode_api.descriptions import ANY_ITEM, ANY_KEY, field_descriptions
+from specdecode_api.key_mask import quoted
 
 _LONGEST_VALUE: Final = 80
 _SINGLE: Final = frozenset({"int_type", "float_type", "bool_type", "string_type"})
@@ -52,8 +53,8 @@ def no_such_field(name: str, known: Sequence[str]) -> str:
 
 
 def seen(value: object) -> str:
-    """Return `; got VALUE`, or nothing if the value is long."""
-    shown = "null" if value is None else repr(value)
+    """Return `; got VALUE`, or nothing if the value is long; only the length of a possible key."""
+    shown = "null" if value is None else quoted(value)
     return f"; got {shown}" if len(shown) <= _LONGEST_VALUE else ""
 
 

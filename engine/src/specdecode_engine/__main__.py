@@ -107,7 +107,7 @@ def _serve(given: Sequence[str], has_model: bool = False) -> int:
     except (ConfigurationError, ListenError) as error:
         print(f"specdecode-engine: {error}", file=sys.stderr)
         leave(termination_message_for(error))
-        return BAD_BOOT
+        return FAILED if isinstance(error, ListenError) else BAD_BOOT
     boot = in_place(parsed)
     connect = None
     if boot.has_engine_process:
@@ -132,7 +132,7 @@ def _find_models(boot: EngineBoot) -> Callable[[EngineBoot], EngineBoot]:
 
     Raises:
         ModelRefused: a model is neither a folder nor on the Hub, or cannot be downloaded.
-        ListenError: a port is in use, which would be found after a download only.
+        ListenError: a port cannot be listened on, which the server would find after a download.
     """
     from specdecode_api.report import ModelRole
     from specdecode_engine.cli.model_names import hub_uri
@@ -140,9 +140,9 @@ def _find_models(boot: EngineBoot) -> Callable[[EngineBoot], EngineBoot]:
 
     names = {ModelRole.TARGET: boot.model.path, ModelRole.DRAFT: boot.speculation.draft_path}
     of_hub = {role: name for role, name in names.items() if name and hub_uri(name)}
+    Listeners.check(boot.server)
     if not of_hub:
         return lambda read: read
-    Listeners.check(boot.server)
     # Imported here: the library of the Hub takes half a second.
     from specdecode_engine.cli.hub_models import download_models
 

@@ -152,21 +152,22 @@ class Reconciler:
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
     async def _ensure_token(self, key: Key, decided: Plan) -> tuple[float | None, str]:
-        """Write the token of routers before they start, or not: engines serve without it.
+        """Write the token before pods start, or not: engines serve without it.
 
         Returns:
-            When to look at it again, in seconds, and why it was not written.
+            With routers, which are not ready without it: when to look at it again, in seconds, and
+            why it was not written.
         """
-        if not decided.has_routers:
+        if decided.step is None or not self.settings.has_routers:
             return None, ""
         try:
             wait_s = await self.tokens.ensure(key.namespace)
         except KubeApiError as error:
-            log.warning("tokens of routers not written", extra={"why": str(error)})
-            return LOOK_AGAIN_S, str(error)
+            log.warning("token of engines and routers not written", extra={"why": str(error)})
+            return (LOOK_AGAIN_S, str(error)) if decided.has_routers else (None, "")
         if token := self.tokens.current(key.namespace):
             self.poller.use_token(key.namespace, token)
-        return wait_s, ""
+        return (wait_s if decided.has_routers else None), ""
 
     def _forget(self, key: Key) -> None:
         """Drop everything about a resource that is gone."""

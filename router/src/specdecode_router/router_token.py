@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from specdecode_api.key_mask import without_key
 from specdecode_api.names import ROUTER_TOKEN_KEY
 
 log = logging.getLogger(__name__)
@@ -28,8 +29,8 @@ def read_token(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise NoToken(
-            f"the token of the router cannot be read from {file}: {reason}; write a token to it "
-            "that the engines read with --router-token-file"
+            f"the token of the router cannot be read from {without_key(str(file))}: {reason}; "
+            "write a token to it that the engines read with --router-token-file"
         ) from None
     if not lines or not lines[0].isascii() or not lines[0].isprintable():
         raise NoToken(f"{file} contains no token of printable ASCII characters; write one to it")

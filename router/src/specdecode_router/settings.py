@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from specdecode_api import names
-from specdecode_api.command_line import ArgumentParser
+from specdecode_api.command_line import ArgumentParser, bad_number
+from specdecode_api.key_mask import without_key
 
 DEFAULT_RETRIES: Final = 2
 DEFAULT_TIMEOUT_SECONDS: Final = 60.0
@@ -182,14 +183,15 @@ def _address(text: str) -> EngineAddress:
     host, colon, port = text.rpartition(":")
     if not (colon and host and port.isdecimal() and 0 < int(port) < 2**16):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not an address: write HOST:PORT with the management port of an engine"
+            f"{without_key(text)!r} is not an address: write HOST:PORT with the management port of "
+            "an engine"
         )
     return EngineAddress(host.removeprefix("[").removesuffix("]"), int(port))
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) > 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1000000")
+        raise bad_number(text, "write a number from 0 to 1000000")
     return int(text)
 
 
@@ -199,5 +201,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds up to a day")
+        raise bad_number(text, "write a number of seconds up to a day")
     return seconds

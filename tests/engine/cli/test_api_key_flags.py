@@ -86,7 +86,7 @@ def engine(log: Path, *flags: str, **environment: str) -> Iterator[str]:
     command = [sys.executable, "-m", "specdecode_engine", "--model-path", str(EXAMPLES / "target")]
     with log.open("w") as output:
         process = subprocess.Popen(
-            [*command, "--device", "cpu", "--port", "0", *flags],
+            [*command, "--device", "cpu", "--port", "0", "--management-port", "0", *flags],
             stdout=output,
             stderr=subprocess.STDOUT,
             env=os.environ | environment,
@@ -144,7 +144,8 @@ sys.exit(main.main())
 
 
 def test_nothing_that_a_child_inherits_has_a_key() -> None:
-    flags = ("--model-path", str(EXAMPLES / "target"), "--api-key", KEY, OTHER, f"--api-key={KEY}2")
+    model = ("--model-path", str(EXAMPLES / "target"), "--port", "0", "--management-port", "0")
+    flags = (*model, "--api-key", KEY, OTHER, f"--api-key={KEY}2")
     done = subprocess.run(
         [sys.executable, "-c", SHOW, *flags],
         env=os.environ | {"SPECDECODE_API_KEY": FROM_ENVIRONMENT},

@@ -386,3 +386,30 @@ def test_flags_of_sglang_without_a_counterpart_are_refused_together_with_what_to
     arguments = [part for flag in remedies for part in (flag, "12")]
     assert refusal(*arguments) == [f"{flag} 12: {remedy}" for flag, remedy in remedies.items()]
     assert len(refusal(*arguments, "--speculative-num-steps", "99")) == len(remedies) + 1
+
+
+def test_the_management_port_is_private_unless_a_boot_file_sets_it(write) -> None:
+    model = ["--model-path", "/m", "--host", "0.0.0.0"]
+
+    def address(*flags: str) -> tuple[str, int] | None:
+        return parse_flags([*model, *flags]).server.management_address
+
+    assert address() == ("127.0.0.1", 8001)
+    assert address("--management-port", "9001") == ("127.0.0.1", 9001)
+    both = ("--management-port", "9001", "--management-host", "10.0.0.1")
+    assert address(*both) == ("10.0.0.1", 9001)
+    assert address("--management-host", "10.0.0.1") == ("10.0.0.1", 8001)
+    assert address("--management-port", "8000") is None
+    assert address("--management-port", "0") is None
+    pod = write({"server": {"management_port": 8001}}, "boot.json")
+    assert address("--boot", pod) == ("0.0.0.0", 8001)
+    assert address("--boot", pod, "--management-port", "9001") == ("0.0.0.0", 9001)
+    hand = write({"server": {"port": 8080}}, "hand.json")
+    assert address("--boot", hand) == ("127.0.0.1", 8001)
+
+
+def test_the_default_management_port_is_not_shared_by_chance() -> None:
+    with pytest.raises(ConfigurationError, match=r"is 8001.*set --management-port to another port"):
+        parse_flags(["--model-path", "/m", "--port", "8001"])
+    shared = parse_flags(["--model-path", "/m", "--port", "8001", "--management-port", "8001"])
+    assert shared.server.management_address is None

@@ -5,6 +5,8 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,7 @@ for words in json.loads(sys.argv[1]):
     heavy = [name for name in ("torch", "transformers") if name in sys.modules]
     print(json.dumps([code, out.getvalue(), heavy]))
 """
+TARGET = Path(__file__).resolve().parents[3] / "examples" / "models" / "target"
 TOKEN = "hf_canary-c0ffee"
 NOT_A_FOLDER = "no such folder, and not a name of the Hugging Face Hub; give a folder with"
 NAMES = {
@@ -59,7 +62,16 @@ HUB = {
         "hf://org/gated: the model is gated",
     ),
 }  # fmt: skip
-CASES = {**NAMES, **HUB, "port": (["serve", "org/tiny"], "cannot listen on 127.0.0.1 port")}
+IN_USE = "Address already in use; end the process that uses the port, or choose another one with"
+PORTS = {
+    "port": (["serve", "org/tiny"], f"{IN_USE} --port (boot file: server.port)"),
+    "port of a folder": (["serve", str(TARGET)], f"{IN_USE} --port (boot file: server.port)"),
+    "default port": (
+        ["serve", str(TARGET), "--port", "0"],
+        f"127.0.0.1 port 8001: {IN_USE} --management-port (boot file: server.management_port)",
+    ),
+}
+CASES = {**NAMES, **HUB, **PORTS}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +83,7 @@ def refused(tmp_path_factory):
     partial = folder / "specdecode" / "hf" / "org" / "full" / COMMIT / ".partial"
     partial.mkdir(parents=True)
     (partial / "model.safetensors").symlink_to("/dev/full")
-    with serving_hub() as hub, socket.socket() as other:
+    with serving_hub() as hub, socket.socket() as other, socket.socket() as default:
         for name in ("tiny", "full"):
             hub.add(f"org/{name}", FILES)
         hub.add("org/private", FILES, token="another")
@@ -80,8 +92,14 @@ def refused(tmp_path_factory):
         other.listen()
         in_use = str(other.getsockname()[1])
         free = ["--host", "127.0.0.1", "--port", "0", "--management-port", "0"]
-        words = {name: given + free * (name != "no model") for name, (given, _) in CASES.items()}
-        words["port"] += ["--port", in_use]
+        with suppress(OSError):  # then another process uses it
+            default.bind(("127.0.0.1", 8001))
+            default.listen()
+        words = {name: given + free for name, (given, _) in (NAMES | HUB).items()}
+        words["no model"] = ["serve"]
+        shared = ["--host", "127.0.0.1", "--port", in_use, "--management-port", in_use]
+        words |= {name: given + shared for name, (given, _) in PORTS.items()}
+        words["default port"] = PORTS["default port"][0]
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, json.dumps(list(words.values()))],
             env=os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder), "HF_TOKEN": TOKEN},
@@ -100,6 +118,6 @@ def refused(tmp_path_factory):
 @pytest.mark.parametrize("case", CASES)
 def test_a_start_is_refused_before_torch_is_imported(case, refused):
     code, error, heavy = refused[case]
-    assert (code, heavy) == (2, [])
+    assert (code, heavy) == (1 if case in PORTS else 2, [])
     assert CASES[case][1] in error
     assert len([line for line in error.splitlines() if "specdecode-engine: " in line]) == 1

@@ -88,7 +88,8 @@ def test_memory_is_returned_before_loading_and_the_heap_frozen_after_it(
         monkeypatch.setattr(process, name, partial(called.append, name))
     boot = tmp_path / "boot.json"
     boot.write_text(json.dumps({"model": {"path": str(EXAMPLES / "target")}}))
-    assert engine_main.main(["--boot", str(boot)]) == 0
+    free = ["--port", "0", "--management-port", "0"]
+    assert engine_main.main(["--boot", str(boot), *free]) == 0
     assert called == ["return_freed_tensors", "freeze_heap"]
 
 

@@ -19,6 +19,7 @@ from specdecode_engine.startup.config import CannotServe, resolve
 from specdecode_engine.startup.memory import NotEnoughMemory
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "models" / "target"
+PROGRAM = (sys.executable, "-m", "specdecode_engine", "--management-port", "0")
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
 
@@ -29,8 +30,7 @@ def run(tmp_path):
     def to_its_end(*arguments):
         words = tmp_path / "termination-log"
         ended = subprocess.run(
-            [sys.executable, "-m", "specdecode_engine", "--host", "127.0.0.1", "--port", "0"]
-            + [str(each) for each in arguments],
+            [*PROGRAM, "--host", "127.0.0.1", "--port", "0", *map(str, arguments)],
             env={**os.environ, names.VARIABLE_TERMINATION_MESSAGE_PATH: str(words)},
             capture_output=True,
             text=True,

@@ -240,7 +240,7 @@ def echo_boot(folder: Path, **server: object) -> EngineBoot:
         {
             "model": {"path": str(folder), "served_name": "echo"},
             "scheduling": {"max_running_requests": 16, "max_queued_requests": 48},
-            "server": {"host": "127.0.0.1", "port": 0, **server},
+            "server": {"host": "127.0.0.1", "port": 0, "management_port": 0, **server},
         }
     )
 
@@ -331,7 +331,7 @@ def real_server(
             "memory": {"kv_cache_bytes": 64 * 2**20},
             "device": "cpu",
             "threads": 1,
-            "server": {"host": "127.0.0.1", "port": 0, **server},
+            "server": {"host": "127.0.0.1", "port": 0, "management_port": 0, **server},
         }
     )
 

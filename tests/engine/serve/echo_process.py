@@ -26,7 +26,8 @@ from tests.engine.serve import echo_core
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 folder = Path(sys.argv[1])
-server = {"host": "127.0.0.1", "port": 0, "drain_seconds": 20, **json.loads(sys.argv[3])}
+server = {"host": "127.0.0.1", "port": 0, "management_port": 0, "drain_seconds": 20}
+server |= json.loads(sys.argv[3])
 boot = EngineBoot.model_validate({"model": {"path": str(folder)}, "server": server})
 load = getattr(echo_core, sys.argv[5])
 load = partial(load, step_seconds=float(sys.argv[2]), tokens_per_step=1, **json.loads(sys.argv[4]))

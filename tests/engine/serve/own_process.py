@@ -57,7 +57,8 @@ class Engine:
             "speculative-algorithm": "STANDALONE", "speculative-adaptive-policy": "ema",
             "speculative-draft-model-path": EXAMPLES / "draft", "kv-cache-bytes": 64 * 2**20,
             "max-running-requests": 2, "threads": 1, "device": "cpu", "host": "127.0.0.1",
-            "port": port, "engine-process": "on", "drain-socket": self.drain_socket, **more_flags,
+            "port": port, "management-port": 0, "engine-process": "on",
+            "drain-socket": self.drain_socket, **more_flags,
         }  # fmt: skip
         given = {name: value for name, value in flags.items() if value is not None}
         words = [word for name, value in given.items() for word in (f"--{name}", str(value))]

@@ -200,6 +200,8 @@ def test_a_program_without_keys_ends_and_reports_why(tmp_path, model_folder):
         str(model_folder),
         "--port",
         "0",
+        "--management-port",
+        "0",
         "--api-key-file",
         str(tmp_path / "k"),
     ]

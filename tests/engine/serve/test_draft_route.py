@@ -28,7 +28,7 @@ def boot() -> EngineBoot:
         {
             "model": {"path": str(EXAMPLES / "target"), "dtype": "float32"},
             "speculation": {"algorithm": "EAGLE3", "draft_path": str(HEAD), "num_steps": 2},
-            "server": {"host": "127.0.0.1", "port": 0},
+            "server": {"host": "127.0.0.1", "port": 0, "management_port": 0},
             "device": "cpu",
             "threads": 1,
         }

@@ -57,7 +57,7 @@ def start(gpu: ShadowDevice, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]
             },
             "scheduling": {"max_running_requests": 2},
             "graphs": {"mode": graphs, "batch_sizes": (2,)},
-            "server": server,
+            "server": {"management_port": 0, **server},
             "device": "cuda",
         }
         boot = EngineBoot.model_validate(document)

@@ -41,7 +41,7 @@ def boot_document(table: object, folder: Path) -> dict[str, Any]:
         },
         "memory": {"kv_cache_bytes": 32 * 2**20},
         "scheduling": {"max_running_requests": 8},
-        "server": {"host": "127.0.0.1", "port": 0},
+        "server": {"host": "127.0.0.1", "port": 0, "management_port": 0},
         "device": "cpu",
         "threads": 1,
     }

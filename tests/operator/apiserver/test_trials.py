@@ -140,6 +140,7 @@ class Kubelet:
         place = own if own.exists() else MODELS / draft
         boot["speculation"] |= {"draft_path": str(place), "profile_seconds": 1.0}
         boot["server"] |= {"host": address, "port": self.port, "management_port": 0}
+        boot["server"]["router_token_path"] = None  # needs a management port of its own
         boot |= {"device": "cpu", "threads": 1}
         boot["memory"]["kv_cache_bytes"] = 32 * 2**20
         return boot

@@ -51,7 +51,12 @@ def boot(address, port):
         },
         "memory": {"kv_cache_bytes": 32 * 2**20},
         "scheduling": {"max_running_requests": 8},
-        "server": {"host": address, "port": port, "request_labels": ["code"]},
+        "server": {
+            "host": address,
+            "port": port,
+            "management_port": port,
+            "request_labels": ["code"],
+        },
         "device": "cpu",
         "threads": 1,
     }

@@ -33,6 +33,7 @@ def observe(live):
         if routed:
             image = SETTINGS.router_image
             objects = owned.routed(objects, resource, image, is_serving=is_serving)
+            objects = owned.with_token(objects, (), resource.uid, is_wanted=True)
         made = {child_id(each): live(each) for each in objects}
         for child, each in made.items():
             if child.kind == "Deployment":
@@ -251,7 +252,7 @@ def test_defaults_of_the_resource_are_those_of_the_program():
     assert duration_s(spec.timeout) == program.timeout_seconds
 
 
-def test_engines_get_the_token_and_only_with_routers(example, build):
+def test_only_with_routers_the_configuration_has_the_token(example, build):
     for manifest, count in ((example(), 0), (example(router={}), 1)):
         pod = build(manifest)["Deployment"]["spec"]["template"]["spec"]
         volumes = [each for each in pod["volumes"] if each["name"] == "router-token"]

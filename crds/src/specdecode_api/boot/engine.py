@@ -16,6 +16,8 @@ from specdecode_api.speculation import MAX_PAGE_SIZE, Algorithm
 CPU_LIST = r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$"
 """Comma-separated CPU numbers and ranges."""
 
+LOOPBACK = "127.0.0.1"
+
 BOOT_VERSION: Literal[1] = 1
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "float64"]
@@ -213,15 +215,18 @@ class ServerBoot(FileRecord):
         le=65535,
         description="Port of the API; 0 selects a free port.",
     )
-    management_port: int = Field(
-        default=0,
+    management_port: int | None = Field(
+        default=None,
         ge=0,
         le=65535,
         description="Port of probes, metrics, /server_info and the speculation table, which the "
-        "API port then does not serve; 0 or the API's port serves them there too.",
+        f"API port then does not serve; {names.MANAGEMENT_PORT} if null. 0, or the API's port: one "
+        "port serves everything.",
     )
     management_host: str | None = Field(
-        default=None, description="Address of the management port; host if null."
+        default=None,
+        description="Address of the management port; if null that of the API, but "
+        f"{LOOPBACK} where management_port is null or set by a flag.",
     )
     drain_socket: Annotated[str, StringConstraints(min_length=1, max_length=107)] | None = Field(
         default=None,
@@ -319,9 +324,27 @@ class ServerBoot(FileRecord):
         "template, none returns it as content. openai_gptoss is harmony.",
     )
 
+    @property
+    def management_address(self) -> tuple[str, int] | None:
+        """Host and port of management; None if the port of the API serves everything."""
+        if self.management_port is None:
+            return self.management_host or LOOPBACK, names.MANAGEMENT_PORT
+        if self.management_port in (0, self.port):
+            return None
+        return self.management_host or self.host, self.management_port
+
+    @model_validator(mode="after")
+    def _check_default_port(self) -> "ServerBoot":
+        if self.management_port is None and self.port == names.MANAGEMENT_PORT:
+            raise ValueError(
+                f"the API's port is {self.port}, which is the default of management_port: set "
+                "management_port to another port, or to 0 for one port that serves everything"
+            )
+        return self
+
     @model_validator(mode="after")
     def _check_router_token(self) -> "ServerBoot":
-        if self.router_token_path is not None and self.management_port in (0, self.port):
+        if self.router_token_path is not None and self.management_address is None:
             raise ValueError(
                 f"router_token_path needs a management port of its own, and management_port is "
                 f"{self.management_port}: set it to a free port, such as {names.MANAGEMENT_PORT}"

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from specdecode_api.key_mask import without_key
 from specdecode_api.speculation import MAX_STEPS, Algorithm, Policy
 from specdecode_api.table import (
     SpeculationTable,
@@ -57,7 +58,7 @@ def resolve_table(
         document = read_json(Path(path)) if isinstance(path, str) else speculation.get("table")
     except OSError as error:
         reason = f"cannot be read: {error.strerror}; correct speculation.table_path"
-        return ResolvedTable(mistakes=(f"{path}: {reason}",))
+        return ResolvedTable(mistakes=(f"{without_key(str(path))}: {reason}",))
     except ValueError as error:
         return ResolvedTable(mistakes=(f"{path}: {error}; correct the file",))
     policy = _policy(speculation, document, is_adaptive, policy_flag)

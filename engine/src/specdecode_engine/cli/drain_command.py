@@ -1,13 +1,12 @@
 """`specdecode-engine drain` and `undrain`: take a running engine out of service, and back."""
 
-import argparse
 import math
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdecode_api.command_line import ArgumentParser
+from specdecode_api.command_line import ArgumentParser, bad_number
 from specdecode_engine.drain_socket import (
     DRAIN,
     UNDRAIN,
@@ -93,7 +92,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds <= MAX_TIMEOUT_S:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds from 0 to {MAX_TIMEOUT_S:.0f}"
-        )
+        raise bad_number(text, f"write a number of seconds from 0 to {MAX_TIMEOUT_S:.0f}")
     return seconds

@@ -17,10 +17,12 @@ from pydantic import ValidationError
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.command_line import ArgumentParser
+from specdecode_api.key_mask import without_key
 from specdecode_api.speculation import Algorithm
 from specdecode_api.validation_errors import validation_errors
 from specdecode_engine.cli.adaptive_flags import ResolvedTable, resolve_table
 from specdecode_engine.cli.json_file import read_json
+from specdecode_engine.cli.management_flags import management_defaults
 from specdecode_engine.cli.peers.reader import read_peer_flags_of, unite
 from specdecode_engine.process import ConfigurationError
 
@@ -152,6 +154,7 @@ def parse_flags(
     document = _read(boot_file)
     is_adaptive = options.pop("is_adaptive", False)
     mistakes = [*peers.mistakes, *unite(options, peers, OWN_FLAGS)]
+    options |= management_defaults(document, options)
     for place, value in options.items():
         is_alias = place == ALGORITHM and value in _ALGORITHM_ALIASES
         _put(document, place, _ALGORITHM_ALIASES[value] if is_alias else value)
@@ -262,16 +265,17 @@ def _help(place: str) -> str:
 def _read(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
+    name = without_key(str(path))
     try:
         document = read_json(path)
     except OSError as error:
         reason = f"cannot be read: {error.strerror}; correct --boot"
-        raise ConfigurationError(f"boot file {path} {reason}") from None
+        raise ConfigurationError(f"boot file {name} {reason}") from None
     except ValueError as error:
-        raise ConfigurationError(f"boot file {path} {error}; correct the file") from None
+        raise ConfigurationError(f"boot file {name} {error}; correct the file") from None
     if not isinstance(document, dict):
         reason = 'does not contain a JSON object; write one, such as {"model": {"path": "/model"}}'
-        raise ConfigurationError(f"boot file {path} {reason}")
+        raise ConfigurationError(f"boot file {name} {reason}")
     return document
 
 

@@ -69,14 +69,13 @@ def _listen_http(boot: ServerBoot) -> tuple[socket.socket, socket.socket | None]
     """Listen on the port of the API, and on that of management where it is another one."""
     host_setting = "--host (boot file: server.host)"
     api = listen(boot.host, boot.port, "--port (boot file: server.port)", host_setting)
-    if boot.management_port in (0, api.getsockname()[1]):
+    if boot.management_address is None:
         return api, None
     setting = "--management-port (boot file: server.management_port)"
-    if boot.management_host:
+    if boot.management_address[0] != boot.host:
         host_setting = "--management-host (boot file: server.management_host)"
-    where = boot.management_host or boot.host
     try:
-        return api, listen(where, boot.management_port, setting, host_setting)
+        return api, listen(*boot.management_address, setting, host_setting)
     except ListenError:
         api.close()
         raise

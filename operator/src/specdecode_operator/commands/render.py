@@ -56,7 +56,8 @@ def render(path: str, text: str, engine_image: str, router_image: str) -> str:
     for resource in read(path, text):
         built = _build(path, resource, engine_image).children
         routed = owned.routed(built, resource, router_image, is_serving=True)
-        manifests += (owned.size_limited(each, None) for each in routed)
+        known = owned.with_token(routed, (), resource.uid, is_wanted=True)
+        manifests += (owned.size_limited(each, None) for each in known)
         manifests += owned.inference_pools(resource)
     return yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=100)
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from specdecode_api import names
+from specdecode_api.key_mask import quoted
 from specdecode_api.v1alpha1 import Spec, SpecDecodeDeployment
 from specdecode_operator.objects.kinds import Manifest
 
@@ -114,7 +115,7 @@ def sentences(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]
         else:
             message = each["msg"].removeprefix("Value error, ")
             value = each["input"]
-            shown = "" if isinstance(value, (dict, BaseModel)) else f" {value!r}"
+            shown = "" if isinstance(value, (dict, BaseModel)) else f" {quoted(value)}"
             found.append(f"{place}:{shown}{', ' if shown else ' '}{_lower_first(message)}")
     return tuple(found)
 

@@ -12,6 +12,7 @@ from specdecode_operator.owned.build import (
     restamped,
     shared_objects,
 )
+from specdecode_operator.owned.change_token import with_token
 from specdecode_operator.owned.config_map import boot_text
 from specdecode_operator.owned.defaulted import defaulted
 from specdecode_operator.owned.inference_pool import has_foreign_labels, inference_pools
@@ -43,4 +44,5 @@ __all__ = [
     "shared_objects",
     "size_limited",
     "templates",
+    "with_token",
 ]

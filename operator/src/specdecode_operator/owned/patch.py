@@ -12,6 +12,7 @@ from specdecode_api import names
 from specdecode_api.v1alpha1 import TemplateSpec
 from specdecode_api.v1alpha1.template import RESERVED_VARIABLES
 from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.owned import router_token
 from specdecode_operator.owned.hashes import canonical
 from specdecode_operator.owned.template_shape import shape_errors
 
@@ -75,7 +76,7 @@ OF_ENGINES: Final = ManagedFields(
     },
     _OF_OUR_CONTAINERS,
     RESERVED_VARIABLES,
-    ("boot",),
+    ("boot", router_token.VOLUME),
 )
 _ACCOUNT: Final = "routers follow EndpointSlices with an account of their own"
 OF_ROUTERS: Final = ManagedFields(

@@ -1,7 +1,8 @@
-"""The tokens by which engines know routers: a Secret mounted as a volume in both.
+"""The tokens by which engines know routers and the operator: a Secret mounted as a volume.
 
 The kubelet updates the volume with the Secret. In engines it is optional: they serve without it,
-and refuse routers until it is there.
+and refuse routers until it is there. With routers it is part of the configuration; `change_token`
+adds it to other engines.
 """
 
 from typing import Final
@@ -15,9 +16,12 @@ VOLUME: Final = "router-token"
 
 def volumes(spec: Spec) -> list[Manifest]:
     """The Secret's volume in an engine's pod, if there are routers."""
-    if spec.router is None:
-        return []
-    return [{"name": VOLUME, "secret": {"secretName": names.ROUTER_SECRET, "optional": True}}]
+    return [] if spec.router is None else [volume()]
+
+
+def volume() -> Manifest:
+    """The Secret's volume in any engine's pod."""
+    return {"name": VOLUME, "secret": {"secretName": names.ROUTER_SECRET, "optional": True}}
 
 
 def volume_mounts(spec: Spec) -> list[Manifest]:

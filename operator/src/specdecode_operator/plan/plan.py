@@ -277,7 +277,9 @@ def _not_in(children: Iterable[Manifest], written: Iterable[Manifest]) -> tuple[
 
 
 def _defaulted(observed: Observed, found: Iterable[Manifest], settings: Settings) -> list[Manifest]:
-    limited = (owned.size_limited(each, observed.children.get(identify(each))) for each in found)
+    live = observed.children
+    known = owned.with_token(found, live.values(), observed.uid, is_wanted=settings.has_routers)
+    limited = (owned.size_limited(each, live.get(identify(each))) for each in known)
     return [owned.defaulted(each, settings.pod_defaults) for each in limited]
 
 

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from specdecode_api.command_line import ArgumentParser
+from specdecode_api.command_line import ArgumentParser, bad_number
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.lookup import Scope
 from specdecode_operator.plugin.trial_arguments import add_trial_commands
@@ -245,9 +245,12 @@ async def _frames(draw: Draw, interval_s: float) -> AsyncIterator[RenderableType
 
 
 def _interval(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0.1 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; give 0.1 to 3600 seconds")
+        raise bad_number(text, "write a number of seconds from 0.1 to 3600")
     return value
 
 

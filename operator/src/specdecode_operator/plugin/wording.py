@@ -2,6 +2,8 @@
 
 import argparse
 
+from specdecode_api.key_mask import without_key
+
 
 def age(seconds: float | None) -> str:
     """An age in at most two units, as in kubectl."""
@@ -40,5 +42,7 @@ def seconds_of(text: str) -> int:
     """
     digits, unit = text[:-1], text[-1:]
     if not digits.isdigit() or unit not in _UNITS or int(digits) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an age; use 90s, 5m, 2h or 1d")
+        raise argparse.ArgumentTypeError(
+            f"{without_key(text)!r} is not an age; use 90s, 5m, 2h or 1d"
+        )
     return int(digits) * _UNITS[unit]

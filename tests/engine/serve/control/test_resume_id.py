@@ -1,6 +1,7 @@
 """The resume id: the same for equal engines, another one for whatever may change an answer."""
 
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -75,25 +76,36 @@ def test_code_and_libraries_are_part_of_the_id(folder, monkeypatch, tmp_path):
     assert resume_id(folder, FACTS) == before
 
 
-def test_an_unreadable_checkpoint_leaves_the_engine_without_an_id(tmp_path, eventually, caplog):
+def started(folder, facts, served):
     found = ResumeId()
-    found.start(tmp_path / "missing", FACTS, {})
+    found.want()
+    found.prepare(folder, facts, served)
+    return found
+
+
+def test_an_id_is_computed_for_routers_alone(folder, eventually):
+    found = ResumeId()
+    found.prepare(folder, FACTS, {})
+    assert not any(each.name == "resume-id" for each in threading.enumerate())
+    found.want()
+    eventually(lambda: found.value is not None)
+
+
+def test_an_unreadable_checkpoint_leaves_the_engine_without_an_id(tmp_path, eventually, caplog):
+    found = started(tmp_path / "missing", FACTS, {})
     eventually(lambda: "no stream can be resumed" in caplog.text)
     assert found.value is None
 
 
 def test_only_known_facts_count(folder, eventually):
-    first, second = ResumeId(), ResumeId()
-    first.start(folder, FACTS, {"served_name": "a"})
-    second.start(folder, FACTS | {"kv_pages": 7}, {"served_name": "a"})
+    first = started(folder, FACTS, {"served_name": "a"})
+    second = started(folder, FACTS | {"kv_pages": 7}, {"served_name": "a"})
     eventually(lambda: first.value is not None and second.value is not None)
     assert first.value == second.value
 
 
 @pytest.mark.parametrize("fact", ["model_quantization", "tensor_parallel_size"])
 def test_engines_whose_sums_are_rounded_otherwise_have_other_ids(folder, eventually, fact):
-    first, second = ResumeId(), ResumeId()
-    first.start(folder, FACTS | {fact: 1}, {})
-    second.start(folder, FACTS | {fact: 2}, {})
+    first, second = (started(folder, FACTS | {fact: value}, {}) for value in (1, 2))
     eventually(lambda: first.value is not None and second.value is not None)
     assert first.value != second.value

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from specdecode_api.key_mask import without_key
 from specdecode_api.peer_flags import PeerFlag, Takes, Treatment, read_peer_flags
 from specdecode_engine.cli.peers.speculative_config import read_config, read_document
 from specdecode_engine.cli.peers.values import CONVERSIONS, STORED_QUANTIZATION
@@ -46,7 +47,8 @@ class PeerArguments:
 
 def conflict(flag: str, value: object, other: str, other_value: object) -> str:
     """Word the error of two flags that set one field."""
-    return f"{flag} {value}: {other} is {other_value}; remove one of them"
+    given, other_given = without_key(str(value)), without_key(str(other_value))
+    return f"{flag} {given}: {other} is {other_given}; remove one of them"
 
 
 def read_peer_flags_of(words: Sequence[str], own_flags: Collection[str]) -> PeerArguments:
@@ -198,13 +200,13 @@ def _is_flag(word: str) -> bool:
 
 
 def _given(row: PeerFlag, name: str, words: list[str]) -> str:
-    """Show a flag as it was given, without the value of a secret.
+    """Show a flag as it was given, without the value of a secret and what may be one.
 
     URLs and JSON objects may contain keys, and are not shown either.
     """
     is_shown = not row.is_secret and row.takes not in SWITCHES
     shown = [word for word in words if is_shown and not re.search(r"^\s*[{]|://", word)]
-    return " ".join([name, *shown])
+    return " ".join([name, *map(without_key, shown)])
 
 
 def _asks_for_nothing(row: PeerFlag, words: list[str]) -> bool:
@@ -235,6 +237,7 @@ def _quantization_error(stored: Setting, folder: str | None) -> Iterator[str]:
         found = "no such format"
     if found != stored.value:
         yield (
-            f"{stored.flag} {stored.value}: {path} names {found}, and quantizing wider weights "
-            "would change answers: remove the flag, or use --quantization int8 or int4"
+            f"{stored.flag} {without_key(str(stored.value))}: {path} names {found}, and quantizing "
+            "wider weights would change answers: remove the flag, or use --quantization int8 or "
+            "int4"
         )

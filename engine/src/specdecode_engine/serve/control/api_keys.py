@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specdecode_api import names
+from specdecode_api.key_mask import without_key
 from specdecode_api.report import TerminationReason
 from specdecode_engine.serve import errors
 
@@ -63,10 +64,12 @@ def read_digests(path: Path) -> Digests:
         lines = [line for each in shown for line in each.read_text("utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
-        raise NoApiKeys(f"API keys cannot be read from {path}: {reason}; {_REMEDY}") from None
+        raise NoApiKeys(
+            f"API keys cannot be read from {without_key(str(path))}: {reason}; {_REMEDY}"
+        ) from None
     keys = [line.strip() for line in lines if line.strip()]
     if not keys:
-        raise NoApiKeys(f"no API key in {path}; {_REMEDY}")
+        raise NoApiKeys(f"no API key in {without_key(str(path))}; {_REMEDY}")
     return digests_of(str(path), keys)
 
 

@@ -3,8 +3,8 @@
 It is the hash of everything that an answer depends on besides the request: the bytes of the
 checkpoint with tokenizer and chat template, data types, kernels, and the code of this release.
 Weights are hashed whole, because two checkpoints may differ in a few rows of one tensor. That takes
-seconds per GB, so threads of low priority do it while the engine serves; until they are done the
-engine continues no stream of another engine.
+seconds per GB, so threads of low priority do it while the engine serves, from the first request of
+a router on; until they are done the engine continues no stream of another engine.
 """
 
 import hashlib
@@ -45,18 +45,30 @@ class ResumeId:
 
     def __init__(self) -> None:
         self.value: str | None = None
+        self._is_wanted = False
+        self._known: tuple[Path, Mapping[str, object]] | None = None
 
-    def start(
+    def prepare(
         self, folder: Path, facts: Mapping[str, object], served: Mapping[str, object]
     ) -> None:
-        """Begin to compute the id.
+        """Take what the id depends on; engines that no router uses do not compute it.
 
         Args:
             folder: of the target's checkpoint.
             facts: those of `FACTS` count.
             served: options of the server that answers depend on.
         """
-        known = {name: facts[name] for name in FACTS if name in facts} | dict(served)
+        self._known = folder, {name: facts[name] for name in FACTS if name in facts} | dict(served)
+        if self._is_wanted:
+            self._start(*self._known)
+
+    def want(self) -> None:
+        """Begin to compute the id, once the engine is loaded: a router uses it."""
+        if not self._is_wanted and self._known is not None:
+            self._start(*self._known)
+        self._is_wanted = True
+
+    def _start(self, folder: Path, known: Mapping[str, object]) -> None:
         thread = threading.Thread(
             target=self._compute, args=(folder, known), name="resume-id", daemon=True
         )

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specdecode_api import names
 from specdecode_api.internal_api import HEADER_TOKEN
+from specdecode_api.key_mask import without_key
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.control.api_keys import ApiKeyStore, NoApiKeys
 
@@ -27,12 +28,12 @@ class RouterTokens:
     """The valid tokens of a file or folder. Owned by the event loop."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, name = path, without_key(str(path))
         self._store: ApiKeyStore | None = None
         try:
             self._store = ApiKeyStore(path)
         except NoApiKeys as error:
-            log.warning("routers are refused until %s has a token: %s", path, error)
+            log.warning("routers are refused until %s has a token: %s", name, error)
 
     async def refresh(self) -> None:
         """Read the tokens again."""
@@ -43,7 +44,7 @@ class RouterTokens:
             self._store = await asyncio.to_thread(ApiKeyStore, self._path)
         except NoApiKeys:
             return
-        log.info("tokens of routers were read from %s", self._path)
+        log.info("tokens of routers were read from %s", without_key(str(self._path)))
 
     def allow(self, headers: Headers) -> bool:
         """Whether a request has a valid token."""

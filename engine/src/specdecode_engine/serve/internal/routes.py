@@ -82,3 +82,4 @@ def _check_token(service: Service, request: Request) -> None:
             "(--router-token-file)", code="not_found"
         )  # fmt: skip
     service.router_tokens.check(request)
+    service.resume_id.want()

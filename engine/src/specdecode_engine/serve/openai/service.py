@@ -217,8 +217,7 @@ class Service:
         self.formats = resolve_formats(self._text.chat_template, self.boot.server)
         known = engine.model_folder, engine.eos_token_ids, self._text, self.formats
         self.stop_tokens = await asyncio.to_thread(read_stop_tokens, *known)
-        if self.router_tokens is not None:
-            self.resume_id.start(engine.model_folder, engine.facts, self._answer_options())
+        self.resume_id.prepare(engine.model_folder, engine.facts, self._answer_options())
 
     def _answer_options(self) -> Mapping[str, object]:
         """Options of the server that the text of responses depends on."""
