@@ -12,13 +12,11 @@ from specdecode_api.boot.engine import (
     ModelBoot,
     ModelImplementation,
     Quantization,
-    ReasoningParserName,
     SchedulingBoot,
-    ServerBoot,
-    ToolParserName,
 )
 from specdecode_api.boot.ngram import NgramBoot
 from specdecode_api.boot.parallelism import ParallelismBoot
+from specdecode_api.boot.server import ReasoningParserName, ServerBoot, ToolParserName
 from specdecode_api.boot.speculation import SpeculationBoot
 from specdecode_api.table import TableEntry
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from specdecode_api.boot.engine import LOOPBACK
+from specdecode_api.boot.server import LOOPBACK
 
 PORT, HOST = "management_port", "management_host"
 
