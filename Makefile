@@ -129,7 +129,7 @@ soak: setup ## Send mixed requests to an engine for MINUTES and check that memor
 grammars: setup ## Compare random GBNF grammars with xgrammar, in an environment of its own (ARGS="--count 200 --seed 1")
 	@PYTHONPATH=. $(RUN) python -m checks.grammars $(ARGS)
 
-clients: setup ## Run real clients (openai, langchain, instructor, ai, litellm, lm-eval, guidellm, schemathesis) in environments of their own (ARGS="--only lm-eval", ARGS=--docs)
+clients: setup ## Run real clients (openai, anthropic, codex, agents, langchain, instructor, ai, litellm, lm-eval, guidellm, schemathesis) in environments of their own (ARGS="--only lm-eval", ARGS=--docs)
 	@PYTHONPATH=. $(RUN) python -m checks.clients $(ARGS)
 
 peer-flags: setup ## Read the flags of vLLM and SGLang from their wheels, and check that each has a row in crds/src/specdecode_api/peer_flags.toml

@@ -6,16 +6,22 @@ check failed; a client that cannot be installed here does not fail it.
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from checks.clients.programs import CLIENTS, ClientResult, run_client
+from checks.clients.programs import CLIENTS, ClientProgram, ClientResult, run_client
 from checks.fuzz.served import serve_example
 from checks.request_trace.__main__ import EXAMPLES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "clients.md"
+LAST_MESSAGE = (
+    "<|im_start|>user\n{{ messages[-1]['content'] }}<|im_end|>\n<|im_start|>assistant\n"
+    "{# calls are read as in the model's own template: #}"
+    '{% if false %}<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>{% endif %}'
+)
 BEGIN, END = "<!-- clients: begin -->", "<!-- clients: end -->"
 
 
@@ -41,18 +47,40 @@ def main() -> int:
 
 
 def run_all(names: Sequence[str]) -> list[ClientResult]:
-    """Run the named clients against one engine."""
-    results = []
-    with tempfile.TemporaryDirectory() as folder, serve_example(Path(folder)) as engine:
-        for client in CLIENTS:
-            if client.name not in names:
-                continue
+    """Run the named clients, against one engine for each form of prompts."""
+    results = dict[str, ClientResult]()
+    for shows_all in (True, False):
+        wanted = [each for each in CLIENTS if each.name in names and each.shows_all is shows_all]
+        if wanted:
+            with tempfile.TemporaryDirectory() as folder:
+                results |= _run(wanted, Path(folder), shows_all=shows_all)
+    return [results[client.name] for client in CLIENTS if client.name in results]
+
+
+def _run(
+    clients: Sequence[ClientProgram], folder: Path, *, shows_all: bool
+) -> dict[str, ClientResult]:
+    target = EXAMPLES / "target" if shows_all else with_last_message(folder)
+    results = dict[str, ClientResult]()
+    with serve_example(folder, target=target) as engine:
+        for client in clients:
             print(f"{client.name} …", file=sys.stderr, flush=True)
-            results.append(run_client(client, engine.server.url, EXAMPLES / "target"))
-            for check in results[-1].checks:
+            results[client.name] = run_client(client, engine.server.url, target)
+            for check in results[client.name].checks:
                 mark = f"FAILED: {check.error}" if check.error else "passed"
                 print(f"  {check.check}: {mark}", file=sys.stderr, flush=True)
     return results
+
+
+def with_last_message(folder: Path) -> Path:
+    """Write the example model with a template of the last message alone."""
+    target = folder / "target"
+    shutil.copytree(EXAMPLES / "target", target)
+    config = target / "tokenizer_config.json"
+    document = json.loads(config.read_text())
+    document["chat_template"] = LAST_MESSAGE
+    config.write_text(json.dumps(document))
+    return target
 
 
 def table(results: Sequence[ClientResult]) -> str:

@@ -29,12 +29,15 @@ class ClientProgram:
         package: whose version is shown.
         file: of the program; `.mjs` runs in node.
         lock: name of the environment of a Python program.
+        shows_all: the prompt has the whole conversation and the tools; else the last message, for
+            a client whose instructions are longer than the example model's context.
     """
 
     name: str
     package: str
     file: str
     lock: str = ""
+    shows_all: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,19 @@ class ClientResult:
 CLIENTS = (
     ClientProgram("openai (Python)", "openai", "openai_python.py", "openai"),
     ClientProgram("openai (npm)", "openai", "openai.mjs"),
+    ClientProgram("anthropic (Python)", "anthropic", "anthropic_python.py", "anthropic"),
+    ClientProgram("@anthropic-ai/sdk (npm)", "@anthropic-ai/sdk", "anthropic.mjs"),
+    ClientProgram("ai with @ai-sdk/anthropic and @ai-sdk/openai", "ai", "ai_native.mjs"),
+    ClientProgram(
+        "langchain-anthropic",
+        "langchain-anthropic",
+        "langchain_anthropic_tools.py",
+        "langchain-anthropic",
+    ),
+    ClientProgram("openai-agents", "openai-agents", "openai_agents_runs.py", "openai-agents"),
     ClientProgram("langchain-openai", "langchain-openai", "langchain_openai_tools.py", "langchain"),
     ClientProgram("instructor", "instructor", "instructor_modes.py", "instructor"),
+    ClientProgram("@openai/codex (npm)", "@openai/codex", "codex.mjs", shows_all=False),
     ClientProgram("ai (npm, Vercel)", "ai", "ai.mjs"),
     ClientProgram("litellm proxy", "litellm", "litellm_proxy.py", "litellm"),
     ClientProgram("lm-eval", "lm-eval", "lm_eval_tasks.py", "lm-eval"),

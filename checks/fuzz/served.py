@@ -36,10 +36,12 @@ class ServedEngine:
         return os.waitid(os.P_PID, self.server.pid, options) is not None
 
 
-def boot_document(management_port: int, speculation: dict[str, object]) -> dict[str, object]:
+def boot_document(
+    management_port: int, speculation: dict[str, object], target: Path = EXAMPLES / "target"
+) -> dict[str, object]:
     """The boot file of an engine on one thread of a CPU, in float32."""
     return {
-        "model": {"path": str(EXAMPLES / "target"), "served_name": MODEL, "dtype": "float32"},
+        "model": {"path": str(target), "served_name": MODEL, "dtype": "float32"},
         "speculation": speculation,
         "scheduling": {
             "max_running_requests": MAX_RUNNING,
@@ -54,7 +56,9 @@ def boot_document(management_port: int, speculation: dict[str, object]) -> dict[
 
 @contextmanager
 def serve_example(
-    folder: Path, speculation: dict[str, object] | None = None
+    folder: Path,
+    speculation: dict[str, object] | None = None,
+    target: Path = EXAMPLES / "target",
 ) -> Iterator[ServedEngine]:
     """Serve the example model, with EAGLE-3 unless another speculation is given.
 
@@ -64,7 +68,7 @@ def serve_example(
     management_port = free_port()
     boot = folder / "boot.json"
     chosen = EAGLE3 if speculation is None else speculation
-    boot.write_text(json.dumps(boot_document(management_port, chosen)))
+    boot.write_text(json.dumps(boot_document(management_port, chosen, target)))
 
     def command(port: int) -> Sequence[str]:
         where = ("--host", "127.0.0.1", "--port", str(port))
