@@ -42,7 +42,7 @@ def test_the_table_lists_what_works_fails_and_is_not_installed() -> None:
     assert rows == [
         "| openai (Python) | 1.0 | chat | tools |",
         "| openai (npm) | 2.0 | chat | – |",
-        "| langchain-openai | 3.0 | – | not installed: no wheel |",
+        f"| {CLIENTS[2].name} | 3.0 | – | not installed: no wheel |",
     ]
 
 
