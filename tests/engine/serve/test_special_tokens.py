@@ -128,3 +128,36 @@ def test_without_a_format_special_tokens_have_no_text(start: Callable[..., Runni
     server = start("none", "none")
     text = f"[THINK]why not[/THINK]the{OTHER} fox"
     assert ask(server, text).choices[0].message.content == "why notthe fox"
+
+
+def test_special_tokens_are_text_if_they_are_not_skipped(
+    start: Callable[..., RunningServer],
+) -> None:
+    server = start("none", "none")
+    text = f"[THINK]why not[/THINK]the{OTHER} fox"
+    kept: dict[str, Any] = {"extra_body": {"skip_special_tokens": False}}
+    assert ask(server, text, **kept).choices[0].message.content == text
+    chunks = list(ask(server, text, stream=True, **kept))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
+    skipped = {"extra_body": {"skip_special_tokens": True}}
+    assert ask(server, text, **skipped).choices[0].message.content == "why notthe fox"
+
+
+def test_a_special_token_that_stops_an_answer_is_not_text(
+    start: Callable[..., RunningServer],
+) -> None:
+    server = start("none", "none")
+    vocabulary = server.service.text.vocabulary
+    (stop,) = vocabulary.special_tokens([OTHER])
+    kept = {"extra_body": {"skip_special_tokens": False, "stop_token_ids": [stop]}}
+    answer = ask(server, f"[THINK]why{OTHER} not", **kept)
+    assert answer.choices[0].message.content == "[THINK]why"
+
+
+def test_calls_are_read_next_to_other_special_tokens(start: Callable[..., RunningServer]) -> None:
+    server = start("mistral", "mistral")
+    text = f"[THINK]why{OTHER} not[/THINK]the fox[TOOL_CALLS]get_weather[ARGS]{PARIS}"
+    kept = {"extra_body": {"skip_special_tokens": False}}
+    message = ask(server, text, tools=[TOOL], **kept).choices[0].message
+    assert (message.reasoning_content, message.content) == (f"why{OTHER} not", "the fox")
+    assert message.tool_calls[0].function.arguments == PARIS

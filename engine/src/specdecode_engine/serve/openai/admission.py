@@ -181,6 +181,7 @@ def _choices(
 ) -> list[OutputProcessor]:
     """Return the processors of the outputs of `requests`."""
     count, stop = body.n or 1, tuple(body.stop or ())
+    visible_ids = _visible_ids(body, call, vocabulary)
     choices = [
         OutputProcessor(
             index,
@@ -189,7 +190,7 @@ def _choices(
             call.prompts[index // count][1],
             request.prompt_ids,
             call.make_parser(),
-            call.visible_ids,
+            visible_ids,
             body.min_tokens or 0,
             bool(body.include_stop_str_in_output),
         )
@@ -199,6 +200,16 @@ def _choices(
         for choice in choices:
             choice.returned_ids = []
     return choices
+
+
+def _visible_ids(
+    body: GenerationBody, call: PreparedCall, vocabulary: Vocabulary
+) -> frozenset[int]:
+    """Return the special tokens whose spelling is text; as in vLLM, one that ends it is not."""
+    if body.skip_special_tokens is not False:
+        return call.visible_ids
+    ends = frozenset() if body.ignore_eos else call.eos_token_ids
+    return call.visible_ids | vocabulary.special_ids - ends - {*(body.stop_token_ids or ())}
 
 
 def _requests(

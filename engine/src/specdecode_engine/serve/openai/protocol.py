@@ -167,6 +167,7 @@ class GenerationBody(ConstraintFields):
     include_stop_str_in_output: bool | None = Field(
         None, validation_alias=AliasChoices("include_stop_str_in_output", "no_stop_trim")
     )
+    skip_special_tokens: bool | None = None
     bad_words: Annotated[list[BadWord], Field(max_length=MAX_BAD_WORDS)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None

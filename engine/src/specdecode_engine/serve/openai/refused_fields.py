@@ -121,7 +121,6 @@ _CHANGING_UNLESS: RefusedFields = {
     "separate_reasoning": RefusedField(
         "reasoning is in a field of its own; remove it", (None, True)
     ),
-    "skip_special_tokens": RefusedField("special tokens are never part of the text", (None, True)),
     "t_max_predict_ms": RefusedField("use max_tokens", (None, 0, -1)),
     "tfs_z": RefusedField(_SAMPLER, (None, 1)),
     "top_n_sigma": RefusedField(_SAMPLER, (None, 0, -1)),
