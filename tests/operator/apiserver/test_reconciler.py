@@ -14,6 +14,7 @@ from specdecode_operator.objects.kinds import (
     EVENT,
     OWNED_SELECTOR,
     RESOURCE,
+    SECRET,
     SERVICE,
     WATCHED,
     Manifest,
@@ -35,7 +36,8 @@ async def test_what_is_as_it_should_be_costs_no_request(parts, chat, namespace):
         key = Key(namespace, "chat")
         assert wired.cache.known_keys() == [key]
         await wired.reconcile(key)
-        assert _writes(wired) == ["PATCH"] * 6 + ["POST"]  # five children, status, event
+        # Five children, the token of engines, status, event.
+        assert _writes(wired) == ["PATCH"] * 7 + ["POST"]
         wired.requests.methods.clear()
         assert await wired.reconcile(key) is None
         await wired.resync.once()
@@ -117,6 +119,7 @@ async def test_a_crash_after_any_request_is_made_up_for(parts, chat, namespace, 
         count = len(wired.requests.methods)
     for step in range(1, count + 1):
         name = f"broken-{step}"
+        api.delete(SECRET, namespace, names.ROUTER_SECRET)
         chat(name, replicas=2)
         key = Key(namespace, name)
         async with parts() as wired:
