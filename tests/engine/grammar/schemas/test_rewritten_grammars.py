@@ -162,7 +162,14 @@ def test_a_rewritten_keyword_admits_what_it_says(
         ({"type": "number", "not": {"multipleOf": 3}}, '"not"'),
         ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, '"uniqueItems"'),
         ({"type": "object", "propertyNames": {"format": "email"}}, '"propertyNames"'),
-        ({"type": "object", "if": {"minProperties": 1}, "then": {"required": ["a"]}}, '"if"'),
+        (
+            {
+                "type": "object",
+                "if": {"propertyNames": {"minLength": 2}},
+                "then": {"required": ["a"]},
+            },
+            '"if"',
+        ),
         ({"type": "string", "format": "e164"}, "known are date, date-time"),
     ],
 )

@@ -30,9 +30,9 @@ def rewrite_not(part: Part, document: Document) -> None:
 
 def rewrite_if(part: Part, document: Document) -> None:
     """Replace `if`, `then` and `else` by the two cases."""
-    if "if" not in part:  # the others mean nothing without it
-        part.pop("then", None)
-        part.pop("else", None)
+    if "if" not in part or not part.keys() & {"then", "else"}:  # nothing depends on it
+        for key in ("if", "then", "else"):
+            part.pop(key, None)
         return
     rest = {key: value for key, value in part.items() if key not in ("if", "then", "else")}
     try:

@@ -24,6 +24,10 @@ def rewrite_property_names(part: Part, document: Document) -> None:
     names = document.resolve(part["propertyNames"])
     if names is True or (is_part(names) and _permits_all(names)):
         del part["propertyNames"]
+    elif names is False:
+        part["additionalProperties"] = False
+        for key in ("propertyNames", "properties", "patternProperties"):
+            part.pop(key, None)
     elif is_part(names) and (values := finite_values(names)) is not None:
         _keep_names(part, {value for value in values if isinstance(value, str)}, names)
     elif is_part(names) and not part.keys() & {"properties", "patternProperties", "required"}:

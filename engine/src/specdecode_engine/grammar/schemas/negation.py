@@ -26,8 +26,24 @@ from specdecode_engine.grammar.schemas.parts import (
 
 _DEPTH = 6
 _MOST_CHARS = 512
+_BOUNDS = {
+    "minimum": "exclusiveMaximum",
+    "maximum": "exclusiveMinimum",
+    "exclusiveMinimum": "maximum",
+    "exclusiveMaximum": "minimum",
+}
+_COUNTS = {
+    "minLength": ("string", "maxLength", -1),
+    "maxLength": ("string", "minLength", 1),
+    "minItems": ("array", "maxItems", -1),
+    "maxItems": ("array", "minItems", 1),
+    "minProperties": ("object", "maxProperties", -1),
+    "maxProperties": ("object", "minProperties", 1),
+}
+"""The type that a limit applies to, the opposite limit, and the step to it."""
 _READ = ANNOTATIONS | {
     "type", "required", "properties", "const", "enum", "allOf", "anyOf", "not",
+    *_BOUNDS, *_COUNTS,
 }  # fmt: skip
 
 
@@ -98,6 +114,23 @@ def _alternatives(part: Part, document: Document, within: Part, depth: int) -> I
         yield all_of(negated)
     if "not" in part:
         yield part["not"]
+    yield from _other_numbers(part)
+
+
+def _other_numbers(part: Part) -> Iterator[Schema]:
+    """Yield the negation of each limit."""
+    for key in part.keys() & _BOUNDS.keys():
+        value = part[key]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise NotExpressible
+        yield {"type": "number", _BOUNDS[key]: value}
+    for key in part.keys() & _COUNTS.keys():
+        value = part[key]
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+            raise NotExpressible
+        kind, opposite, step = _COUNTS[key]
+        limit = int(value) + step
+        yield {"type": kind, opposite: limit} if limit >= 0 else False
 
 
 def _other_types(part: Part) -> Schema:

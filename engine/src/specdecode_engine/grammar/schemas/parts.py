@@ -33,6 +33,7 @@ class Document:
 
     root: Part
     is_local: bool
+    has_dynamic_references: bool = False
     named: dict[tuple[str, str], str] = field(default_factory=dict)
     """References to definitions that were added, by the original reference and what it requires."""
     comparisons: int = 20_000

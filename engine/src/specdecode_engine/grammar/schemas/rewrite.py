@@ -5,6 +5,7 @@ and others. A rewriting leaves a keyword as it is unless the result admits exact
 the tags of a `discriminator` alone admit fewer. What is left is refused by the library.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -19,6 +20,11 @@ from specdecode_engine.grammar.schemas.numbers import narrowed
 from specdecode_engine.grammar.schemas.one_of import rewrite_one_of
 from specdecode_engine.grammar.schemas.parts import Document, Part
 from specdecode_engine.grammar.schemas.patterns import ignore_patterns, rewrite_classes
+from specdecode_engine.grammar.schemas.unevaluated import (
+    rewrite_anchors,
+    rewrite_contains,
+    rewrite_unevaluated,
+)
 from specdecode_engine.grammar.schemas.values import (
     rewrite_format,
     rewrite_limits,
@@ -31,6 +37,8 @@ _STRICT = (
     *_ALWAYS,
     rewrite_unique_items,
     rewrite_property_names,
+    rewrite_contains,
+    rewrite_anchors,
     rewrite_one_of,
     rewrite_dependencies,
     rewrite_if,
@@ -46,13 +54,19 @@ def expressible(schema: JsonSchema, is_strict: bool) -> Part:
     In one that is not strict, conditions stay: the library ignores them.
     """
     rewritten = narrowed(schema)
+    if is_strict:  # first: what is evaluated depends on the keywords that the others replace
+        apply_to_parts(rewritten, (rewrite_unevaluated,))
     apply_to_parts(rewritten, _STRICT if is_strict else _LENIENT)
     return rewritten
 
 
 def apply_to_parts(schema: Part, rewritings: Sequence[Rewriting]) -> None:
     """Rewrite a schema and all its parts in place."""
-    document = Document(schema, is_local=not _has_bases(schema))
+    document = Document(
+        schema,
+        is_local=not _has_bases(schema),
+        has_dynamic_references="$dynamicRef" in json.dumps(schema),
+    )
     pending = [schema]
     while pending:
         part = pending.pop()
