@@ -31,7 +31,7 @@ REFUSED = [
     ("json_schema", '{"type": "string", "pattern": "(?<=a)b"}', "look-around"),
     (
         "json_schema",
-        '{"if": {"minItems": 1}, "then": {}}',
+        '{"if": {"multipleOf": 2}, "then": {}}',
         r'at \$: Unimplemented .*"then"\]; remove them',
     ),
     (
