@@ -112,7 +112,7 @@ def serve(file_descriptor: int) -> None:
             answer: dict[str, object] = {"translated": trial.run(job)}
         except GrammarRefused as refusal:
             answer = {"refusal": str(refusal)}
-        except (MemoryError, SystemError):  # the second where no memory was left to say so
+        except (MemoryError, SystemError):  # memory was short for either
             answer = {"refusal": limits.too_large(), "is_last": True}
         except Exception as error:
             answer = {"refusal": _library_error(error)}
