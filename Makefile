@@ -14,7 +14,7 @@ SEED ?= 1
 .PHONY: help setup fmt lint vocabulary size import-graph manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-ngram bench-fallback bench-dialled bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-router bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
-        compile-gate fuzz soak grammars clients peer-flags test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
+        compile-gate fuzz soak grammars schemas clients peer-flags test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
 
 help: ## List all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -128,6 +128,9 @@ soak: setup ## Send mixed requests to an engine for MINUTES and check that memor
 
 grammars: setup ## Compare random GBNF grammars with xgrammar, in an environment of its own (ARGS="--count 200 --seed 1")
 	@PYTHONPATH=. $(RUN) python -m checks.grammars $(ARGS)
+
+schemas: setup ## Read the JSON Schemas of two public repositories here and by xgrammar (FOLDER=… with both clones, ARGS="--every 20", ARGS=--docs)
+	@PYTHONPATH=. $(RUN) python -m checks.schemas $(FOLDER) $(ARGS)
 
 clients: setup ## Run real clients (openai, anthropic, codex, agents, langchain, instructor, ai, litellm, lm-eval, guidellm, schemathesis) in environments of their own (ARGS="--only lm-eval", ARGS=--docs)
 	@PYTHONPATH=. $(RUN) python -m checks.clients $(ARGS)

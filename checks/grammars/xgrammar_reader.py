@@ -28,10 +28,10 @@ def accept(library: Any, compiler: Any, grammar: str, texts: list[str]) -> list[
         compiled = compiler.compile_grammar_ebnf(library.Grammar.from_ebnf(grammar, "root"))
     except Exception as error:  # whatever the library raises is its answer
         return str(error).strip().splitlines()[-1]
-    return [_accepts(library, compiled, text) for text in texts]
+    return [accepts(library, compiled, text) for text in texts]
 
 
-def _accepts(library: Any, compiled: Any, text: str) -> bool:
+def accepts(library: Any, compiled: Any, text: str) -> bool:
     ends_without_token, max_rollback = True, -1
     matcher = library.GrammarMatcher(compiled, None, ends_without_token, max_rollback, None)
     return bool(matcher.accept_string(text, False)) and bool(matcher.is_terminated())

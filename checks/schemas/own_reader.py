@@ -1,0 +1,28 @@
+"""Schemas read by the engine's grammars in strict, with a token for each byte."""
+
+import json
+import time
+from collections.abc import Iterable
+
+from tqdm import tqdm
+
+from checks.grammars.reading import GrammarReader, compiler_of_bytes
+from checks.schemas.corpora import SchemaCase
+from checks.schemas.verdicts import Verdict
+from specdecode_engine.grammar import GrammarCompiler, GrammarKind, GrammarRefused
+
+
+def read_schemas(cases: Iterable[SchemaCase]) -> list[Verdict]:
+    """Return the verdict on each case; needs the stack of `nesting.run_with_deep_stack`."""
+    compiler = compiler_of_bytes()
+    return [_verdict(compiler, case) for case in tqdm(cases, desc="schemas")]
+
+
+def _verdict(compiler: GrammarCompiler, case: SchemaCase) -> Verdict:
+    before = time.perf_counter()
+    try:
+        reader = GrammarReader(compiler, json.dumps(case.schema), GrammarKind.JSON_SCHEMA)
+    except GrammarRefused as refusal:
+        return Verdict(None, reason=str(refusal))
+    compile_s = time.perf_counter() - before
+    return Verdict(tuple(reader.accepts(text) for text, _ in case.instances), compile_s)

@@ -1,0 +1,61 @@
+"""`make schemas`: cases read from clones, verdicts counted, and the table in its page."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from checks.schemas.__main__ import BEGIN, DOCS, END, OURS, by_group, table, with_table
+from checks.schemas.corpora import CorpusMissing, SchemaCase, read_cases
+from checks.schemas.own_reader import read_schemas
+from checks.schemas.verdicts import Verdict, summarize
+
+COLOUR = {"enum": ["red"]}
+CASES = [
+    SchemaCase("a", "colour", COLOUR, (('"red"', True), ('"blue"', False))),
+    SchemaCase("a", "odd", {"not": {"multipleOf": 2}}, (("3", True),)),
+    SchemaCase("b", "order", {"properties": {"x": {}, "y": {}}}, (('{"y": 1, "x": 2}', True),)),
+]
+
+
+def test_both_clones_are_read_or_named(tmp_path: Path) -> None:
+    suite = tmp_path / "JSON-Schema-Test-Suite" / "tests" / "draft2020-12"
+    bench = tmp_path / "jsonschemabench" / "maskbench" / "data"
+    for folder in (suite, bench):
+        folder.mkdir(parents=True)
+    tests = [{"data": "red", "valid": True}, {"data": "\ud800", "valid": False}]
+    cases = [{"schema": each, "description": "d", "tests": tests} for each in (COLOUR, True)]
+    (suite / "enum.json").write_text(json.dumps(cases))
+    with pytest.raises(CorpusMissing, match="jsonschemabench"):
+        read_cases(tmp_path, 1)
+    for name in ("Github_easy---o1", "Github_easy---o2", "BFCL_java_0"):
+        (bench / f"{name}.json").write_text(json.dumps({"schema": COLOUR, "tests": tests}))
+    found = read_cases(tmp_path, 1)
+    assert [case.group for case in found] == ["draft 2020-12", "BFCL", "Github_easy", "Github_easy"]
+    assert found[0] == SchemaCase("draft 2020-12", "enum: d", COLOUR, (('"red"', True),))
+    assert len(read_cases(tmp_path, 2)) == 3
+
+
+def test_schemas_are_read_by_our_grammars_in_strict() -> None:
+    verdicts = read_schemas(CASES)
+    assert [each.admitted for each in verdicts] == [(True, False), None, (False,)]
+    assert "not" in verdicts[1].reason
+    first, second = by_group(CASES, verdicts).values()
+    assert (first.schemas, first.compiled, first.compliant) == (2, 1, 1)
+    assert (first.invalid, first.invalid_admitted) == (1, 0)
+    assert (second.compiled, second.compliant, second.valid_refused) == (1, 0, 1)
+
+
+def test_an_invalid_instance_that_is_admitted_is_counted() -> None:
+    found = summarize(CASES[:1], [Verdict((True, True), 0.5)])
+    assert (found.compiled, found.compliant, found.invalid_admitted) == (1, 0, 1)
+    assert found.median_compile_ms == 500
+
+
+def test_the_table_has_a_row_for_each_group() -> None:
+    groups = by_group(CASES, read_schemas(CASES))
+    rows = table({OURS: groups, "other": groups}).splitlines()
+    assert rows[2] == "| a | 2 | 0.500 | 1.000 | 0 of 1 | 0.500 | 1.000 | 0 of 1 |"
+    assert len(rows) == 4
+    page = with_table(DOCS.read_text(), "| new |")
+    assert f"{BEGIN}\n| new |\n{END}" in page
