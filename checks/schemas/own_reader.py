@@ -10,6 +10,7 @@ from checks.grammars.reading import GrammarReader, compiler_of_bytes
 from checks.schemas.corpora import SchemaCase
 from checks.schemas.verdicts import Verdict
 from specdecode_engine.grammar import GrammarCompiler, GrammarKind, GrammarRefused
+from specdecode_engine.grammar.matcher import GrammarFault
 
 
 def read_schemas(cases: Iterable[SchemaCase]) -> list[Verdict]:
@@ -25,4 +26,7 @@ def _verdict(compiler: GrammarCompiler, case: SchemaCase) -> Verdict:
     except GrammarRefused as refusal:
         return Verdict(None, reason=str(refusal))
     compile_s = time.perf_counter() - before
-    return Verdict(tuple(reader.accepts(text) for text, _ in case.instances), compile_s)
+    try:
+        return Verdict(tuple(reader.accepts(text) for text, _ in case.instances), compile_s)
+    except GrammarFault as fault:  # a request with this schema is refused after its trial
+        return Verdict(None, reason=f"too complex: {fault}")
