@@ -4,6 +4,7 @@ Sound and not complete: where it answers false, there may be no such value eithe
 it does not read only narrow a schema.
 """
 
+from specdecode_engine.grammar.schemas.numbers import is_number
 from specdecode_engine.grammar.schemas.parts import (
     MOST_BRANCHES,
     Document,
@@ -60,9 +61,7 @@ def _is_below(one: Part, other: Part) -> bool:
     for high, is_open in (("maximum", False), ("exclusiveMaximum", True)):
         for low, is_open_too in (("minimum", False), ("exclusiveMinimum", True)):
             top, bottom = one.get(high), other.get(low)
-            if isinstance(top, bool) or isinstance(bottom, bool):
-                continue
-            if not isinstance(top, int | float) or not isinstance(bottom, int | float):
+            if not is_number(top) or not is_number(bottom):
                 continue
             if top < bottom or (top == bottom and (is_open or is_open_too)):
                 return True

@@ -1,7 +1,5 @@
 """`propertyNames`, as far as patterns of properties have the same meaning."""
 
-import re
-
 from specdecode_engine.grammar.schemas.parts import (
     ANNOTATIONS,
     Document,
@@ -13,7 +11,6 @@ from specdecode_engine.grammar.schemas.parts import (
     types_of,
 )
 
-_ANY_TEXT = r"^[\s\S]*$"
 _LENGTHS = ("minLength", "maxLength")
 
 
@@ -75,4 +72,4 @@ def _pattern(names: Part) -> str | None:
     low, high = (limits.get(key) for key in _LENGTHS)
     if not all(each is None or type(each) is int for each in (low, high)):
         return None
-    return re.sub(r"\*\$$", f"{{{low or 0},{'' if high is None else high}}}$", _ANY_TEXT)
+    return rf"^[\s\S]{{{low or 0},{'' if high is None else high}}}$"

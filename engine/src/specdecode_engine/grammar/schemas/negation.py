@@ -6,6 +6,7 @@ A schema is a conjunction: its negation is an `anyOf` of the negations of its ke
 from collections.abc import Iterator
 from string import punctuation
 
+from specdecode_engine.grammar.schemas.numbers import is_number
 from specdecode_engine.grammar.schemas.parts import (
     ANNOTATIONS,
     MOST_BRANCHES,
@@ -121,12 +122,12 @@ def _other_numbers(part: Part) -> Iterator[Schema]:
     """Yield the negation of each limit."""
     for key in part.keys() & _BOUNDS.keys():
         value = part[key]
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             raise NotExpressible
         yield {"type": "number", _BOUNDS[key]: value}
     for key in part.keys() & _COUNTS.keys():
         value = part[key]
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        if not is_number(value) or value != int(value):
             raise NotExpressible
         kind, opposite, step = _COUNTS[key]
         limit = int(value) + step

@@ -19,7 +19,7 @@ BEYOND_NARROW_BOUNDS = 10**18
 BEYOND_MULTIPLES = BEYOND_EXCLUSIVE = 2**53
 """Next to an exclusive bound is an integer that a float of 64 bits may not hold."""
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
-_COUNTS = (
+COUNTS = (
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
     "minContains", "maxContains",
 )  # fmt: skip
@@ -40,7 +40,7 @@ def narrowed(schema: JsonSchema) -> dict[str, object]:
         for keys, side in ((_LOWER, -1), (_UPPER, 1)):
             for key in keys:
                 value = part.get(key)
-                if _is_number(value) and value * side > WIDEST_BOUND:
+                if is_number(value) and value * side > WIDEST_BOUND:
                     del part[key]
                     part.setdefault(keys[0], side * WIDEST_BOUND)  # the other may be narrower
     return copied
@@ -62,11 +62,11 @@ def _faults(schema: JsonSchema) -> Iterator[str]:
         for key in keys:
             yield from _bound(key, schema.get(key), side)
     multiple = schema.get("multipleOf")
-    if _is_number(multiple) and multiple >= BEYOND_MULTIPLES:
+    if is_number(multiple) and multiple >= BEYOND_MULTIPLES:
         yield f"multipleOf is {multiple}; it has to be below 2^53; remove it"
-    for key in _COUNTS:
+    for key in COUNTS:
         count = schema.get(key)
-        if _is_number(count) and count >= BEYOND_INTEGERS:
+        if is_number(count) and count >= BEYOND_INTEGERS:
             yield f"{key} is {count}; it has to be below 2^63; remove it"
     for key in ("const", "enum"):
         for value in _integers(schema.get(key)):
@@ -78,7 +78,7 @@ def _faults(schema: JsonSchema) -> Iterator[str]:
 
 def _bound(key: str, value: object, side: int) -> Iterator[str]:
     """Yield what is wrong with a lower (-1) or upper (1) bound."""
-    if not _is_number(value) or value * side > WIDEST_BOUND:  # which is narrowed
+    if not is_number(value) or value * side > WIDEST_BOUND:  # which is narrowed
         return
     if value * side <= -BEYOND_NARROW_BOUNDS:
         limit = "below 10^18" if side < 0 else "above -10^18"
@@ -93,7 +93,7 @@ def _inexact(value: int | float) -> str:
     return f"{value}, and numbers of a schema are 64-bit floats: the nearest is {int(float(value))}"
 
 
-def _is_number(value: object) -> TypeGuard[int | float]:
+def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -2,6 +2,7 @@
 
 from itertools import permutations
 
+from specdecode_engine.grammar.schemas.numbers import COUNTS
 from specdecode_engine.grammar.schemas.parts import (
     Document,
     Part,
@@ -11,10 +12,6 @@ from specdecode_engine.grammar.schemas.parts import (
     types_of,
 )
 
-_LIMITS = (
-    "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
-    "minContains", "maxContains",
-)  # fmt: skip
 ENFORCED_FORMATS = frozenset(
     {
         "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
@@ -35,7 +32,7 @@ _MOST_UNIQUE = 4
 def rewrite_limits(part: Part, document: Document) -> None:
     """Write whole numbers of limits without a fraction: 2.0 is 2."""
     del document
-    for key in _LIMITS:
+    for key in COUNTS:
         value = part.get(key)
         if isinstance(value, float) and value.is_integer():
             part[key] = int(value)
