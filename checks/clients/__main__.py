@@ -14,6 +14,7 @@ from pathlib import Path
 
 from checks.clients.programs import CLIENTS, ClientProgram, ClientResult, run_client
 from checks.fuzz.served import serve_example
+from checks.harness.page_table import with_table
 from checks.request_trace.__main__ import EXAMPLES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "clients.md"
@@ -22,7 +23,6 @@ LAST_MESSAGE = (
     "{# calls are read as in the model's own template: #}"
     '{% if false %}<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>{% endif %}'
 )
-BEGIN, END = "<!-- clients: begin -->", "<!-- clients: end -->"
 
 
 def main() -> int:
@@ -38,7 +38,7 @@ def main() -> int:
     shown = table(results)
     print(shown)
     if options.docs:
-        DOCS.write_text(with_table(DOCS.read_text(), shown))
+        DOCS.write_text(with_table(DOCS.read_text(), "clients", shown))
     failed = [result.client.name for result in results if result.checks and not result.has_passed()]
     missing = {r.client.name: r.unavailable for r in results if r.unavailable}
     checks = sum(len(result.checks) for result in results)
@@ -93,19 +93,6 @@ def table(results: Sequence[ClientResult]) -> str:
             fails = f"not installed: {result.unavailable}".replace("|", "/")
         rows.append(f"| {result.client.name} | {result.version} | {works} | {fails} |")
     return "\n".join(rows)
-
-
-def with_table(page: str, shown: str) -> str:
-    """Return a page with the table between its two marks.
-
-    Raises:
-        ValueError: the page lacks the marks.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"docs/clients.md needs the lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{shown}\n{END}{after}"
 
 
 if __name__ == "__main__":

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from checks.harness.installation import LOCKS, ensure_environment
+from checks.harness.page_table import with_table
 from checks.schemas.corpora import CorpusMissing, SchemaCase, read_cases
 from checks.schemas.own_reader import read_schemas
 from checks.schemas.verdicts import GroupResult, Verdict, summarize
 from specdecode_engine.grammar.nesting import run_with_deep_stack
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "api.md"
-BEGIN, END = "<!-- schemas: begin -->", "<!-- schemas: end -->"
 OURS, PEER = "here, strict", "xgrammar 0.2.8"
 SHOWN_REASONS = 12
 Results = Mapping[str, Mapping[str, GroupResult]]
@@ -44,7 +44,7 @@ def main() -> int:
     shown = table(results)
     print(shown)
     if options.docs:
-        DOCS.write_text(with_table(DOCS.read_text(), shown))
+        DOCS.write_text(with_table(DOCS.read_text(), "schemas", shown))
     reasons = Counter(verdict.reason[: SHOWN_REASONS * 6] for verdict in own if verdict.reason)
     for reason, count in reasons.most_common(SHOWN_REASONS):
         print(f"{count:6} {reason}", file=sys.stderr)
@@ -98,19 +98,6 @@ def table(results: Results) -> str:
             ]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
-
-
-def with_table(page: str, shown: str) -> str:
-    """Return a page with the table between its two marks.
-
-    Raises:
-        ValueError: the page lacks the marks.
-    """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"docs/api.md needs the lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{shown}\n{END}{after}"
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from checks.clients.__main__ import BEGIN, DOCS, END, table, with_table
+from checks.clients.__main__ import DOCS, table
 from checks.clients.programs import (
     CLIENTS,
     LOCKS,
@@ -14,6 +14,7 @@ from checks.clients.programs import (
     locked_version,
     read_checks,
 )
+from checks.harness.page_table import marks, with_table
 
 
 def test_every_client_has_a_program_and_a_locked_version() -> None:
@@ -47,11 +48,12 @@ def test_the_table_lists_what_works_fails_and_is_not_installed() -> None:
 
 
 def test_the_table_replaces_the_one_in_the_page() -> None:
-    page = with_table(DOCS.read_text(), "| new |")
-    assert f"{BEGIN}\n| new |\n{END}" in page
-    assert with_table(page, "| newer |").count("| new") == 1
+    begin, end = marks("clients")
+    page = with_table(DOCS.read_text(), "clients", "| new |")
+    assert f"{begin}\n| new |\n{end}" in page
+    assert with_table(page, "clients", "| newer |").count("| new") == 1
     with pytest.raises(ValueError, match="needs the lines"):
-        with_table("# Clients", "| new |")
+        with_table("# Clients", "clients", "| new |")
 
 
 def test_clients_get_no_proxy_and_no_path_of_ours() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.schemas.__main__ import BEGIN, DOCS, END, OURS, by_group, table, with_table
+from checks.harness.page_table import marks, with_table
+from checks.schemas.__main__ import DOCS, OURS, by_group, table
 from checks.schemas.corpora import CorpusMissing, SchemaCase, read_cases
 from checks.schemas.own_reader import read_schemas
 from checks.schemas.verdicts import Verdict, summarize
@@ -57,5 +58,6 @@ def test_the_table_has_a_row_for_each_group() -> None:
     rows = table({OURS: groups, "other": groups}).splitlines()
     assert rows[2] == "| a | 2 | 0.500 | 1.000 | 0 of 1 | 0.500 | 1.000 | 0 of 1 |"
     assert len(rows) == 4
-    page = with_table(DOCS.read_text(), "| new |")
-    assert f"{BEGIN}\n| new |\n{END}" in page
+    begin, end = marks("schemas")
+    page = with_table(DOCS.read_text(), "schemas", "| new |")
+    assert f"{begin}\n| new |\n{end}" in page
