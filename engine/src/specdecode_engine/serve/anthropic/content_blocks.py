@@ -1,7 +1,7 @@
 """The content blocks of an answer, and the events that build them."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
@@ -11,11 +11,19 @@ from specdecode_engine.serve.openai.formatting import Event
 from specdecode_engine.serve.parsers.message import (
     ContentDelta,
     MessageDelta,
+    PartKey,
     ReasoningDelta,
     ToolCallDelta,
+    part_key,
+    part_text,
 )
 
 BlockType = Literal["text", "thinking", "tool_use"]
+_TYPES: Mapping[type[MessageDelta], BlockType] = {
+    ContentDelta: "text",
+    ReasoningDelta: "thinking",
+    ToolCallDelta: "tool_use",
+}
 _DELTAS = {
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
@@ -29,8 +37,8 @@ class ContentBlocks:
     def __init__(self, request_id: str) -> None:
         self.done: list[dict[str, Any]] = []
         self._request_id = request_id
+        self._key: PartKey | None = None
         self._type: BlockType | None = None
-        self._call = -1
         self._block: dict[str, Any] = {}
         self._pieces: list[str] = []
 
@@ -46,12 +54,14 @@ class ContentBlocks:
     def add(self, deltas: Sequence[MessageDelta]) -> list[Event]:
         """Add parts of the message; return the events."""
         events: list[Event] = []
-        for (kind, call), group in groupby(filter(_has_part, deltas), key=_block_key):
+        for key, group in groupby(filter(_has_part, deltas), key=part_key):
             parts = list(group)
-            if (kind, call) != (self._type, self._call):
+            kind = _TYPES[key[0]]
+            if key != self._key:
                 events += self.finish()
-                events.append(self._open(kind, call, parts[0]))
-            if text := "".join(map(_text, parts)):
+                self._key = key
+                events.append(self._open(kind, parts[0]))
+            if text := "".join(map(part_text, parts)):
                 self._pieces.append(text)
                 name, field = _DELTAS[kind]
                 events.append(self._delta(name, **{field: text}))
@@ -72,13 +82,13 @@ class ContentBlocks:
             events.append(self._delta("signature_delta", signature=block["signature"]))
         events.append({"type": "content_block_stop", "index": len(self.done)})
         self.done.append(block)
-        self._type, self._call = None, -1
+        self._key = self._type = None
         return events
 
-    def _open(self, kind: BlockType, call: int, first: MessageDelta) -> Event:
-        self._type, self._call, self._pieces = kind, call, []
+    def _open(self, kind: BlockType, first: MessageDelta) -> Event:
+        self._type, self._pieces = kind, []
         if isinstance(first, ToolCallDelta):
-            call_id = tool_call_id(self._request_id, 0, call).replace("call_", "toolu_", 1)
+            call_id = tool_call_id(self._request_id, 0, first.index).replace("call_", "toolu_", 1)
             self._block = {"type": kind, "id": call_id, "name": first.name, "input": {}}
         else:
             empty = {"signature": ""} if kind == "thinking" else {}
@@ -98,17 +108,3 @@ class ContentBlocks:
 
 def _has_part(delta: MessageDelta) -> bool:
     return isinstance(delta, ToolCallDelta) or bool(delta.text)
-
-
-def _block_key(delta: MessageDelta) -> tuple[BlockType, int]:
-    match delta:
-        case ContentDelta():
-            return "text", -1
-        case ReasoningDelta():
-            return "thinking", -1
-        case ToolCallDelta():
-            return "tool_use", delta.index
-
-
-def _text(delta: MessageDelta) -> str:
-    return delta.arguments if isinstance(delta, ToolCallDelta) else delta.text

@@ -5,11 +5,9 @@ A body becomes one of chat and takes the same way; the formatter makes blocks of
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import ValidationError
 
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.anthropic.messages_blocks import (
@@ -26,19 +24,12 @@ from specdecode_engine.serve.openai.admission import GenerationApi, PreparedCall
 from specdecode_engine.serve.openai.chat import prepare_chat
 from specdecode_engine.serve.openai.chat_prompt import MIN_TOKENS_LIMIT, read_chat_prompt
 from specdecode_engine.serve.openai.chat_protocol import ChatBody, ChatMessage
-from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.service import Service, service_of
 from specdecode_engine.serve.text.tokenizer import TextProcessor
 from specdecode_server.error_forms import MESSAGES_PATH
 
 router = APIRouter()
 
-# Fields with a grammar in the body of chat, and what this API calls them.
-_FIELDS = {
-    "response_format.json_schema.schema": "output_config.format.schema",
-    "response_format.schema": "output_config.format.schema",
-    "response_format": "output_config.format",
-}
 OMITTED = "omitted"
 
 
@@ -46,32 +37,24 @@ class MessagesChatBody(ChatBody):
     """A body of chat whose errors name the fields of this API."""
 
     parameters_field = "input_schema"
+    format_field = "output_config.format"
 
 
 def prepare_messages(body: CountTokensBody, service: Service) -> PreparedCall:
     """Prepare the conversation that the body contains."""
-    call = prepare_chat(as_chat(body), service)
-    if call.constraint is None:
-        return call
-    field, source = call.constraint
-    return replace(call, constraint=(_FIELDS.get(field, field), source))
+    return prepare_chat(as_chat(body), service)
 
 
 def as_chat(body: CountTokensBody) -> ChatBody:
     """Return the body of chat with the same meaning, or raise `HttpError`."""
-    shared = GenerationBody.model_fields.keys() & body.model_fields_set
-    fields: dict[str, Any] = {name: getattr(body, name) for name in shared}
-    fields |= {
+    fields = {
         "messages": [*chat_messages(body)],
         "tools": body.chat_tools,
         "tool_choice": body.tool_choice,
         **_continuation(body.messages[-1]),
         **_output_fields(body),
     }
-    try:
-        return MessagesChatBody.model_validate(fields)
-    except ValidationError as error:
-        raise errors.from_validation(error, fields) from None
+    return MessagesChatBody.of(body, fields)
 
 
 def _output_fields(body: CountTokensBody) -> dict[str, Any]:

@@ -11,7 +11,12 @@ from specdecode_engine.serve.openai.formatting import ChoiceFormatter, Event, Re
 from specdecode_engine.serve.openai.output_processor import OutputProcessor, ScoredToken
 from specdecode_engine.serve.openai.prompt_logprobs import prompt_logprob_objects
 from specdecode_engine.serve.openai.protocol import LOWEST_LOGPROB
-from specdecode_engine.serve.parsers.message import MessageDelta, ReasoningDelta, ToolCallDelta
+from specdecode_engine.serve.parsers.message import (
+    MessageDelta,
+    ReasoningDelta,
+    ToolCallDelta,
+    part_key,
+)
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 
 TOOL_CALLS = "tool_calls"
@@ -89,7 +94,7 @@ class ChatFormatter(ChoiceFormatter):
         Clients take a finish reason for the end of a call whose text came before that chunk, and
         some drop a call next to text. Log-probabilities are in the first choice.
         """
-        deltas = [self._delta(new.index, [*parts]) for _, parts in groupby(new.deltas, _part_key)]
+        deltas = [self._delta(new.index, [*parts]) for _, parts in groupby(new.deltas, part_key)]
         ends_calls = new.finish_reason is not None and TOOL_CALLS in (deltas or [{}])[-1]
         deltas += [{}] if ends_calls or not deltas else []
         choices = [_unfinished(new.index, delta) for delta in deltas]
@@ -151,10 +156,6 @@ class ChatFormatter(ChoiceFormatter):
 def _reasoning(text: str) -> dict[str, str]:
     """Return reasoning under the names that vLLM has now, and that it had before."""
     return {"reasoning": text, "reasoning_content": text}
-
-
-def _part_key(delta: MessageDelta) -> tuple[type[MessageDelta], int]:
-    return type(delta), delta.index if isinstance(delta, ToolCallDelta) else 0
 
 
 def _unfinished(index: int, delta: dict[str, Any]) -> dict[str, Any]:

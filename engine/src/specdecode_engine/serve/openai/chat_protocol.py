@@ -2,9 +2,17 @@
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
-from specdecode_engine.serve.errors import field_error
+from specdecode_engine.serve.errors import field_error, from_validation
 from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.refused_fields import CHAT
 from specdecode_engine.serve.openai.tools import ToolCall, ToolFields
@@ -83,6 +91,7 @@ class ChatBody(ToolFields, GenerationBody):
     prompt_field = "messages"
     refusals = CHAT
     parameters_field: ClassVar[str] = "function.parameters"  # of a tool, in errors
+    format_field: ClassVar[str] = ""  # in errors, what another API calls response_format
 
     # A list with very many errors would hold the interpreter lock while they are collected.
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
@@ -100,6 +109,20 @@ class ChatBody(ToolFields, GenerationBody):
     echo: bool | None = None
     functions: Annotated[object, AfterValidator(_refuse_functions)] = None
     function_call: Annotated[object, AfterValidator(_refuse_functions)] = None
+
+    @classmethod
+    def of(cls, other: GenerationBody, fields: dict[str, Any]) -> Self:
+        """Return the body with the same meaning as one of another API, or raise `HttpError`.
+
+        Args:
+            fields: those of chat that differ; the ones that all APIs share are taken over.
+        """
+        shared = GenerationBody.model_fields.keys() & other.model_fields_set
+        document = {name: getattr(other, name) for name in shared} | fields
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            raise from_validation(error, document) from None
 
     @model_validator(mode="after")
     def _check_available(self) -> Self:

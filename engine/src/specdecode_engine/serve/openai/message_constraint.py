@@ -50,6 +50,8 @@ def read_message_constraint(
         content=content and content[1],
     )
     field = "tools" if constraint.constrains_calls or content is None else content[0]
+    if body.format_field and field.partition(".")[0] == "response_format":
+        field = body.format_field + (".schema" if field.endswith(".schema") else "")
     names = formats.special_tokens(has_tools=True)
     try:
         source = constrain(constraint, _special_ids(vocabulary, names))

@@ -37,6 +37,17 @@ class ToolCallDelta:
 
 
 MessageDelta = ContentDelta | ReasoningDelta | ToolCallDelta
+PartKey = tuple[type[MessageDelta], int]
+"""Equal for deltas of one part: its type, and the index of a call."""
+
+
+def part_key(delta: MessageDelta) -> PartKey:
+    return type(delta), delta.index if isinstance(delta, ToolCallDelta) else 0
+
+
+def part_text(delta: MessageDelta) -> str:
+    """Return what a delta appends to its part."""
+    return delta.arguments if isinstance(delta, ToolCallDelta) else delta.text
 
 
 class MessageParser(Protocol):

@@ -4,17 +4,13 @@ A body becomes one of chat and takes the same way; the formatter makes items of 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import ValidationError
 
-from specdecode_engine.serve import errors
 from specdecode_engine.serve.openai.admission import GenerationApi, PreparedCall, generate
 from specdecode_engine.serve.openai.chat import prepare_chat
 from specdecode_engine.serve.openai.chat_protocol import ChatBody, ChatMessage
-from specdecode_engine.serve.openai.protocol import GenerationBody
 from specdecode_engine.serve.openai.responses.formatter import ResponsesFormatter
 from specdecode_engine.serve.openai.responses.protocol import (
     CallOutputItem,
@@ -35,36 +31,24 @@ from specdecode_engine.serve.openai.service import Service
 
 router = APIRouter()
 
-# Fields with a grammar in the body of chat, and what this API calls them.
-_FIELDS = {
-    "response_format.json_schema.schema": "text.format.schema",
-    "response_format.schema": "text.format.schema",
-    "response_format": "text.format",
-}
-
 
 class ResponsesChatBody(ChatBody):
     """A body of chat whose errors name the field of this API."""
 
     prompt_field = "input"
     parameters_field = "parameters"
+    format_field = "text.format"
 
 
 def prepare_response(body: ResponsesBody, service: Service) -> PreparedCall:
     """Prepare the conversation that the body contains."""
-    call = prepare_chat(as_chat(body), service)
-    if call.constraint is None:
-        return call
-    field, source = call.constraint
-    return replace(call, constraint=(_FIELDS.get(field, field), source))
+    return prepare_chat(as_chat(body), service)
 
 
 def as_chat(body: ResponsesBody) -> ChatBody:
     """Return the body of chat with the same meaning, or raise `HttpError`."""
-    shared = GenerationBody.model_fields.keys() & body.model_fields_set
     wanted_format = body.text.format if body.text else None
-    fields: dict[str, Any] = {name: getattr(body, name) for name in shared}
-    fields |= {
+    fields = {
         "messages": chat_messages(body),
         "tools": body.tools and chat_tools(body.tools),
         "tool_choice": body.tool_choice,
@@ -75,10 +59,7 @@ def as_chat(body: ResponsesBody) -> ChatBody:
         "chat_template_kwargs": body.chat_template_kwargs,
         "include_reasoning": body.include_reasoning,
     }
-    try:
-        return ResponsesChatBody.model_validate(fields)
-    except ValidationError as error:
-        raise errors.from_validation(error, fields) from None
+    return ResponsesChatBody.of(body, fields)
 
 
 def chat_messages(body: ResponsesBody) -> list[ChatMessage]:

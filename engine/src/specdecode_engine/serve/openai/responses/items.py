@@ -14,8 +14,11 @@ from specdecode_engine.serve.openai.responses.tools import CalledTool, custom_in
 from specdecode_engine.serve.parsers.message import (
     ContentDelta,
     MessageDelta,
+    PartKey,
     ReasoningDelta,
     ToolCallDelta,
+    part_key,
+    part_text,
 )
 
 
@@ -33,8 +36,7 @@ REASONING = ItemKind("rs", "response.reasoning_text", "reasoning_text")
 CALL = ItemKind("fc", "response.function_call_arguments")
 CUSTOM_CALL = ItemKind("ctc", "response.custom_tool_call_input")
 _CALL_FIELDS = {CALL: ("function_call", "arguments"), CUSTOM_CALL: ("custom_tool_call", "input")}
-_Key = tuple[ItemKind, int]
-"""Of parts of one item: the kind, and the index of a call."""
+_KINDS = {ContentDelta: MESSAGE, ReasoningDelta: REASONING, ToolCallDelta: CALL}
 
 
 class ResponseItems:
@@ -52,7 +54,7 @@ class ResponseItems:
         self._request_id = request_id
         self._tools = tools
         self._has_message = has_message
-        self._key: _Key | None = None
+        self._key: PartKey | None = None
         self._kind: ItemKind | None = None
         self._item: dict[str, Any] = {}
         self._pieces: list[str] = []
@@ -60,12 +62,12 @@ class ResponseItems:
     def add(self, deltas: Sequence[MessageDelta]) -> list[Event]:
         """Add parts of the message; return the events, without sequence numbers."""
         events: list[Event] = []
-        for key, group in groupby(deltas, key=_item_key):
+        for key, group in groupby(deltas, key=part_key):
             parts = list(group)
             if key != self._key:
                 events += self._close("completed")
                 events += self._open(key, parts[0])
-            text = "".join(_text(part) for part in parts)
+            text = "".join(map(part_text, parts))
             if text:
                 self._pieces.append(text)
             if text and self._kind is not CUSTOM_CALL:  # its JSON is read when it is whole
@@ -75,10 +77,11 @@ class ResponseItems:
     def finish(self, is_complete: bool) -> list[Event]:
         """End the last item; a response without any output has an empty message, if any."""
         is_empty = not self.done and self._kind is None and self._has_message
-        events = self._open((MESSAGE, -1), ContentDelta("")) if is_empty else []
+        empty = ContentDelta("")
+        events = self._open(part_key(empty), empty) if is_empty else []
         return events + self._close("completed" if is_complete else "incomplete")
 
-    def _open(self, key: _Key, first: MessageDelta) -> list[Event]:
+    def _open(self, key: PartKey, first: MessageDelta) -> list[Event]:
         self._key, self._pieces = key, []
         kind = self._kind = self._kind_of(key, first)
         item_id = f"{kind.id_prefix}_{self._request_id}_{len(self.done)}"
@@ -88,10 +91,10 @@ class ResponseItems:
             events.append(self._part_event("response.content_part.added", ""))
         return events
 
-    def _kind_of(self, key: _Key, first: MessageDelta) -> ItemKind:
+    def _kind_of(self, key: PartKey, first: MessageDelta) -> ItemKind:
         if isinstance(first, ToolCallDelta) and self._tool(first).is_custom:
             return CUSTOM_CALL
-        return key[0]
+        return _KINDS[key[0]]
 
     def _tool(self, call: ToolCallDelta) -> CalledTool:
         name = call.name or ""
@@ -159,20 +162,6 @@ class ResponseItems:
         logprobs: dict[str, Any] = {"logprobs": []} if kind is MESSAGE else {}
         event = f"{kind.event}.{change}"
         return self._event(event, item_id=self._item["id"], **place, **fields, **logprobs)
-
-
-def _item_key(delta: MessageDelta) -> _Key:
-    match delta:
-        case ContentDelta():
-            return MESSAGE, -1
-        case ReasoningDelta():
-            return REASONING, -1
-        case ToolCallDelta():
-            return CALL, delta.index
-
-
-def _text(delta: MessageDelta) -> str:
-    return delta.arguments if isinstance(delta, ToolCallDelta) else delta.text
 
 
 def _part(kind: ItemKind, text: str) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 from pydantic_core import from_json
 
 from specdecode_engine.serve.errors import field_error
-from specdecode_engine.serve.openai.refused_fields import TOOL, check_refused
 from specdecode_engine.serve.openai.tools import (
     MAX_NAME_CHARS,
     FunctionDefinition,
@@ -49,19 +48,10 @@ class _Tool(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
 
-class FlatFunction(_Tool):
+class FlatFunction(FunctionDefinition):
     """A function, without an object of its own."""
 
     type: Literal["function"]
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-    @model_validator(mode="after")
-    def _check_refused(self) -> Self:
-        check_refused(self.model_extra, TOOL)
-        return self
 
 
 class InputFormat(_Tool):
