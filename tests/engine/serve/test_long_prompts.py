@@ -23,13 +23,17 @@ TEXT = "the quick brown fox größer naïve 北京 😀 12345 and <|turn|> STOP\
 load_once = cache(load_text_model)
 
 
-RARELY, OFTEN = 1.0, 1e-6
-"""Switch intervals: with the first, another thread runs only while a call has released the
-interpreter; with the second, also wherever the interpreter could release it."""
+RARELY, OFTEN = 1e3, 1e-6
+"""Switch intervals: with the first, which no call outlasts, another thread runs only while a call
+has released the interpreter; with the second, also wherever the interpreter could release it."""
 
 
 def ticks_during(work: Callable[[], object], switch_s: float) -> int:
-    """Return how often another thread ran meanwhile."""
+    """Return how often another thread ran meanwhile.
+
+    The interval is set before the thread starts: a thread that already waits for the interpreter
+    keeps the interval with which its wait began.
+    """
     ticks, is_done, is_beating = [0], threading.Event(), threading.Event()
 
     def beat() -> None:
@@ -38,11 +42,11 @@ def ticks_during(work: Callable[[], object], switch_s: float) -> int:
             is_beating.set()
             time.sleep(0.001)  # long enough for the other thread to take the interpreter
 
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(switch_s)
     heart = threading.Thread(target=beat)
     heart.start()
     is_beating.wait()
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(switch_s)
     try:
         before = ticks[0]
         work()
