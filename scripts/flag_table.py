@@ -39,6 +39,7 @@ CONVERSION_TEXTS = {
     "tracing_endpoint": "a URL of OTLP over HTTP; `/v1/traces` at its end is removed",
     "tool_parser": "names of both; those of formats that are not read are refused",
     "reasoning_parser": "names of both; those of formats that are not read are refused",
+    "scheduling_policy": "`priority`: on, `fcfs`: off",
     "spec_method": "`eagle`, `eagle3`, `mtp`, `dflash`, `dspark`, `draft_model` (STANDALONE), "
     "`ngram` and `suffix` (NGRAM)",
     "speculative_config": "each key is checked, see below",

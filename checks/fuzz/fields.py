@@ -202,7 +202,8 @@ FIELDS: dict[str, Draw] = {
     "include_reasoning": _flag,
     "bad_words": lambda r: [text(r)[:20] or "a"],
     "allowed_token_ids": token_ids,
-    "priority": _of(0, 1),
+    "priority": _integer(-(2**31), 2**31 - 1),
+    "cache_salt": lambda r: (text(r) or "a")[:256],
     "user": text,
     "metadata": lambda r: {"a": text(r)[:20]},
 }

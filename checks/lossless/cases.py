@@ -30,6 +30,8 @@ class CaseRequest:
     max_steps: int | None = None
     begun: tuple[int, ...] = ()  # tokens of the answer that another engine has generated
     begun_logprobs: tuple[TokenLogprobs, ...] = ()
+    queue_order: int = 0
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,8 @@ def _draw_request(rng: random.Random, material: Material) -> CaseRequest:
         aborted_at_step=rng.randint(1, 12) if aborted else None,
         grammar=grammar,
         max_steps=rng.choice((None, None, None, 0, 1, 2, 5)),
+        queue_order=rng.choice((0, 0, 0, -1, 1)),
+        cache_salt=rng.choice(("", "", "a")),
     )
 
 

@@ -269,6 +269,8 @@ def _request(name: str, request: CaseRequest, returns_experts: bool) -> Request:
         max_steps=request.max_steps,
         return_routed_experts=returns_experts,
         output_ids=request.begun,
+        queue_order=request.queue_order,
+        cache_salt=request.cache_salt,
     )
 
 

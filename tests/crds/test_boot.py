@@ -87,6 +87,7 @@ EVERYTHING = {
         "max_queued_requests": 0,
         "chunked_prefill_tokens": 16,
         "prefill_delay_steps": 2.5,
+        "priority": True,
         "overlap": False,
     },
     "server": {
@@ -108,6 +109,7 @@ EVERYTHING = {
         "request_headers_timeout_seconds": 2.5,
         "request_body_timeout_seconds": 30,
         "prompt_tokens_details": True,
+        "metrics_on_api_port": True,
         "tool_parser": "hermes",
         "reasoning_parser": "none",
     },

@@ -70,6 +70,8 @@ CONVERTED: tuple[tuple[str, list[str], dict[str, object]], ...] = (
     ("--otlp-traces-endpoint", ["http://h:4318/v1/traces"], {"server.tracing_endpoint": "http://h:4318"}),
     ("--attention-backend", ["TRITON_ATTN"], {"attention_backend": "triton"}),
     ("--attention-backend", ["torch_native"], {"attention_backend": "torch"}),
+    ("--scheduling-policy", ["priority"], {"scheduling.priority": True}),
+    ("--scheduling-policy", ["fcfs"], {"scheduling.priority": False}),
     ("--speculative-config", ['{"method": "mtp"}'], {"speculation.algorithm": "MTP"}),
     ("--spec-method", ["eagle3"], {"speculation.algorithm": "EAGLE3"}),
     ("--spec-model", ["/d"], {"speculation.draft_path": "/d"}),

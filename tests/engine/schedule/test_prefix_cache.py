@@ -22,34 +22,36 @@ class Page:
 
 @dataclass
 class Model:
-    """The same cache without a tree, page by page."""
+    """The same cache without a tree, page by page. A key begins with the extra key."""
 
     page_size: int
     lookahead: int
     pages: dict[tuple[int, ...], Page] = field(default_factory=dict)
     time: int = 0
 
-    def key(self, tokens: list[int], pages: int) -> tuple[int, ...]:
-        return tuple(tokens[: pages * self.page_size + self.lookahead])
+    def key(self, extra_key: int, tokens: list[int], pages: int) -> tuple[int, ...]:
+        return (extra_key, *tokens[: pages * self.page_size + self.lookahead])
 
-    def match(self, tokens: list[int]) -> list[Page]:
+    def match(self, extra_key: int, tokens: list[int]) -> list[Page]:
         found = []
         for pages in range(1, (len(tokens) - 1) // self.page_size + 1):
-            page = self.pages.get(self.key(tokens, pages))
+            page = self.pages.get(self.key(extra_key, tokens, pages))
             if page is None:
                 break
             found.append(page)
         return found
 
-    def hold(self, holder: int, tokens: list[int]) -> None:
-        for page in self.match(tokens):
+    def hold(self, holder: int, extra_key: int, tokens: list[int]) -> None:
+        for page in self.match(extra_key, tokens):
             page.holders.add(holder)
 
-    def insert(self, holder: int, tokens: list[int], numbers: list[int]) -> list[int]:
+    def insert(
+        self, holder: int, extra_key: int, tokens: list[int], numbers: list[int]
+    ) -> list[int]:
         surplus = []
         self.time += 1
         for count, number in enumerate(numbers, start=1):
-            page = self.pages.setdefault(self.key(tokens, count), Page(number))
+            page = self.pages.setdefault(self.key(extra_key, tokens, count), Page(number))
             page.stamp = self.time
             if page.number != number:
                 surplus.append(number)
@@ -70,6 +72,7 @@ class Sequence:
     tokens: list[int]
     pages: list[int]
     shared: int
+    extra_key: int
 
 
 class Walk:
@@ -99,15 +102,18 @@ class Walk:
         beginning = self.rng.choice(self.known)
         beginning = beginning[: self.rng.randrange(len(beginning) + 1)]
         tokens = beginning + self.tokens(self.rng.randrange(1, 3 * self.page_size + 2))
-        (shared, idle, last), expected = self.cache.match(tokens), self.model.match(tokens)
+        extra_key = self.rng.choice([0, 0, 0, 1, 1, 2])
+        shared, idle, last = self.cache.match(tokens, None, extra_key)
+        expected = self.model.match(extra_key, tokens)
         assert shared == [page.number for page in expected]
         assert idle == sum(not page.holders for page in expected)
         needed = -(-len(tokens) // self.page_size) - len(shared)
         if needed > self.allocator.free + self.cache.idle_pages - idle:
             return
         self.cache.hold(holder, tokens, shared, last)
-        self.model.hold(holder, tokens)
-        self.running[holder] = Sequence(tokens, shared + self.take(needed), len(shared))
+        self.model.hold(holder, extra_key, tokens)
+        pages = shared + self.take(needed)
+        self.running[holder] = Sequence(tokens, pages, len(shared), extra_key)
         self.known = [*self.known, tokens][-12:]
 
     def close(self, holder: int) -> None:
@@ -117,11 +123,13 @@ class Walk:
         kept, rest = sequence.pages[:full], sequence.pages[full:]
         surplus, cached = self.cache.insert(holder, sequence.tokens, kept)
         assert len(cached) == len(surplus)
-        assert surplus == self.model.insert(holder, sequence.tokens, kept)
+        assert surplus == self.model.insert(holder, sequence.extra_key, sequence.tokens, kept)
         self.allocator.give_back(surplus + rest)
 
     def check(self) -> None:
         cached = self.cache.check()
+        in_use = {key[0] for key in self.model.pages}
+        assert self.cache._roots.keys() == in_use | {s.extra_key for s in self.running.values()}
         assert cached == {page.number for page in self.model.pages.values()}
         assert len(cached) == len(self.model.pages) == self.cache.pages
         idle = [page for page in self.model.pages.values() if not page.holders]
@@ -221,6 +229,21 @@ def test_a_cache_that_is_off_keeps_nothing_and_counts_nothing() -> None:
     assert keep(cache, [1, 2, 3], [4]) == [4]
     assert cache.match([1, 2, 3])[0] == []
     assert (cache.pages, cache.queried_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_tree_that_is_empty_and_not_in_use_is_forgotten(is_on: bool) -> None:
+    """Clients choose extra keys: each would else cost memory for ever."""
+    cache = PrefixCache(2, is_on=is_on)
+    for number in range(1000):
+        pages, _, last = cache.match([1, 2, 3], None, f"key {number}")
+        cache.hold(0, [1, 2, 3], pages, last)
+        assert len(cache._roots) == 1
+        cache.insert(0, [1, 2, 3], [4])
+        cache.evict(int(is_on))
+        assert cache._roots == {}
+    cache.match([1, 2, 3], None, "asked for, not held")
+    assert cache._roots == {}
 
 
 def test_hits_are_counted_in_tokens() -> None:

@@ -35,9 +35,9 @@ def make_scheduler(
     return Scheduler(limits, Drafting(StaticPolicy(3)), PrefixCache(page_size))
 
 
-def make_request(name: str, prompt: int, answer: int) -> Request:
+def make_request(name: str, prompt: int, answer: int, order: int = 0) -> Request:
     sampling = SamplingParams(seed=0, max_tokens=answer)
-    return Request(name, tuple(range(prompt)), sampling)
+    return Request(name, tuple(range(prompt)), sampling, queue_order=order)
 
 
 def run_step(scheduler: Scheduler, emitted: int) -> None:
@@ -96,6 +96,41 @@ def test_memory_for_one_retracts_the_youngest_and_keeps_its_tokens() -> None:
     assert old.req_index is not None
     assert len(young.tokens) > 4
     assert scheduler.waiting[0] is young
+
+
+def test_memory_is_taken_from_the_last_in_the_order_of_the_queue() -> None:
+    scheduler = make_scheduler(pages=9, page_size=4, running=2)
+    late = scheduler.add(make_request("late", 4, 20, order=5))
+    run_step(scheduler, 4)
+    early = scheduler.add(make_request("early", 4, 20, order=-5))
+    while scheduler.preempted_total == 0:
+        run_step(scheduler, 4)
+    assert (early.req_index is None, late.req_index is None) == (False, True)
+    assert list(scheduler.waiting) == [late]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    sizes=st.lists(
+        st.tuples(st.integers(1, 20), st.integers(1, 8), st.integers(-2, 2)),
+        min_size=1,
+        max_size=12,
+    ),
+    running=st.integers(1, 5),
+)
+def test_everything_ends_with_priorities_too(
+    sizes: list[tuple[int, int, int]], running: int
+) -> None:
+    scheduler = make_scheduler(running=running)
+    for number, (prompt, answer, order) in enumerate(sizes):
+        scheduler.add(make_request(str(number), prompt, answer, order))
+    for _ in range(2000):
+        if not (scheduler.waiting or scheduler.running):
+            break
+        run_step(scheduler, 2)
+    assert not scheduler.waiting
+    assert not scheduler.running
+    assert scheduler.available_pages == scheduler.pages.total
 
 
 def test_a_request_that_waits_for_memory_is_matched_again_only_when_some_is_given_back(

@@ -36,6 +36,37 @@ def test_each_port_serves_its_routes_and_answers_404_for_the_others(server):
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 
 
+REPORTS = ("/metrics", "/server_info", "/get_server_info")
+
+
+def test_metrics_are_on_the_api_port_by_a_flag(start_server, free_port):
+    server = start_server(management_port=free_port, options={"metrics_on_api_port": True})
+    for url in (server.url, server.management_url):
+        assert statuses(url, REPORTS) == dict.fromkeys(REPORTS, 200)
+    others = [path for path in MANAGEMENT if path not in REPORTS]
+    assert statuses(server.url, others) == dict.fromkeys(others, 404)
+
+
+def test_metrics_on_the_api_port_need_a_key_if_there_are_keys(start_server, free_port, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("sk-one\n")
+    options = {"metrics_on_api_port": True}
+    server = start_server(management_port=free_port, api_key_path=keys, options=options)
+    assert statuses(server.url, REPORTS) == dict.fromkeys(REPORTS, 401)
+    assert statuses(server.management_url, REPORTS) == dict.fromkeys(REPORTS, 200)
+    for path in REPORTS:
+        answer = httpx.get(server.url + path, headers={"authorization": "Bearer sk-one"})
+        assert answer.status_code == 200
+
+
+def test_server_info_has_the_accept_length_as_benchmarks_read_it(drafting_server):
+    """SGLang's benchmarks divide by it."""
+    drafting_server.post("/v1/completions", json=BODY | {"temperature": 0})
+    found = drafting_server.get("/get_server_info").json()
+    accept_length = found["internal_states"][0]["avg_spec_accept_length"]
+    assert accept_length == found["snapshot"]["accept_length"] >= 1
+
+
 def test_headers_do_not_choose_the_port(server):
     host = server.management_url.removeprefix("http://")
     headers = {"host": host, "x-forwarded-host": host, "x-forwarded-port": host.split(":")[1]}

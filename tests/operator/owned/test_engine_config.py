@@ -17,10 +17,12 @@ REACHED_ONLY_HERE = {
     ("memory", "static_fraction"): 0.8,
     ("memory", "max_total_tokens"): 4096,
     ("scheduling", "prefill_delay_steps"): 3.0,
+    ("scheduling", "priority"): True,
     ("server", "max_body_bytes"): 65536,
     ("server", "request_headers_timeout_seconds"): 5.0,
     ("server", "request_body_timeout_seconds"): 600.0,
     ("server", "prompt_tokens_details"): True,
+    ("server", "metrics_on_api_port"): True,
     ("server", "engine_process"): "on",
     ("speculation", "profile_seconds"): 0.5,
 }

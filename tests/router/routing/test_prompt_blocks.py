@@ -47,6 +47,13 @@ def test_conversations_share_exactly_what_they_have_in_common():
     assert cut_prompt(one).branch_key(shared) != cut_prompt(other).branch_key(shared)
 
 
+def test_requests_of_other_salts_have_nothing_in_common():
+    message = {"role": "user", "content": "hi"}
+    plain, one, other = chat(message), chat(message, cache_salt="a"), chat(message, cache_salt="b")
+    assert common(plain, one) == common(one, other) == 0
+    assert cut_prompt(one) == cut_prompt(chat(message, cache_salt="a", n=2))
+
+
 def test_parts_of_content_are_one_text():
     parts = [{"type": "text", "text": "a" * 400}, {"type": "text", "text": "b" * 400}]
     joined = {"role": "user", "content": "a" * 400 + "\n" + "b" * 400}

@@ -187,6 +187,12 @@ class SchedulingBoot(FileRecord):
         "in decode steps of the same batch size: fewer are prefilled if they take longer, but at "
         "least 16. 0: no bound.",
     )
+    priority: bool = Field(
+        default=False,
+        description="Start waiting requests by the field priority of their body, lower ones "
+        "earlier; each 10 s of waiting count as one class. Whoever may send requests can then "
+        "delay those of others. If false, the field is ignored.",
+    )
     overlap: bool | None = Field(
         default=None,
         description="Launch a step before the results of the previous step are processed; "

@@ -127,6 +127,11 @@ class ServerBoot(FileRecord):
         description="Report in usage how many prompt tokens were read from the prefix cache. A "
         "client can then find out which prompts other clients sent.",
     )
+    metrics_on_api_port: bool = Field(
+        default=False,
+        description="Serve /metrics, /server_info and /get_server_info on the port of the API too, "
+        "where they need an API key if there are keys: for benchmarks that know one port alone.",
+    )
     tool_parser: ToolParserName = Field(
         default="auto",
         description="Format in which the model writes tool calls; auto detects it from the chat "

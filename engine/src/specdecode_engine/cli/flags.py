@@ -103,6 +103,10 @@ _SWITCHES: tuple[tuple[str, str, object, str], ...] = (
      "Disable CUDA graphs and run every forward pass eagerly"),
     ("--enable-prompt-tokens-details", "server.prompt_tokens_details", True,
      "Report in usage how many prompt tokens were read from the prefix cache"),
+    ("--priority", "scheduling.priority", True,
+     "Start waiting requests by their field priority, lower ones earlier"),
+    ("--metrics-on-api-port", "server.metrics_on_api_port", True,
+     "Serve /metrics and /server_info on the port of the API too"),
     ("--enable-return-routed-experts", "model.return_routed_experts", True,
      "Keep the experts of every cached token for requests with return_routed_experts"),
 )  # fmt: skip

@@ -21,6 +21,7 @@ of its bytes; nothing here walks token by token.
 
 from array import array
 from collections import Counter, OrderedDict
+from collections.abc import Hashable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
@@ -54,7 +55,7 @@ class Node:
 
     Children are found by the bytes of their first page. `held` counts the sequences whose prefix
     ends here and the children that are held themselves: where it is 0, nobody uses the node or
-    anything below it.
+    anything below it. A root, which has no parent, has the extra key of its tree.
     """
 
     run: bytes
@@ -62,6 +63,7 @@ class Node:
     parent: "Node | None"
     children: dict[bytes, "Node"] = field(default_factory=dict)
     held: int = 0
+    extra_key: Hashable = None
 
     def common_pages(self, key: bytes, at: int, most: int, paging: Paging) -> int:
         """Count the leading pages, `most` at most, that agree with `key` from byte `at` on.
@@ -108,7 +110,7 @@ class Node:
 
 
 class PrefixCache:
-    """Radix trees over pages, one for each extra key.
+    """Radix trees over pages, one for each extra key that has pages or is in use.
 
     Its pages count as held in the allocator; `evict` hands them out again. Invariant: a node
     enters `_idle` after its children did, so the first entry is always a leaf.
@@ -123,12 +125,12 @@ class PrefixCache:
         self.evicted_pages = 0
         self._paging = Paging(page_size, lookahead)
         self.is_on = is_on
-        self._roots: dict[int, Node] = {}
+        self._roots: dict[Hashable, Node] = {}
         self._idle: OrderedDict[Node, None] = OrderedDict()
         self._holds: dict[int, tuple[Node, int]] = {}  # end of each prefix, and its pages
 
     def match(
-        self, tokens: Items[int], most: int | None = None, extra_key: int = 0
+        self, tokens: Items[int], most: int | None = None, extra_key: Hashable = 0
     ) -> tuple[list[int], int, Node]:
         """Find the longest cached beginning that leaves a token to compute; evicts nothing.
 
@@ -142,12 +144,16 @@ class PrefixCache:
         """
         longest = len(tokens) - 1
         limit = (longest if most is None else min(most, longest)) // self._paging.page_size
-        root = self._roots.setdefault(extra_key, Node(b"", [], None))
+        root = self._roots.get(extra_key)
+        if root is None:  # `hold` keeps it
+            root = Node(b"", [], None, extra_key=extra_key)
         return self._walk(root, 0, tokens, limit)
 
     def hold(self, holder: int, tokens: Items[int], pages: list[int], last: Node) -> None:
         """Hold what `match` found for `tokens` until `insert` is called for the same holder."""
         node = self._end_at(last, pages)
+        if node.parent is None:
+            node = self._roots.setdefault(node.extra_key, node)
         self._take(node)
         self._holds[holder] = node, len(pages)
         self.queried_tokens += len(tokens) if self.is_on else 0
@@ -168,6 +174,7 @@ class PrefixCache:
         """
         before, shared = self._holds.pop(holder)
         if not self.is_on:
+            self._release(before)
             return pages, []
         found, _, last = self._walk(before, shared, tokens, len(pages))
         node = self._end_at(last, found)
@@ -194,6 +201,8 @@ class PrefixCache:
             evicted += leaf.cut(rest, self._paging)
             if rest == 0:
                 del self._idle[leaf]
+                assert leaf.parent is not None
+                self._forget_if_empty(leaf.parent)
         self.pages -= count
         self.idle_pages -= count
         self.evicted_pages += count
@@ -209,12 +218,16 @@ class PrefixCache:
             node = open_nodes.pop()
             children = list(node.children.values())
             open_nodes += children
+            expected = held[node] + sum(child.held > 0 for child in children)
+            if node.held != expected:
+                raise AssertionError("a cached prefix is held more or less often than it is used")
             if node.parent is None:
+                if node.held == 0 and not children:
+                    raise AssertionError("a tree without pages that nobody uses is kept")
                 continue
             pages += node.pages
-            expected = held[node] + sum(child.held > 0 for child in children)
-            if node.held != expected or (node.held == 0) != (node in ranks):
-                raise AssertionError("a cached prefix is held more or less often than it is used")
+            if (node.held == 0) != (node in ranks):
+                raise AssertionError("a cached prefix is idle while it is in use, or the reverse")
             if node.held == 0:
                 idle += len(node.pages)
                 if any(ranks[child] > ranks[node] for child in children):
@@ -255,9 +268,9 @@ class PrefixCache:
 
     def _take(self, node: Node) -> None:
         """Hold a node and, where it was idle, its parents."""
-        while node.parent is not None:
+        while True:
             node.held += 1
-            if node.held > 1:
+            if node.held > 1 or node.parent is None:
                 return
             del self._idle[node]
             self.idle_pages -= len(node.pages)
@@ -265,10 +278,18 @@ class PrefixCache:
 
     def _release(self, node: Node) -> None:
         """Undo `_take`; the end of a prefix becomes idle before its parents."""
-        while node.parent is not None:
+        while True:
             node.held -= 1
             if node.held > 0:
+                return
+            if node.parent is None:
+                self._forget_if_empty(node)
                 return
             self._idle[node] = None
             self.idle_pages += len(node.pages)
             node = node.parent
+
+    def _forget_if_empty(self, node: Node) -> None:
+        """Forget a root that nobody uses and that has no pages: clients choose the extra keys."""
+        if node.parent is None and node.held == 0 and not node.children:
+            del self._roots[node.extra_key]

@@ -2,7 +2,6 @@
 
 import math
 from bisect import bisect_left
-from collections import deque
 
 from specdecode_engine.adaptive.draft_health import MAX_PER_REQUEST, DraftHealth
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
@@ -13,14 +12,16 @@ from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.pages import PageAllocator, WindowLimits, WindowPages
 from specdecode_engine.schedule.prefill_pace import PrefillPace, share_budget
 from specdecode_engine.schedule.prefix_cache import Node, PrefixCache
+from specdecode_engine.schedule.waiting import WaitingQueue, queue_order
 
 
 class Scheduler:
     """Owns every sequence, request index and page; returns one `SchedulerOutput` per step.
 
     A sequence waits, prefills in chunks, then decodes. When there are no pages for a decode step,
-    the sequence admitted last is preempted: its pages are freed, its tokens stay, and it waits at
-    the front of the queue. Sampling is keyed by position, so preemption does not change the output.
+    the sequence admitted last is preempted, or with priorities the last in the order of the queue:
+    its pages are freed, its tokens stay, and it waits before those of its order. Sampling is keyed
+    by position, so preemption does not change the output.
 
     What a sequence has computed goes to the prefix cache when it leaves. Pages that only the cache
     holds are as good as free; they are evicted when free ones run out. A draft that can compute
@@ -43,7 +44,7 @@ class Scheduler:
         if limits.cached_states is not None:
             sizes = limits.cached_states, limits.page_size, limits.cached_state_tokens
             self.cached_states = CachedStates(*sizes)
-        self.waiting: deque[Sequence] = deque()
+        self.waiting = WaitingQueue()
         self.suspended: dict[str, Sequence] = {}  # by request id, until their grammars are ready
         self.running: list[Sequence] = []
         self.preempted_total = 0
@@ -82,7 +83,7 @@ class Scheduler:
                 f"{self.limits.max_running}) and {len(self.waiting)} are waiting (limit "
                 f"{self.limits.max_queued}); try again later"
             )
-        self.waiting.append(sequence)
+        self.waiting.put(sequence)
         return sequence
 
     def must_preempt(self) -> bool:
@@ -149,9 +150,9 @@ class Scheduler:
         return not was_alone
 
     def preempt(self, sequence: Sequence) -> None:
-        """Preempt a running sequence: free its pages; it waits at the front and starts over."""
+        """Preempt a running sequence: free its pages; it waits again and starts over."""
         self._stop_running(sequence)
-        self.waiting.appendleft(sequence)
+        self.waiting.put_back(sequence)
         self.preempted_total += 1
 
     def suspend(self, sequence: Sequence) -> None:
@@ -160,8 +161,8 @@ class Scheduler:
         self.suspended[sequence.request.request_id] = sequence
 
     def resume(self, request_id: str) -> None:
-        """Let a suspended sequence wait at the front."""
-        self.waiting.appendleft(self.suspended.pop(request_id))
+        """Let a suspended sequence wait before those of its order."""
+        self.waiting.put_back(self.suspended.pop(request_id))
 
     def forget_draft(self) -> None:
         """Test a draft that was copied over the running one as a new one.
@@ -268,7 +269,7 @@ class Scheduler:
 
     def _reserve(self, sequence: Sequence) -> None:
         while (missing := self._missing_pages(sequence)) > self.available_pages:
-            self.preempt(self.running[-1])
+            self.preempt(max(reversed(self.running), key=queue_order))
             if sequence.req_index is None:
                 return
         sequence.pages += self._take(missing)
@@ -325,13 +326,13 @@ class Scheduler:
     def _match(self, sequence: Sequence, is_probe: bool) -> tuple[list[int], int, Node]:
         """Find the longest cached beginning after which every layer has what the next row sees.
 
-        Its keys are those of the sequence's own rotary table. A probe finds nothing: the draft has
-        not seen what was cached while it was unfit.
+        Its keys are those of the sequence's own rotary table and salt. A probe finds nothing: the
+        draft has not seen what was cached while it was unfit.
         """
         skippable = 0 if is_probe else sequence.skippable_tokens
         limits = self.limits.rotary_limits
         table = bisect_left(limits, sequence.total_limit)
-        key = table + self._draft_kv_generation * (len(limits) + 1)
+        key = sequence.request.cache_salt, table, self._draft_kv_generation
         found = self.cache.match(sequence.tokens, skippable, key)
         usable, sequence.shared = self._usable(found[0]), len(found[0]) * self.limits.page_size
         if usable == len(found[0]):

@@ -38,7 +38,7 @@ API = (
     health.api_router,
     openapi.router,
 )
-MANAGEMENT = (health.router, management.router)
+MANAGEMENT = (health.router, management.router, management.reports)
 INTERNAL = routes.router
 """Of the management port alone."""
 
@@ -52,7 +52,16 @@ def build_app(service: Service, management_port: int | None = None) -> ASGIApp:
             lambda method, path: is_client_api(method, path) or is_speculation_change(method, path),
         )
         return StreamKeepAlive(app)
-    api = StreamKeepAlive(_build(service, API, is_client_api))
+    if service.boot.server.metrics_on_api_port:
+        routers = (*API, management.reports)
+        built = _build(
+            service,
+            routers,
+            lambda method, path: is_client_api(method, path) or path in management.REPORT_PATHS,
+        )
+    else:
+        built = _build(service, API, is_client_api)
+    api = StreamKeepAlive(built)
     return PortRouter(api, _management_app(service), management_port)
 
 

@@ -8,15 +8,22 @@ from prometheus_client.exposition import choose_encoder
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from specdecode_api import names
+from specdecode_api.metrics import core
 from specdecode_api.table import TableError
 from specdecode_engine.adaptive.policy import DraftRefused, TableRefused
 from specdecode_engine.serve import VERSION, errors
 from specdecode_engine.serve.json_body import parse_strict_json
 from specdecode_engine.serve.openai.service import service_of
+from specdecode_engine.stats.snapshot import CoreSnapshot
 from specdecode_server.body import read_limited
 
 router = APIRouter()
+reports = APIRouter()
+"""What an engine reports of itself; also served on the API's port, if the engine is set so."""
 
+PATH_GET_SERVER_INFO = "/get_server_info"
+"""As earlier releases of SGLang name it."""
+REPORT_PATHS = frozenset({names.PATH_SERVER_INFO, PATH_GET_SERVER_INFO, names.PATH_METRICS})
 TABLE_SOURCE = f"PUT {names.PATH_TABLE}"
 DRAFT_SOURCE = f"PUT {names.PATH_DRAFT}"
 MAX_TABLE_BYTES = 256 * 1024
@@ -26,7 +33,8 @@ MAX_DRAFT_SECONDS = 5.0
 MAX_EXPIRY_SECONDS = 7 * 86_400
 
 
-@router.get(names.PATH_SERVER_INFO)
+@reports.get(names.PATH_SERVER_INFO)
+@reports.get(PATH_GET_SERVER_INFO)
 async def server_info(request: Request) -> dict[str, object]:
     service = service_of(request)
     snapshot = await service.engine.refresh_snapshot()
@@ -44,10 +52,18 @@ async def server_info(request: Request) -> dict[str, object]:
         "needs_restart": list(service.watch.needs_restart) if service.watch else [],
         "snapshot": snapshot.document(),
         "snapshot_age_seconds": service.engine.snapshot_age(),
+        "internal_states": [_internal_state(snapshot)],
     }
 
 
-@router.get(names.PATH_METRICS)
+def _internal_state(snapshot: CoreSnapshot) -> dict[str, float]:
+    """Return what SGLang's benchmarks read: tokens per request and decode step since the start."""
+    if not snapshot[core.REQUEST_STEPS]:
+        return {}
+    return {"avg_spec_accept_length": snapshot[core.ACCEPT_LENGTH]}
+
+
+@reports.get(names.PATH_METRICS)
 async def metrics(request: Request) -> Response:
     service = service_of(request)
     await service.engine.refresh_snapshot()

@@ -68,7 +68,12 @@ def _prompt_pieces(body: bytes) -> Iterator[str]:
 
 
 def _pieces_of(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the prompt in the order in which chat templates write it: tools, then messages."""
+    """Yield the prompt in the order in which chat templates write it: tools, then messages.
+
+    The salt comes first: an engine's cached pages serve requests of the same salt alone.
+    """
+    if document.get("cache_salt"):
+        yield f"<salt>{_text(document['cache_salt'])}</salt>"
     for field in ("tools", "instructions", "system"):
         if document.get(field):
             yield _content(document[field]) if field == "system" else _text(document[field])

@@ -220,6 +220,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
             "gpt-oss": "openai_gptoss",
         }
     ),
+    "scheduling_policy": _one_of({"fcfs": False, "priority": True}),
     "spec_method": _method,
 }
 """By name; `same`, `api_key` and `speculative_config` are read elsewhere."""

@@ -17,7 +17,7 @@ from fastapi import Request as HttpRequest
 from fastapi import Response
 
 from specdecode_api import names
-from specdecode_engine.batch.request import FinishReason, Request, SamplingParams
+from specdecode_engine.batch.request import FinishReason, Request, SamplingParams, queue_order
 from specdecode_engine.batch.sampling_defaults import LEAST_TOP_P
 from specdecode_engine.grammar import GrammarSource, TranslatedGrammar
 from specdecode_engine.serve import errors
@@ -235,6 +235,8 @@ def _requests(
         )
     _check_resumed_count(origin, len(prompts), sequences)
     request_id, asks = uuid.uuid4().hex, bool(body.return_routed_experts)
+    salt, has_priorities = body.cache_salt or "", service.boot.scheduling.priority
+    place = queue_order(body.priority or 0, service.clock()) if has_priorities else 0
     requests: list[Request] = []
     for number, (prompt_ids, _) in enumerate(prompts):
         if not prompt_ids:
@@ -248,7 +250,7 @@ def _requests(
             if so_far.has_begun:  # they were sent
                 sampling = replace(sampling, prompt_logprobs=None)
             name, begun = f"{request_id}-{len(requests)}", so_far.token_ids
-            options = label, max_steps, asks, begun, grammar, call.eos_token_ids
+            options = label, max_steps, asks, begun, grammar, call.eos_token_ids, place, salt
             requests.append(Request(name, prompt_ids, sampling, None, *options))
     return tuple(requests)
 

@@ -29,15 +29,19 @@ class IgnoredFields:
 
     Args:
         count: called with the label of a field and how often it occurred.
+        unused: fields that are read only by engines that were started for them.
     """
 
-    def __init__(self, count: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, count: Callable[[str, int], None], unused: frozenset[str] = frozenset()
+    ) -> None:
         self._count = count
+        self._unused = unused
         self._logged: set[str] = set()
 
     def note(self, body: BaseModel) -> None:
         """Count the fields of a body that is accepted."""
-        left_out = getattr(body, "ignored_names", ())
+        left_out = (*getattr(body, "ignored_names", ()), *(self._unused & body.model_fields_set))
         names = list(islice(chain(left_out, _unknown(body, _OBJECTS)), MAX_COUNTED))
         labels = Counter(name if name in IGNORED else OTHER for name in names)
         for label, number in labels.items():
@@ -48,7 +52,7 @@ class IgnoredFields:
     def _log(self, name: str) -> None:
         if name not in self._logged and len(self._logged) < MAX_LOGGED_NAMES:
             self._logged.add(name)
-            log.info("ignored the unknown field %r of a request; this is logged once", name)
+            log.info("ignored the field %r of a request; this is logged once", name)
 
 
 def _unknown(body: BaseModel, objects: tuple[str, ...]) -> Iterator[str]:

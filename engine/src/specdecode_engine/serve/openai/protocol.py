@@ -36,6 +36,7 @@ MAX_BAD_WORD_CHARS = 256
 MAX_LOGPROBS = 20
 MAX_BIAS = 100
 MAX_SPECULATION_KEYS = 16
+MAX_CACHE_SALT_CHARS = 256
 INT64 = 2**63
 DEFAULT_COMPLETION_TOKENS = 16
 # JSON has no infinity; OpenAI writes this value for a probability of 0.
@@ -177,6 +178,10 @@ class GenerationBody(ConstraintFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculation: Annotated[SpeculationLimit | None, at_most_keys(MAX_SPECULATION_KEYS)] = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    cache_salt: (
+        Annotated[str, StringConstraints(min_length=1, max_length=MAX_CACHE_SALT_CHARS)] | None
+    ) = None
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:

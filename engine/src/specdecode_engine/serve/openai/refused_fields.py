@@ -32,10 +32,6 @@ _TOKEN_IDS = "use return_token_ids of /v1/completions and /v1/chat/completions"
 _NO_CODE = "code of clients is not run; use logit_bias or a grammar"
 _ONE_TEMPLATE = "only the template of the checkpoint is used; remove it"
 _TEXT_ONLY = "only text is read; remove it"
-_ONE_CACHE = (
-    "the prefix cache is not divided by clients; remove it, or disable the cache "
-    "(memory.prefix_cache)"
-)
 _NOT_SEPARATED = "prefill and decode are not separated; remove it"
 _BUDGET = "use max_tokens or reasoning_effort"
 _SAMPLER = "use temperature, top_p, top_k or min_p"
@@ -44,7 +40,6 @@ _EXPERTS_WHOLE = "the array begins with the first token of the prompt; remove it
 
 _CHANGING: Mapping[str, str] = {
     "audio": "only text is generated; remove it",
-    "cache_salt": _ONE_CACHE,
     "chat_template": _ONE_TEMPLATE,
     "context": _WHOLE_CONVERSATION,
     "custom_logit_processor": _NO_CODE,
@@ -52,7 +47,7 @@ _CHANGING: Mapping[str, str] = {
     "dry_multiplier": "use frequency_penalty, presence_penalty or repetition_penalty",
     "dynatemp_range": "use temperature",
     "ec_transfer_params": _NOT_SEPARATED,
-    "extra_key": _ONE_CACHE,
+    "extra_key": "use cache_salt",
     "format": "use response_format, or text.format of /v1/responses",
     "grammar_lazy": "a grammar holds from the first token of the answer; remove it",
     "grammar_triggers": "a grammar holds from the first token of the answer; remove it",
@@ -76,7 +71,6 @@ _CHANGING: Mapping[str, str] = {
     "n_indent": "use a grammar",
     "n_probs": "use logprobs",
     "post_sampling_probs": "logprobs are those of the model's logits; remove it",
-    "priority": "requests run in the order in which they arrive; remove it",
     "prompt_embeds": "embeddings are not supported; use prompt",
     "repetition_detection": "use repetition_penalty or frequency_penalty",
     "response_fields": "the whole response is returned; remove it",
@@ -226,7 +220,7 @@ IGNORED = frozenset(
         "include_obfuscation", "inference_geo", "input_examples", "keep_alive",
         "length_penalty", "max_dynamic_patch", "max_tool_calls", "metadata", "min_dynamic_patch",
         "mirostat_eta", "mirostat_tau", "n_cache_reuse", "n_discard", "n_keep",
-        "ngram_corpus_id", "num_ctx", "options", "parallel_tool_calls", "prediction",
+        "ngram_corpus_id", "num_ctx", "options", "parallel_tool_calls", "prediction", "priority",
         "prompt_cache_key", "prompt_cache_retention", "repeat_last_n", "request_id",
         "return_mm_kwargs", "return_progress", "return_token_offsets", "rid", "routed_dp_rank",
         "safety_identifier", "service_tier", "session_id", "spaces_between_special_tokens",

@@ -95,7 +95,8 @@ class Service:
         )
         self.tracing = start_tracing(boot.server.tracing_endpoint, clock)
         self.metrics = EngineMetrics(lambda: self.engine.snapshot, self.describe)
-        self.ignored_fields = IgnoredFields(self.metrics.count_ignored_fields)
+        unused = frozenset(() if boot.scheduling.priority else ("priority",))
+        self.ignored_fields = IgnoredFields(self.metrics.count_ignored_fields, unused)
         self.tables = Tables(boot.speculation, self.engine.reload, self.metrics.count_table)
         self.drafts = Drafts(boot, self.engine.exchange_draft, self.metrics.count_draft)
         self.watch = TableWatch(boot, reread, self.tables, self.drafts) if reread else None
