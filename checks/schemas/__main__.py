@@ -1,8 +1,8 @@
 """`python -m checks.schemas FOLDER [--every 1] [--docs]`: read schemas here and by xgrammar.
 
-FOLDER holds clones of json-schema-org/JSON-Schema-Test-Suite and guidance-ai/jsonschemabench. The
-last line is JSON. `--docs` writes the table into docs/api.md. The exit status is 1 if a grammar of
-ours admits an invalid instance.
+FOLDER holds clones of json-schema-org/JSON-Schema-Test-Suite and guidance-ai/jsonschemabench; the
+types of zod and pydantic come from the packages. The last line is JSON. `--docs` writes the table
+into docs/api.md. The exit status is 1 if a grammar of ours admits an invalid instance.
 """
 
 import argparse
@@ -15,10 +15,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from checks.harness.installation import LOCKS, ensure_environment
+from checks.harness.installation import LOCKS, PeerUnavailable, ensure_environment
 from checks.harness.page_table import with_table
 from checks.schemas.corpora import CorpusMissing, SchemaCase, read_cases
 from checks.schemas.own_reader import read_schemas
+from checks.schemas.packages import read_packages
 from checks.schemas.verdicts import GroupResult, Verdict, summarize
 from specdecode_engine.grammar.nesting import run_with_deep_stack
 
@@ -36,8 +37,8 @@ def main() -> int:
     parser.add_argument("--docs", action="store_true", help="write the table into docs/api.md")
     options = parser.parse_args()
     try:
-        cases = read_cases(options.folder, options.every)
-    except CorpusMissing as missing:
+        cases = [*read_cases(options.folder, options.every), *read_packages()]
+    except (CorpusMissing, PeerUnavailable) as missing:
         parser.error(str(missing))
     own = run_with_deep_stack(lambda: read_schemas(cases))
     results = {OURS: by_group(cases, own), PEER: by_group(cases, read_with_xgrammar(cases))}

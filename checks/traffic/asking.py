@@ -1,4 +1,4 @@
-"""Sends one question with the openai client, whole or streamed, and reports what went wrong."""
+"""Sends one question over HTTP, whole or streamed, and reports what went wrong."""
 
 import json
 from collections import defaultdict
@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-import httpx2  # what this release of openai speaks HTTP with
-import openai
+import httpx
 
+from checks.traffic.answers import END_OF_STREAM, READERS, Parts
 from checks.traffic.questions import Question
 
 TIMEOUT_S = 60.0
-_BROKEN = (openai.APIError, httpx2.HTTPError)
+SHOWN = 200
 
 
 class NoAnswer(Exception):
@@ -20,62 +20,57 @@ class NoAnswer(Exception):
 
 
 @asynccontextmanager
-async def asking(url: str, *, keeps_connections: bool) -> AsyncIterator[openai.AsyncOpenAI]:
-    """A client that never retries automatically, on kept connections or a new one each time."""
-    limits = httpx2.Limits() if keeps_connections else httpx2.Limits(max_keepalive_connections=0)
-    async with (
-        httpx2.AsyncClient(limits=limits, trust_env=False, timeout=TIMEOUT_S) as http,
-        openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, http_client=http) as client,
-    ):
+async def asking(url: str, *, keeps_connections: bool) -> AsyncIterator[httpx.AsyncClient]:
+    """A client that never retries, on kept connections or a new one each time."""
+    limits = httpx.Limits() if keeps_connections else httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(
+        base_url=url, limits=limits, trust_env=False, timeout=TIMEOUT_S
+    ) as client:
         yield client
 
 
-async def ask(client: openai.AsyncOpenAI, model: str, question: Question, is_stream: bool) -> str:
+async def ask(client: httpx.AsyncClient, model: str, question: Question, is_stream: bool) -> str:
     """Return the text of the answer; of one with reasoning or tool calls, all parts as JSON.
 
     Raises:
         NoAnswer: refused, not reached, or cut off.
     """
-    create: Any = client.chat.completions.create if question.is_chat else client.completions.create
-    parts: defaultdict[str, str] = defaultdict(str)
+    body, parts = question.body(model, is_stream=is_stream), Parts(defaultdict(str))
     with _broken_off():
-        answer = await create(**question.body(model), stream=is_stream)
         if is_stream:
-            await _join(answer, question, parts)
+            async with client.stream("POST", question.api.value, json=body) as response:
+                if response.status_code != httpx.codes.OK:
+                    await response.aread()
+                _check(response)
+                await _join(response, question, parts)
         else:
-            _add(answer.choices[0], question, parts)
-    return json.dumps(parts, sort_keys=True) if parts.keys() - {"content"} else parts["content"]
+            response = await client.post(question.api.value, json=body)
+            _check(response)
+            READERS[question.api].add_whole(parts, response.json())
+    return parts.text()
 
 
-async def _join(stream: Any, question: Question, parts: defaultdict[str, str]) -> None:
-    finish = None
-    async for chunk in stream:
-        for choice in chunk.choices:
-            _add(choice, question, parts)
-            finish = choice.finish_reason or finish
-    if finish is None:
-        raise NoAnswer(f"the stream was cut after {sum(map(len, parts.values()))} characters")
+async def _join(response: httpx.Response, question: Question, parts: Parts) -> None:
+    reader = READERS[question.api]
+    async for line in response.aiter_lines():
+        if line.startswith("data: ") and line != END_OF_STREAM:
+            event: dict[str, Any] = json.loads(line.removeprefix("data: "))
+            if "error" in event:
+                raise NoAnswer(f"an event with an error: {line[:SHOWN]}")
+            reader.add_event(parts, event)
+    if not parts.is_complete:
+        raise NoAnswer(f"the stream was cut after {len(parts.text())} characters")
 
 
-def _add(choice: Any, question: Question, parts: defaultdict[str, str]) -> None:
-    """Add a choice, or what is new in it, to the parts of an answer."""
-    if not question.is_chat:
-        parts["content"] += choice.text or ""
-        return
-    message = choice.delta if hasattr(choice, "delta") else choice.message
-    if reasoning := getattr(message, "reasoning_content", None):
-        parts["reasoning"] += reasoning
-    parts["content"] += message.content or ""
-    for number, call in enumerate(message.tool_calls or ()):
-        index = getattr(call, "index", number)
-        parts[f"tool {index}"] += call.function.name or ""
-        parts[f"arguments {index}"] += call.function.arguments or ""
+def _check(response: httpx.Response) -> None:
+    if response.status_code != httpx.codes.OK:
+        raise NoAnswer(f"status {response.status_code}: {response.text[:SHOWN]}")
 
 
 @contextmanager
 def _broken_off() -> Iterator[None]:
     try:
         yield
-    except _BROKEN as error:
+    except httpx.HTTPError as error:
         cause = f" ({error.__cause__!r})" if error.__cause__ else ""
         raise NoAnswer(f"{type(error).__name__}: {error}{cause}") from error

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import openai
+import httpx
 
 from checks.traffic.asking import NoAnswer, ask, asking
 from checks.traffic.questions import ALL_QUESTIONS, LONG_QUESTIONS, QUESTIONS, Question
@@ -153,9 +153,7 @@ class Load:
     def _sends(self, at_s: float) -> bool:
         return not self._is_paused and self._is_on(at_s)
 
-    async def _ask(
-        self, connection: openai.AsyncOpenAI, client: Client, question: Question
-    ) -> None:
+    async def _ask(self, connection: httpx.AsyncClient, client: Client, question: Question) -> None:
         started = time.monotonic()
         for attempt in range(RETRIES + 1):
             try:
@@ -170,6 +168,7 @@ class Load:
                     time.monotonic() - started,
                     is_stream=client.is_stream,
                     is_right=text == self._texts[question],
+                    form=(question.form.name, client.is_stream),
                 )
             return
 

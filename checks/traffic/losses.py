@@ -1,5 +1,6 @@
 """What pods go through: killed, deleted, and driven from their node."""
 
+import itertools
 import random
 import subprocess
 import time
@@ -7,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
+from checks.traffic.questions import ALL_QUESTIONS
 from checks.traffic.routers import increase
 from checks.traffic.scene import NAME, SETTLE_S, Scene
 from checks.traffic.seen import Seen
@@ -22,6 +24,7 @@ BETWEEN_KILLS_S = 20.0
 LEAST_KILLS = 6
 """Kills that must meet a request, of nine."""
 LEAST_RESUMED = 10
+TWO_ENGINES = 2
 HELD_S = 3
 """Deadline of requests while no engine runs, far below the start of one."""
 HELD_REQUESTS = 4
@@ -53,6 +56,22 @@ def engine_kills(scene: Scene) -> None:
         tally.fail(f"{tally.kills_with_streams} of {tally.kills} kills met a request")
     if resumed < LEAST_RESUMED:
         tally.fail(f"{resumed} answers were resumed, fewer than {LEAST_RESUMED}")
+
+
+def router_api(scene: Scene) -> None:
+    """Kill engines while every API is in use, whole and streamed, over two engines."""
+    scene.scale(TWO_ENGINES)
+    scene.settle()
+    engine_kills(scene)
+    answered, wanted = scene.load.tally.forms, {question.form for question in ALL_QUESTIONS}
+    missing = [
+        f"{form.name}, {'streamed' if is_stream else 'whole'}"
+        for form, is_stream in itertools.product(wanted, (True, False))
+        if not answered[form.name, is_stream]
+    ]
+    if missing:
+        scene.load.tally.fail(f"no answer of the form {'; '.join(sorted(missing))}")
+    scene.scale(scene.replicas)
 
 
 def router_kill(scene: Scene) -> None:

@@ -24,6 +24,7 @@ EVENTS: tuple[Event, ...] = (
     changes.scale_up,
     losses.engine_kill,
     losses.engine_kills,
+    losses.router_api,
     losses.router_kill,
     losses.last_engine_kill,
     losses.pod_deletion,

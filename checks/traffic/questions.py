@@ -1,7 +1,8 @@
 """What is asked: few prompts in every form, so that each answer can be compared."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from types import MappingProxyType
 from typing import Any
 
@@ -29,21 +30,46 @@ SCHEMA: dict[str, Any] = {
 TOOL = {"name": "open_shop", "parameters": SCHEMA, "strict": True}
 
 
+class Api(StrEnum):
+    """The path of an API below the URL of a Service."""
+
+    COMPLETIONS = "completions"
+    CHAT = "chat/completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+
+
 class Form(Enum):
     """The form of a request, and of its answer."""
 
     TEXT = auto()
+    LONG_TEXT = auto()
     CHAT = auto()
     TOOL_CALL = auto()
     JSON = auto()
     REASONING = auto()
-    LONG_TEXT = auto()
+    RESPONSE = auto()
+    RESPONSE_CALL = auto()
+    MESSAGE = auto()
+    MESSAGE_CALL = auto()
+    MESSAGE_THINKING = auto()
 
 
-_FIELDS = MappingProxyType(
+_APIS = {
+    Form.TEXT: Api.COMPLETIONS,
+    Form.LONG_TEXT: Api.COMPLETIONS,
+    Form.RESPONSE: Api.RESPONSES,
+    Form.RESPONSE_CALL: Api.RESPONSES,
+    Form.MESSAGE: Api.MESSAGES,
+    Form.MESSAGE_CALL: Api.MESSAGES,
+    Form.MESSAGE_THINKING: Api.MESSAGES,
+}
+_OPEN = {"max_tokens": TOKENS, "ignore_eos": True}
+_FIELDS: Mapping[Form, Mapping[str, object]] = MappingProxyType(
     {
-        Form.TEXT: {"max_tokens": TOKENS, "extra_body": {"ignore_eos": True}},
-        Form.CHAT: {"max_tokens": TOKENS, "extra_body": {"ignore_eos": True}},
+        Form.TEXT: _OPEN,
+        Form.LONG_TEXT: {"max_tokens": LONG_TOKENS, "ignore_eos": True},
+        Form.CHAT: _OPEN,
         Form.TOOL_CALL: {
             "max_tokens": STRUCTURED_TOKENS,
             "tools": [{"type": "function", "function": TOOL}],
@@ -58,14 +84,24 @@ _FIELDS = MappingProxyType(
             },
         },
         Form.REASONING: {
-            "max_tokens": TOKENS,
-            "extra_body": {
-                "ignore_eos": True,
-                "add_generation_prompt": False,
-                "continue_final_message": True,
-            },
+            **_OPEN,
+            "add_generation_prompt": False,
+            "continue_final_message": True,
         },
-        Form.LONG_TEXT: {"max_tokens": LONG_TOKENS, "extra_body": {"ignore_eos": True}},
+        Form.RESPONSE: {"max_output_tokens": TOKENS, "ignore_eos": True},
+        Form.RESPONSE_CALL: {
+            "max_output_tokens": STRUCTURED_TOKENS,
+            "tools": [{"type": "function", **TOOL}],
+            "tool_choice": "required",
+            "parallel_tool_calls": False,
+        },
+        Form.MESSAGE: _OPEN,
+        Form.MESSAGE_CALL: {
+            "max_tokens": STRUCTURED_TOKENS,
+            "tools": [{"name": TOOL["name"], "input_schema": SCHEMA, "strict": True}],
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+        },
+        Form.MESSAGE_THINKING: _OPEN,
     }
 )
 _REASONING_START = {"role": "assistant", "content": "<think>\nFirst"}
@@ -81,19 +117,23 @@ class Question:
     seed: int
 
     @property
-    def is_chat(self) -> bool:
-        return self.form not in (Form.TEXT, Form.LONG_TEXT)
+    def api(self) -> Api:
+        return _APIS.get(self.form, Api.CHAT)
 
-    def body(self, model: str) -> dict[str, object]:
-        """Fields of the request that do not depend on how the answer is delivered."""
+    def body(self, model: str, *, is_stream: bool) -> dict[str, object]:
+        """The body of the request."""
+        sampling = {"temperature": self.temperature, "seed": self.seed, "stream": is_stream}
+        return {"model": model, **self._given(), **sampling, **_FIELDS[self.form]}
+
+    def _given(self) -> dict[str, object]:
+        if self.api is Api.COMPLETIONS:
+            return {"prompt": self.prompt}
+        if self.api is Api.RESPONSES:
+            return {"input": self.prompt}
         messages = [{"role": "user", "content": self.prompt}]
-        if self.form is Form.REASONING:
+        if self.form in (Form.REASONING, Form.MESSAGE_THINKING):
             messages.append(_REASONING_START)
-        asked: dict[str, object] = {"messages": messages}
-        if not self.is_chat:
-            asked = {"prompt": self.prompt}
-        sampling = {"temperature": self.temperature, "seed": self.seed}
-        return {"model": model, **asked, **sampling, **_FIELDS[self.form]}
+        return {"messages": messages}
 
 
 def _questions(*forms: Form) -> tuple[Question, ...]:
@@ -106,7 +146,7 @@ def _questions(*forms: Form) -> tuple[Question, ...]:
 
 
 QUESTIONS = _questions(Form.TEXT, Form.CHAT)
-ALL_QUESTIONS = QUESTIONS + _questions(Form.TOOL_CALL, Form.JSON, Form.REASONING)
-"""Of every form. Trials compare drafts on open text, where no grammar chooses the tokens."""
+ALL_QUESTIONS = _questions(*(form for form in Form if form is not Form.LONG_TEXT))
+"""Of every other form. Trials compare drafts on open text, where no grammar chooses the tokens."""
 LONG_QUESTIONS = _questions(Form.LONG_TEXT)
 """Their answers take seconds, so that most kills of an engine meet one."""

@@ -1,5 +1,6 @@
 """What came of the requests of one event."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 SHOWN = 5
@@ -20,14 +21,19 @@ class Tally:
     """Kills of engines; those that routers had requests on."""
     longest_s: float = 0.0
     failures: list[str] = field(default_factory=list)
+    forms: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    """Answers by the form of their questions, and whether they were streamed."""
 
     @property
     def sent(self) -> int:
         """Requests that have ended, one way or the other."""
         return self.answered + self.failed
 
-    def answer(self, seconds: float, *, is_stream: bool, is_right: bool) -> None:
+    def answer(
+        self, seconds: float, *, is_stream: bool, is_right: bool, form: tuple[str, bool]
+    ) -> None:
         """Count a whole answer."""
+        self.forms[form] += 1
         self.answered += 1
         self.streamed += is_stream
         self.wrong_text += not is_right

@@ -52,10 +52,15 @@ class Outcome:
 
     def record(self) -> dict[str, object]:
         """Counts of the event, for JSON."""
-        counts = {key: value for key, value in asdict(self.tally).items() if key != "failures"}
+        left_out = ("failures", "forms")
+        counts = {key: value for key, value in asdict(self.tally).items() if key not in left_out}
         return {
             "sent": self.tally.sent,
             **counts,
+            "forms": {
+                f"{form}, {'streamed' if is_stream else 'whole'}": answers
+                for (form, is_stream), answers in sorted(self.tally.forms.items())
+            },
             "longest_s": round(self.tally.longest_s, 2),
             "converged_s": round(self.seconds, 1),
             "looks": self.findings.looks,

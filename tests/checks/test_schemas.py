@@ -9,6 +9,7 @@ from checks.harness.page_table import marks, with_table
 from checks.schemas.__main__ import DOCS, OURS, by_group, table
 from checks.schemas.corpora import CorpusMissing, SchemaCase, read_cases
 from checks.schemas.own_reader import read_schemas
+from checks.schemas.packages import pydantic_types
 from checks.schemas.verdicts import Verdict, summarize
 
 COLOUR = {"enum": ["red"]}
@@ -61,3 +62,26 @@ def test_the_table_has_a_row_for_each_group() -> None:
     begin, end = marks("schemas")
     page = with_table(DOCS.read_text(), "schemas", "| new |")
     assert f"{begin}\n| new |\n{end}" in page
+
+
+REFUSED_TYPES = {
+    "IPv4Network": "ipv4network",
+    "Base64Str": "base64",
+    "set": "uniqueItems",
+    "frozenset": "uniqueItems",
+}
+
+
+def test_types_of_pydantic_are_held_or_refused_by_their_keyword() -> None:
+    cases = list(pydantic_types())
+    verdicts = read_schemas(cases)
+    refused = {
+        case.name: verdict.reason
+        for case, verdict in zip(cases, verdicts, strict=True)
+        if verdict.admitted is None
+    }
+    assert refused.keys() == REFUSED_TYPES.keys()
+    assert all(word in refused[name] for name, word in REFUSED_TYPES.items())
+    assert all(any(valid for _, valid in case.instances) for case in cases)
+    found = summarize(cases, verdicts)
+    assert (found.compliant, found.invalid_admitted) == (found.compiled, 0)

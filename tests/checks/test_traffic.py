@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from checks.traffic.load import Client, Load, plain_texts
-from checks.traffic.questions import ALL_QUESTIONS, QUESTIONS
+from checks.traffic.questions import QUESTIONS
 from checks.traffic.routers import RouterCounts, counts_in, increase, requests_in
 from checks.traffic.seen import Seen
 from checks.traffic.tally import Tally
@@ -351,11 +351,14 @@ class Faulty(BaseHTTPRequestHandler):
             return
         text = server.text
         if asked.get("stream"):
-            part = {"text": text, "delta": {"content": text}, "index": 0, "finish_reason": "stop"}
+            new = {"text": text} if self.path == "/v1/completions" else {"delta": {"content": text}}
+            part = {**new, "index": 0, "finish_reason": "stop"}
             body = f"data: {json.dumps({'choices': [part]})}\n\ndata: [DONE]\n\n"
             kind = "text/event-stream"
         else:
-            whole = {"text": text, "message": {"role": "assistant", "content": text}}
+            message = {"role": "assistant", "content": text}
+            new = {"text": text} if self.path == "/v1/completions" else {"message": message}
+            whole = {**new, "finish_reason": "stop"}
             body, kind = json.dumps({"choices": [whole]}), "application/json"
         self.send_response(200)
         self.send_header("Content-Type", kind)
@@ -377,9 +380,9 @@ def server():
 
 def test_traffic_compares_every_answer_and_forgives_only_what_a_kill_cut(server):
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    texts = plain_texts(url, "m")
+    texts = plain_texts(url, "m", QUESTIONS)
     assert set(texts.values()) == {"right"}
-    assert len(texts) == len(ALL_QUESTIONS)
+    assert len(texts) == len(QUESTIONS)
     with Load(url, "m", texts) as load:
         load.wait_answers(12, 30)
         steady = load.tally
@@ -402,7 +405,7 @@ def test_traffic_compares_every_answer_and_forgives_only_what_a_kill_cut(server)
 
 def test_further_traffic_asks_its_own_questions_and_only_while_it_is_on(server):
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    texts = plain_texts(url, "m")
+    texts = plain_texts(url, "m", QUESTIONS)
     client = Client(0, is_stream=True, keeps_connections=True, questions=QUESTIONS[3:4])
     first = Load(url, "m", {QUESTIONS[3]: "right"})
     off = threading.Event()
