@@ -203,6 +203,7 @@ FIELDS: dict[str, Draw] = {
     "bad_words": lambda r: [text(r)[:20] or "a"],
     "allowed_token_ids": token_ids,
     "priority": _integer(-(2**31), 2**31 - 1),
+    "return_speculation": _flag,
     "cache_salt": lambda r: (text(r) or "a")[:256],
     "user": text,
     "metadata": lambda r: {"a": text(r)[:20]},

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specdecode_api.internal_api import PATH_GENERATE
 from specdecode_engine.batch.request import RequestRefused
-from specdecode_engine.serve import errors, health, management, openapi, tokenization
+from specdecode_engine.serve import errors, health, management, openapi, speculation, tokenization
 from specdecode_engine.serve.anthropic import messages
 from specdecode_engine.serve.control.api_keys import (
     Authorization,
@@ -34,6 +34,7 @@ API = (
     responses.router,
     messages.router,
     models.router,
+    speculation.router,
     tokenization.router,
     health.api_router,
     openapi.router,

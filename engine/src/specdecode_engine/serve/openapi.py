@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from specdecode_api import names
-from specdecode_engine.serve import VERSION, tokenization
+from specdecode_engine.serve import VERSION, speculation, tokenization
 from specdecode_engine.serve.anthropic import messages_models as messages
 from specdecode_engine.serve.anthropic.messages_protocol import CountTokensBody, MessagesBody
 from specdecode_engine.serve.json_body import MEDIA_TYPE
@@ -79,6 +79,10 @@ OPERATIONS = (
     Operation("get", "/v1/models", "The model that is served", models.ModelList, _LOADED),
     Operation(
         "get", "/v1/models/{name}", "A model by its name", models.ModelCard, _LOADED | _NAMED
+    ),
+    Operation(
+        "get", speculation.PATH, "What the engine drafts with, and recent rates",
+        speculation.SpeculationReport, _LOADED,
     ),
     Operation(
         "post", "/tokenize", "Ids of a text or a conversation", tokenization.TokenizeResponse,

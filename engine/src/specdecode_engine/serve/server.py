@@ -64,7 +64,8 @@ class SignalledServer(uvicorn.Server):
         ending = asyncio.create_task(self._end())
         watch, keys = self._service.watch, self._service.keys
         tokens = self._service.router_tokens
-        checks = [watch.check] if watch else []
+        checks = [self._service.sample_rates]
+        checks += [watch.check] if watch else []
         checks += [keys.refresh] if keys else []
         checks += [tokens.refresh] if tokens else []
         watching = [asyncio.create_task(_repeat(check)) for check in checks]
@@ -107,7 +108,7 @@ async def _repeat(check: Callable[[], Awaitable[None]]) -> None:
         try:
             await check()
         except Exception:
-            log.exception("a watched file could not be checked; it is checked again")
+            log.exception("a check failed; it is repeated")
 
 
 async def run(

@@ -369,3 +369,14 @@ def test_tokens_of_a_resumed_answer_are_counted_where_they_were_generated(engine
     known = len(call.choices[0]["ids"])
     run(engines[1], call)
     assert counted(engines[1]) - before == len(call.choices[0]["ids"]) - known
+
+
+@pytest.mark.parametrize("name", ["text", "items", "all filters"])
+def test_counts_of_events_after_a_break_are_of_the_tokens_after_it(engines, name):
+    path, body = CASES[name]
+    call = streamed(path, body, return_speculation=True)
+    run(engines[1], call, 5)
+    run(engines[0], call)
+    lines = [line.removeprefix("data: ") for line in call.public.splitlines()]
+    counts = [json.loads(line).get("speculation") for line in lines if line.startswith("{")]
+    assert sum(each["tokens"] for each in counts if each) == len(call.choices[0]["ids"])

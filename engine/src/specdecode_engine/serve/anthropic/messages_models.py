@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from specdecode_engine.serve.openai.response_models import SpeculationUsage
+from specdecode_engine.serve.openai.response_models import EventSpeculation, SpeculationUsage
 
 
 class ContentBlock(BaseModel):
@@ -55,6 +55,7 @@ class MessageEvent(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     type: str
+    speculation: EventSpeculation | None = None
 
 
 class TokenCount(BaseModel):

@@ -60,6 +60,7 @@ def replay(
         if begun.token_ids or begun.finish_reason:
             choice.push(_as_output(request, begun, own_ending))
         choice.token_ids = []
+        choice.take_counts()
         _check_replay(choice, begun)
     if not call.body.stream:
         return

@@ -79,6 +79,7 @@ class OutputProcessor:
         self.cached_tokens = 0  # of the prompt, as the first output has it
         self.decode_steps = self.drafts = self.drafted = self.emitted = 0  # of decode steps
         self.accepted_at: list[int] = []  # accepted draft tokens by position
+        self._taken = 0, 0
         self.echo = echo
         self.has_echo = False  # whether the echo was added
         self._vocabulary = vocabulary
@@ -136,6 +137,16 @@ class OutputProcessor:
         """Return the tokens that were added, which then count as sent."""
         token_ids, self.token_ids = self.token_ids, []
         return token_ids
+
+    def take_counts(self) -> tuple[int, int]:
+        """Return the tokens since the last call, and how many of them were drafted.
+
+        A stop string may end the text before the last accepted one.
+        """
+        now = self.completion_tokens, sum(self.accepted_at)
+        before, self._taken = self._taken, now
+        tokens = now[0] - before[0]
+        return tokens, min(now[1] - before[1], tokens)
 
     def add_echo(self, logprobs: tuple[TokenLogprobs, ...] | None = None) -> None:
         """Add the echo of the prompt; `logprobs`, where given, begin with its second token.

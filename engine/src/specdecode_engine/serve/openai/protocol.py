@@ -178,6 +178,7 @@ class GenerationBody(ConstraintFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculation: Annotated[SpeculationLimit | None, at_most_keys(MAX_SPECULATION_KEYS)] = None
+    return_speculation: bool | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     cache_salt: (
         Annotated[str, StringConstraints(min_length=1, max_length=MAX_CACHE_SALT_CHARS)] | None
@@ -207,6 +208,11 @@ class GenerationBody(ConstraintFields):
         """Whether every chunk of a stream has the usage so far."""
         options = self.stream_options
         return self.include_usage and bool(options and options.continuous_usage_stats)
+
+    @property
+    def has_own_event_fields(self) -> bool:
+        """Whether events of a stream have fields that depend on more than what was added."""
+        return self.has_continuous_usage or bool(self.return_speculation)
 
     @property
     def returns_token_ids(self) -> bool:

@@ -45,6 +45,13 @@ class SpeculationUsage(BaseModel):
     accept_length: float | None = Field(description="tokens per choice and decode step")
 
 
+class EventSpeculation(BaseModel):
+    """Of an event, with `return_speculation`: tokens since the event of the choice before it."""
+
+    tokens: int
+    accepted_tokens: int = Field(description="of these, the draft tokens that were accepted")
+
+
 class CompletionTokensDetails(BaseModel):
     """Of the generated tokens."""
 
@@ -121,6 +128,7 @@ class CompletionResponse(BaseModel):
     model: str
     choices: list[CompletionChoice]
     usage: UsageResponse | None = None
+    speculation: EventSpeculation | None = None
 
 
 class TokenLogprob(BaseModel):
@@ -217,6 +225,7 @@ class ChatChunk(BaseModel):
     model: str
     choices: list[ChatChunkChoice]
     usage: UsageResponse | None = None
+    speculation: EventSpeculation | None = None
     prompt_token_ids: list[int] | None = None
 
 

@@ -29,6 +29,7 @@ from specdecode_engine.serve.text.grammars import Grammars
 from specdecode_engine.serve.text.loading import load_text_model
 from specdecode_engine.serve.text.tokenizer import TextProcessor
 from specdecode_engine.stats.prometheus import EngineMetrics
+from specdecode_engine.stats.recent_rates import RecentRates
 from specdecode_engine.stats.snapshot import CoreSnapshot
 from specdecode_server.body import DEFAULT_MAX_BODY_BYTES
 from specdecode_server.lifecycle import ServerLifecycle
@@ -95,6 +96,7 @@ class Service:
         )
         self.tracing = start_tracing(boot.server.tracing_endpoint, clock)
         self.metrics = EngineMetrics(lambda: self.engine.snapshot, self.describe)
+        self.rates = RecentRates()
         unused = frozenset(() if boot.scheduling.priority else ("priority",))
         self.ignored_fields = IgnoredFields(self.metrics.count_ignored_fields, unused)
         self.tables = Tables(boot.speculation, self.engine.reload, self.metrics.count_table)
@@ -144,6 +146,10 @@ class Service:
         """The largest body of a request for text; available once the engine is loaded."""
         longest, most = self.text.longest_token_bytes, self.boot.server.max_body_bytes
         return max_body_bytes(self.engine.context_length, longest, most)
+
+    async def sample_rates(self) -> None:
+        """Add the latest totals of the core to the recent rates."""
+        self.rates.add(self.clock(), self.engine.snapshot)
 
     def dead_reason(self) -> str | None:
         """Return why the process should be restarted, or None while it is alive."""

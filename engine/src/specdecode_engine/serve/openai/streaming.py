@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, repeat
 from typing import ClassVar, NamedTuple, TypeVar
 
 from fastapi import Response
@@ -185,7 +186,7 @@ class StreamingReply(Response):
             yield StreamPart(first)
             first = b""
         async for choice in self._changed_choices(outputs):
-            text = b"" if self._body.has_continuous_usage else formatter.text_event(choice)
+            text = b"" if self._body.has_own_event_fields else formatter.text_event(choice)
             events = text or await self._encode_changes(choice)
             yield StreamPart(first + events, choice)
             first = b""
@@ -205,12 +206,25 @@ class StreamingReply(Response):
 
         def encode() -> bytes:
             events = map(self._with_usage, self._formatter.events(choice))
-            return self._encode(events, in_pieces=is_long)
+            return self._encode(self._with_speculation(choice, events), in_pieces=is_long)
 
         return await _format(encode, in_thread=is_long)
 
     def _with_usage(self, event: Event) -> Event:
         return event | {"usage": self._usage()} if self._body.has_continuous_usage else event
+
+    def _with_speculation(
+        self, choice: OutputProcessor, events: Iterable[Event]
+    ) -> Iterable[Event]:
+        """Add to the first event the tokens since the event before, and 0 to the others."""
+        if not self._body.return_speculation:
+            return events
+        tokens, accepted = choice.take_counts()
+        counts = chain([(tokens, accepted)], repeat((0, 0)))
+        return [
+            event | {"speculation": {"tokens": new, "accepted_tokens": drafted}}
+            for event, (new, drafted) in zip(events, counts, strict=False)
+        ]
 
     def _encode(self, events: Iterable[Event], *, in_pieces: bool = False) -> bytes:
         is_named = self._formatter.has_named_events

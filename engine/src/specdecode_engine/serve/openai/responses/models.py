@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from specdecode_engine.serve.openai.response_models import SpeculationUsage
+from specdecode_engine.serve.openai.response_models import EventSpeculation, SpeculationUsage
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -102,3 +102,4 @@ class ResponseEvent(BaseModel):
 
     type: str
     sequence_number: int
+    speculation: EventSpeculation | None = None
