@@ -1,7 +1,7 @@
 """`specdecode-engine`: read the boot file, load the checkpoints, serve.
 
-Its subcommands are `serve`, `fetch`, `check`, `kernels`, `drain` and `undrain`; without one it
-serves. Each imports only what it needs: a preStop hook waits for `drain`.
+Its subcommands are `serve`, `chat`, `fetch`, `check`, `kernels`, `drain` and `undrain`; without
+one it serves. Each imports only what it needs: a preStop hook waits for `drain`.
 """
 
 from __future__ import annotations
@@ -70,8 +70,15 @@ def _serve_model(arguments: Sequence[str]) -> int:
     return _serve(arguments, has_model=True)
 
 
+def _chat(arguments: Sequence[str]) -> int:
+    from specdecode_engine.cli.chat.command import chat
+
+    return chat(arguments)
+
+
 _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "serve": _serve_model,
+    "chat": _chat,
     "fetch": _fetch,
     "check": _check,
     "kernels": _list_kernels,

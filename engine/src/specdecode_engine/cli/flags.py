@@ -117,12 +117,13 @@ OWN_FLAGS = {field: flag for flag, field, _ in _FLAGS}
 _USAGE = """specdecode-engine [serve] --model-path MODEL [FLAG ...]
        specdecode-engine serve MODEL [FLAG ...]
        specdecode-engine [serve] --boot FILE [FLAG ...]
-       specdecode-engine {check,kernels,drain,undrain,fetch} ..."""
+       specdecode-engine {chat,check,kernels,drain,undrain,fetch} ..."""
 
 _LIST_OF_COMMANDS = """MODEL is a folder, or ORG/NAME or hf://ORG/NAME@REVISION of the Hub.
 
 commands (COMMAND --help describes each):
   serve MODEL            download a model of the Hub where it is missing, and serve it
+  chat [URL|MODEL]       chat in the terminal with a server, or with a model that it serves
   check MODEL [DRAFT]    report whether they can be served, and in what memory
   kernels --list MODEL   list the Triton kernels that a GPU would compile
   drain, undrain         report a running engine as not ready, or as ready again

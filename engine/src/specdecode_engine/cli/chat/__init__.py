@@ -1,0 +1,1 @@
+"""`specdecode-engine chat`: a conversation in the terminal."""
