@@ -149,7 +149,7 @@ def test_the_field_thinking_reaches_the_template(server: RunningServer, mode, ef
     extra = {"thinking": {"type": mode}, "reasoning_effort": effort}
     assert parts(ask(server, "", kwargs={"show": "effort"}, extra=extra))[1] == shown
     variables = {"show": "effort", "enable_thinking": "as set"}
-    assert parts(ask(server, "", kwargs=variables, extra=extra))[1].endswith(" as set")
+    assert str(parts(ask(server, "", kwargs=variables, extra=extra))[1]).endswith(" as set")
 
 
 def test_earlier_reasoning_reaches_the_template(server: RunningServer) -> None:
