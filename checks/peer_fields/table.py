@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -49,6 +50,17 @@ class RequestField:
     test: str | None = None
     reason: str | None = None
     value: object = SAMPLE
+
+    def set_in(self, body: Mapping[str, Any], value: object) -> dict[str, Any]:
+        """Return the body with this value of the field, in an object or the first of a list."""
+        changed = deepcopy(dict(body))
+        holder: Any = changed
+        *objects, last = self.name.split(".")
+        for name in objects:
+            holder = holder.setdefault(name.removesuffix("[]"), {})
+            holder = holder[0] if name.endswith("[]") else holder
+        holder[last] = value
+        return changed
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ The rows are those of checks/peer_fields/request_fields.toml; the engine is a re
 import ast
 import json
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -180,18 +179,6 @@ def context_of(row: RequestField) -> dict[str, Any]:
     return {} if is_whole else OBJECTS.get(first, {})
 
 
-def with_field(body: dict[str, Any], row: RequestField, value: object) -> dict[str, Any]:
-    """Return the body with the field set, in an object of the body or in the first of a list."""
-    changed = deepcopy(body)
-    holder: Any = changed
-    *objects, last = row.name.split(".")
-    for name in objects:
-        holder = holder.setdefault(name.removesuffix("[]"), {})
-        holder = holder[0] if name.endswith("[]") else holder
-    holder[last] = value
-    return changed
-
-
 NAMES_OF_ONE_CALL = {"id", "created", "created_at", "completed_at", "item_id", "call_id"}
 
 
@@ -222,7 +209,7 @@ def test_an_answer_changes_with_a_field_that_works(client, row: RequestField) ->
     body = length | context_of(row) | probe.context
     status, without = ask(client, row.path, body)
     assert status == 200, without
-    status, changed = ask(client, row.path, with_field(body, row, probe.value))
+    status, changed = ask(client, row.path, row.set_in(body, probe.value))
     assert status == probe.status, changed
     assert changed != without
 
@@ -238,7 +225,7 @@ def test_an_answer_does_not_depend_on_an_ignored_field(client, row: RequestField
     body = context_of(row)
     without = ask(client, row.path, body)
     before = counted(client)
-    assert ask(client, row.path, with_field(body, row, row.value)) == without
+    assert ask(client, row.path, row.set_in(body, row.value)) == without
     assert without[0] == 200
     *_, last = row.name.split(".")
     if row.name not in DECLARED:
@@ -254,7 +241,7 @@ DECLARED = {
 
 @pytest.mark.parametrize("row", rows(Verdict.REFUSED))
 def test_a_refused_field_is_named_with_a_remedy(client, row: RequestField) -> None:
-    status, found = ask(client, row.path, with_field(context_of(row), row, row.value))
+    status, found = ask(client, row.path, row.set_in(context_of(row), row.value))
     assert status == 400
     message = found["error"]["message"]
     name = row.name.replace("[]", "[0]")
