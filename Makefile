@@ -48,7 +48,7 @@ size: setup ## Count lines and files and list the longest functions (ARGS=--chec
 import-graph: setup ## Count entries, imports, levels and circles of each folder (ARGS=--check: fail above scripts/import_graph/permitted.json; ARGS=--write: permit the present counts)
 	@$(RUN) python -m scripts.import_graph $(ARGS)
 
-manifests: setup ## Generate the CRD, the boot file's schema, the field reference, the chart's table of values, the list of models and the table of peers' flags
+manifests: setup ## Generate the CRD, the boot file's schema, the field reference, the chart's table of values, the list of models and the table of peers' flags and fields
 	$(RUN) python -m specdecode_api
 	$(RUN) python scripts/chart_values.py
 	$(RUN) python -m scripts.model_table
