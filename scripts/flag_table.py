@@ -1,6 +1,7 @@
-"""Writes docs/from-vllm-and-sglang.md from the table of flags; `--check` only compares.
+"""Writes docs/from-vllm-and-sglang.md from the tables of flags and fields; `--check` only compares.
 
-The rows are those of `specdecode_api.peer_flags`, which the engine's command line reads too.
+The rows of flags are those of `specdecode_api.peer_flags`, which the engine's command line reads
+too; `scripts.field_table` has the fields of requests.
 """
 
 import re
@@ -8,6 +9,8 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from checks.peer_fields.table import RequestFields, read_request_fields
+from scripts.field_table import section
 from specdecode_api.peer_flags import Peer, PeerFlag, PeerFlags, Treatment, read_peer_flags
 from specdecode_engine.cli.flags import OWN_FLAGS
 from specdecode_engine.cli.peers.values import CONVERSIONS, CONVERTED_ELSEWHERE
@@ -69,7 +72,7 @@ HEAD = (
 )
 
 
-def document(table: PeerFlags) -> str:
+def document(table: PeerFlags, fields: RequestFields) -> str:
     """Return the page."""
     rows = [*table.flags.values(), *table.earlier.values()]
     keys = list(table.speculative_config.values())
@@ -88,6 +91,7 @@ def document(table: PeerFlags) -> str:
             _others(rows, Treatment.IGNORED),
             "\n## Flags that are refused\n\n",
             _others(rows, Treatment.REFUSED),
+            section(fields),
         ]
     )
 
@@ -183,11 +187,11 @@ def undescribed() -> Iterator[str]:
 
 def main(arguments: list[str]) -> int:
     """Write or check; returns the exit code."""
-    text = document(read_peer_flags())
+    text = document(read_peer_flags(), read_request_fields())
     if "--check" not in arguments:
         DOCUMENT.write_text(text, encoding="utf-8")
     elif not DOCUMENT.exists() or DOCUMENT.read_text(encoding="utf-8") != text:
-        print("docs/from-vllm-and-sglang.md is not that of the flags' rows; run `make manifests`")
+        print("docs/from-vllm-and-sglang.md is not that of the rows; run `make manifests`")
         return 1
     return 0
 

@@ -12,6 +12,7 @@ from typing import Any
 INDEX = os.environ.get("PEER_FLAGS_INDEX", "https://pypi.org/simple")
 TIMEOUT_S = 120
 CHUNK_BYTES = 1 << 20
+ENDINGS = ("x86_64.whl", "-none-any.whl")
 
 
 class NoWheel(Exception):
@@ -81,6 +82,6 @@ def _open(project: str, version: str) -> io.BufferedReader:
         files = json.load(response)["files"]
     for each in files:
         name = each["filename"]
-        if name.startswith(f"{project}-{version}-") and name.endswith("x86_64.whl"):
+        if name.startswith(f"{project}-{version}-") and name.endswith(ENDINGS):
             return io.BufferedReader(RangeReader(each["url"], each["size"]), CHUNK_BYTES)
-    raise NoWheel(f"{INDEX}/{project}/ has no x86_64 wheel of {project} {version}")
+    raise NoWheel(f"{INDEX}/{project}/ has no wheel of {project} {version} for x86_64 or any")

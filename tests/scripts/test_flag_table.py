@@ -1,5 +1,6 @@
 """docs/from-vllm-and-sglang.md has every flag of the table, and what each conversion does."""
 
+from checks.peer_fields.table import read_request_fields
 from scripts.flag_table import document, main, undescribed
 from specdecode_api.peer_flags import read_peer_flags
 
@@ -10,10 +11,19 @@ def test_the_page_is_that_of_the_rows() -> None:
 
 def test_every_flag_and_key_is_in_the_page() -> None:
     table = read_peer_flags()
-    page = document(table)
+    page = document(table, read_request_fields())
     for name in (*table.flags, *table.earlier, *table.speculative_config):
         assert f"`{name}`" in page
 
 
 def test_every_conversion_is_described() -> None:
     assert list(undescribed()) == []
+
+
+def test_every_field_of_a_request_is_in_the_table_of_its_path() -> None:
+    fields = read_request_fields()
+    sections = document(read_peer_flags(), fields).split("\n### Fields of ")
+    tables = {part.partition("\n")[0]: part for part in sections[1:]}
+    assert list(tables) == list(fields.paths)
+    for row in fields.rows:
+        assert f"`{row.name}`" in tables[row.path]

@@ -1,10 +1,13 @@
 """Addresses that cannot be listened on are refused with what sets them."""
 
+import asyncio
+import socket
+
 import pytest
 
 from specdecode_api.boot import ServerBoot
 from specdecode_engine.serve.listeners import Listeners
-from specdecode_server.listen import ListenError
+from specdecode_server.listen import ListenError, listen
 
 
 @pytest.mark.parametrize(
@@ -30,3 +33,21 @@ def test_an_address_that_is_not_of_this_machine_is_refused_with_the_setting(
     assert message.startswith(f"cannot listen on {place}")
     assert f"choose an address of this machine, such as 127.0.0.1, with {remedy}" in message
     assert "end the process" not in message
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_small_packets_are_sent_without_an_acknowledgement(host) -> None:
+    async def accepted() -> int:
+        found = asyncio.get_running_loop().create_future()
+
+        async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = writer.get_extra_info("socket")
+            found.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listener = listen(host, 0, "--port", "--host")
+        async with await asyncio.start_server(take, sock=listener):
+            with socket.create_connection(listener.getsockname()[:2]):
+                return int(await found)
+
+    assert asyncio.run(accepted())

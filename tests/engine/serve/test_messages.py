@@ -7,9 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from specdecode_engine.serve.anthropic.messages_protocol import MessagesBody
 from specdecode_engine.serve.anthropic.messages_refusals import MESSAGES
-from specdecode_engine.serve.openai.refused_fields import IGNORED
 from tests.engine.serve.conftest import RunningServer
 from tests.engine.serve.scripted import scripted_server
 
@@ -385,24 +383,6 @@ def test_each_refused_field_is_named_unless_it_changes_nothing(echo_server) -> N
         assert refused.json()["error"]["message"].startswith(f"{name}: it is not supported")
         body = {"max_tokens": 2, "messages": user("the fox"), name: refusal.unless[-1]}
         assert echo_server.post(PATH, json=body).status_code == 200
-
-
-# Of the create calls of anthropic 2.14.0 (Python), beta included.
-SDK_PARAMETERS = (
-    "betas", "billing_policy", "cache_control", "compaction", "container", "context_management",
-    "diagnostics", "fallback_credit_token", "fallbacks", "inference_geo", "max_tokens",
-    "mcp_servers", "messages", "metadata", "model", "output_config", "output_format",
-    "service_tier", "speed", "stop_sequences", "stream", "system", "thinking", "thread",
-    "tool_choice", "tools", "user_profile_id", "workspace_id",
-)  # fmt: skip
-
-
-def test_every_parameter_of_the_client_is_read_refused_or_ignored() -> None:
-    read = {*MessagesBody.model_fields, "stop_sequences"}
-    in_headers = {"betas"}
-    for name in SDK_PARAMETERS:
-        places = [name in each for each in (read, MESSAGES, IGNORED, in_headers)]
-        assert sum(places) == 1, name
 
 
 def test_a_schema_that_cannot_be_enforced_is_named_by_its_field(server: RunningServer) -> None:

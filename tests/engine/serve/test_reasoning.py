@@ -136,6 +136,22 @@ def test_effort_and_variables_reach_the_template(server: RunningServer) -> None:
     assert shown("none", enable_thinking=True) == "none True"
 
 
+@pytest.mark.parametrize(
+    ("mode", "effort", "shown"),
+    [
+        ("enabled", None, " True"),
+        ("adaptive", "low", "low True"),
+        ("disabled", None, "none False"),
+        ("disabled", "high", "high False"),
+    ],
+)
+def test_the_field_thinking_reaches_the_template(server: RunningServer, mode, effort, shown):
+    extra = {"thinking": {"type": mode}, "reasoning_effort": effort}
+    assert parts(ask(server, "", kwargs={"show": "effort"}, extra=extra))[1] == shown
+    variables = {"show": "effort", "enable_thinking": "as set"}
+    assert str(parts(ask(server, "", kwargs=variables, extra=extra))[1]).endswith(" as set")
+
+
 def test_earlier_reasoning_reaches_the_template(server: RunningServer) -> None:
     messages = [
         {"role": "user", "content": "the fox"},

@@ -193,6 +193,14 @@ def test_effort_reaches_the_template(server: RunningServer) -> None:
     assert response.reasoning.effort == "low"
 
 
+def test_reasoning_is_left_out_on_request(server: RunningServer) -> None:
+    def types(wanted: bool) -> list[str]:
+        answer = ask(server, TEXT, extra_body={"include_reasoning": wanted})
+        return [item.type for item in answer.output]
+
+    assert types(True) == ["reasoning", *types(False)]
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [

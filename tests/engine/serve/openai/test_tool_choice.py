@@ -96,6 +96,13 @@ def test_prompt_and_grammar_follow_when_tools_are_chosen(
     assert not chat(choice, parallel_tool_calls=False).is_parallel
 
 
+def test_one_call_at_a_time_is_a_field_of_both_apis() -> None:
+    body = {"input": "a", "tools": FLAT_TOOLS, "parallel_tool_calls": False}
+    read = parse_json(ResponsesBody, json.dumps(body).encode())
+    assert not as_chat(read).is_parallel
+    assert not chat("auto", parallel_tool_calls=False).is_parallel
+
+
 def test_a_custom_tool_is_chosen_in_responses_alone() -> None:
     choice = {"type": "custom", "name": "f"}
     assert responses(choice).tool_choice == NAMED

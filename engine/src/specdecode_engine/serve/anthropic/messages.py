@@ -60,14 +60,11 @@ def as_chat(body: CountTokensBody) -> ChatBody:
 def _output_fields(body: CountTokensBody) -> dict[str, Any]:
     """Return the fields of chat for `thinking` and `output_config`."""
     thinking, config = body.thinking, body.output_config
-    effort: str | None = config.effort if config else None
-    if effort is None and thinking is not None and thinking.type == "disabled":
-        effort = "none"
-    variables = {**(thinking.template_variables if thinking else {})}
     is_hidden = thinking is not None and thinking.display == OMITTED
     return {
-        "reasoning_effort": effort,
-        "chat_template_kwargs": variables | (body.chat_template_kwargs or {}),
+        "thinking": thinking and {"type": thinking.type},
+        "reasoning_effort": config and config.effort,
+        "chat_template_kwargs": body.chat_template_kwargs,
         "include_reasoning": False if is_hidden else body.include_reasoning,
         "response_format": config and config.format and config.format.as_response_format(),
     }

@@ -74,12 +74,6 @@ class Thinking(BaseModel):
     budget_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     display: str | None = None
 
-    @property
-    def template_variables(self) -> dict[str, bool]:
-        """The variables by which templates turn reasoning on and off, as in chat."""
-        is_on = self.type != "disabled"
-        return {"enable_thinking": is_on, "thinking": is_on}
-
 
 class OutputFormat(BaseModel):
     """`output_config.format`: the text is JSON that fits the schema, or the request is refused."""

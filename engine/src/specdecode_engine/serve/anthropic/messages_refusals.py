@@ -5,7 +5,13 @@ Source: the create parameters of Anthropic's SDKs 2.14 (Python) and 1.14 (npm), 
 
 from types import MappingProxyType
 
-from specdecode_engine.serve.openai.refused_fields import OFF, TOOL, RefusedField, RefusedFields
+from specdecode_engine.serve.openai.refused_fields import (
+    CALLERS,
+    OFF,
+    TOOL,
+    RefusedField,
+    RefusedFields,
+)
 
 _CHOICE = "use tools and tool_choice"
 _LIMIT = "use max_tokens"
@@ -47,9 +53,7 @@ MESSAGES: RefusedFields = MappingProxyType(
 MESSAGES_TOOL: RefusedFields = MappingProxyType(
     {name: RefusedField("use input_schema") for name in (*TOOL, "parameters", "function")
      if name != "input_schema"}
-    | {"allowed_callers": RefusedField(
-        "code is not run here, so only the model calls tools; remove it", (*OFF, ["direct"])
-    )}
+    | {"allowed_callers": CALLERS}
 )  # fmt: skip
 """Refused in a tool that is offered."""
 OUTPUT_CONFIG: RefusedFields = MappingProxyType(

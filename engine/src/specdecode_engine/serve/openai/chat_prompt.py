@@ -65,13 +65,17 @@ def render_conversation(body: ChatBody, text: TextProcessor) -> str:
 def template_variables(body: ChatBody) -> dict[str, Any]:
     """Return the variables of the template that the body sets.
 
-    Templates of different families turn reasoning off by `enable_thinking` (Qwen3, GLM-4.5) or
-    `thinking` (DeepSeek-V3.1), which is what `reasoning_effort: "none"` sets.
+    Templates of different families turn reasoning on and off by `enable_thinking` (Qwen3, GLM-4.5)
+    or `thinking` (DeepSeek-V3.1), which is what the field `thinking` sets, and without it
+    `reasoning_effort: "none"`.
     """
-    effort = body.reasoning_effort
+    mode, effort = body.thinking, body.reasoning_effort
+    if effort is None and mode is not None and mode.type == "disabled":
+        effort = "none"
     variables: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
-    if effort == "none":
-        variables |= {"enable_thinking": False, "thinking": False}
+    if mode is not None or effort == "none":
+        is_on = mode is not None and mode.type != "disabled"
+        variables |= {"enable_thinking": is_on, "thinking": is_on}
     return variables | (body.chat_template_kwargs or {})
 
 

@@ -14,7 +14,7 @@ from pydantic import (
 
 from specdecode_engine.serve.errors import field_error, from_validation
 from specdecode_engine.serve.openai.protocol import GenerationBody
-from specdecode_engine.serve.openai.refused_fields import CHAT
+from specdecode_engine.serve.openai.refused_fields import CHAT, THINKING, check_refused
 from specdecode_engine.serve.openai.tools import ToolCall, ToolFields
 
 # Parameters of transformers' `apply_chat_template` that are not variables of the template, or that
@@ -85,6 +85,19 @@ class ChatMessage(BaseModel):
         return self
 
 
+class ThinkingMode(BaseModel):
+    """Field `thinking`: whether the model reasons, as in SGLang and in APIs of several models."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+
+    @model_validator(mode="after")
+    def _check_refused(self) -> Self:
+        check_refused(self.model_extra, THINKING)
+        return self
+
+
 class ChatBody(ToolFields, GenerationBody):
     """Body of POST /v1/chat/completions."""
 
@@ -99,6 +112,7 @@ class ChatBody(ToolFields, GenerationBody):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: ReasoningEffort | None = None
+    thinking: ThinkingMode | None = None
     include_reasoning: bool | None = None
     return_token_ids: bool | None = None
     chat_template_kwargs: Annotated[

@@ -35,6 +35,8 @@ _TEXT_ONLY = "only text is read; remove it"
 _NOT_SEPARATED = "prefill and decode are not separated; remove it"
 _BUDGET = "use max_tokens or reasoning_effort"
 _SAMPLER = "use temperature, top_p, top_k or min_p"
+_SAMPLED_LOGPROBS = "logprobs are those of the model's logits; use logprobs"
+_NO_WATERMARK = "answers have no watermark; remove it"
 _WHOLE_CONVERSATION = "nothing is stored; send the whole conversation"
 _EXPERTS_WHOLE = "the array begins with the first token of the prompt; remove it"
 
@@ -68,6 +70,7 @@ _CHANGING: Mapping[str, str] = {
     "min_new_tokens": "use min_tokens",
     "mirostat": _SAMPLER,
     "mm_processor_kwargs": _TEXT_ONLY,
+    "moderation": "nothing is moderated; remove it",
     "n_indent": "use a grammar",
     "n_probs": "use logprobs",
     "post_sampling_probs": "logprobs are those of the model's logits; remove it",
@@ -75,15 +78,22 @@ _CHANGING: Mapping[str, str] = {
     "repetition_detection": "use repetition_penalty or frequency_penalty",
     "response_fields": "the whole response is returned; remove it",
     "return_cached_tokens_details": "start the engine with --enable-prompt-tokens-details",
+    "return_flat_raw_output_top_logprobs": "use logprobs",
     "return_hidden_states": "hidden states are not returned; remove it",
+    "return_input_ids_in_sglext": _TOKEN_IDS,
     "return_meta_info": "usage has what is known of a call; remove it",
+    "return_output_ids_in_sglext": _TOKEN_IDS,
     "return_prompt_text": "use echo of /v1/completions",
     "return_prompt_token_ids": _TOKEN_IDS,
+    "return_sampling_mask": _SAMPLED_LOGPROBS,
+    "return_spec_tokens_details": "usage.specdecode has them in every answer; remove it",
     "return_tokens": _TOKEN_IDS,
     "return_tokens_as_token_ids": _TOKEN_IDS,
+    "return_weight_versions": "an engine keeps the weights that it started with; remove it",
     "routed_experts_prompt_start": _EXPERTS_WHOLE,
     "routed_experts_start_len": _EXPERTS_WHOLE,
     "samplers": "the order of samplers is fixed; remove it",
+    "sampling_logprobs_mode": _SAMPLED_LOGPROBS,
     "sampling_params": "send its fields in the body itself",
     "session_params": "sessions are not supported; send the whole conversation",
     "stop_regex": "use stop, or a grammar",
@@ -96,7 +106,8 @@ _CHANGING: Mapping[str, str] = {
     "thread": f"threads are not supported: {_WHOLE_CONVERSATION}",
     "use_beam_search": "beam search is not supported; use n",
     "vllm_xargs": "extensions of vLLM are not supported; remove it",
-    "watermarking": "answers have no watermark; remove it",
+    "watermark": _NO_WATERMARK,
+    "watermarking": _NO_WATERMARK,
     "web_search_options": "the engine does not search; offer a tool",
     "xtc_probability": _SAMPLER,
 }
@@ -139,6 +150,7 @@ COMPLETIONS: RefusedFields = MappingProxyType(
         "reasoning_effort": RefusedField(_NO_TOOLS),
         "system": RefusedField("write it into prompt"),
         "text": RefusedField("use response_format"),
+        "thinking": RefusedField(_NO_TOOLS),
         "tool_choice": RefusedField(_NO_TOOLS, (None, "none", "auto")),
         "tools": RefusedField(_NO_TOOLS),
         "top_logprobs": RefusedField("use logprobs, which is a number here"),
@@ -163,6 +175,7 @@ RESPONSES: RefusedFields = MappingProxyType(
         "context_management": RefusedField("the context is not compacted; send fewer items"),
         "continue_final_message": RefusedField("use /v1/chat/completions"),
         "echo": RefusedField("use /v1/completions"),
+        "enable_response_messages": RefusedField("the response has them as output; remove it"),
         "function_call": RefusedField("use tools and tool_choice"),
         "functions": RefusedField("use tools and tool_choice"),
         "logprobs": RefusedField("log-probabilities are available from /v1/chat/completions"),
@@ -173,8 +186,16 @@ RESPONSES: RefusedFields = MappingProxyType(
         "return_token_ids": RefusedField(_TOKEN_IDS),
         "suffix": RefusedField("it is not supported; remove it"),
         "system": RefusedField("use instructions"),
+        "thinking": RefusedField("use reasoning.effort"),
     }
 )
+THINKING: RefusedFields = MappingProxyType(
+    {
+        "budget_tokens": RefusedField(_BUDGET),
+        "clear_thinking": RefusedField("leave the reasoning out of messages"),
+    }
+)
+"""Refused in `thinking` of chat."""
 TOOL: RefusedFields = MappingProxyType(
     {
         "grammar": RefusedField("arguments are JSON; use parameters"),
@@ -185,6 +206,18 @@ TOOL: RefusedFields = MappingProxyType(
     }
 )
 """Refused in a function that is offered."""
+CALLERS = RefusedField(
+    "code is not run here, so only the model calls tools; remove it", (*OFF, ["direct"])
+)
+FLAT_TOOL: RefusedFields = MappingProxyType({"allowed_callers": CALLERS})
+"""Refused in a function of responses, next to those of TOOL."""
+REASONING: RefusedFields = MappingProxyType(
+    {
+        "context": RefusedField("leave items of reasoning out of input", (None, "auto")),
+        "mode": RefusedField("use reasoning.effort", (None, "standard")),
+    }
+)
+"""Refused in `reasoning` of responses."""
 WRAPPED_TOOL: RefusedFields = MappingProxyType(
     dict(TOOL)
     | {
@@ -211,22 +244,25 @@ DETOKENIZE: RefusedFields = MappingProxyType(
 
 IGNORED = frozenset(
     {
-        "billing_policy", "bootstrap_host", "bootstrap_port", "bootstrap_room", "cache_control",
+        "access_programs", "async", "background_options", "betas", "billing_policy",
+        "block_binding", "bootstrap_host", "bootstrap_port", "bootstrap_room", "cache_control",
         "cache_prompt", "client_metadata", "custom_labels", "custom_params", "data_parallel_rank",
         "defer_loading", "diagnostics", "disagg_prefill_dp_rank", "dry_allowed_length", "dry_base",
-        "dry_penalty_last_n", "dry_sequence_breakers", "dynatemp_exponent",
-        "eager_input_streaming", "fallback_credit_token", "fallbacks", "guided_decoding_backend",
-        "id_slot", "images_config",
-        "include_obfuscation", "inference_geo", "input_examples", "keep_alive",
-        "length_penalty", "max_dynamic_patch", "max_tool_calls", "metadata", "min_dynamic_patch",
-        "mirostat_eta", "mirostat_tau", "n_cache_reuse", "n_discard", "n_keep",
-        "ngram_corpus_id", "num_ctx", "options", "parallel_tool_calls", "prediction", "priority",
-        "prompt_cache_key", "prompt_cache_retention", "repeat_last_n", "request_id",
-        "return_mm_kwargs", "return_progress", "return_token_offsets", "rid", "routed_dp_rank",
-        "safety_identifier", "service_tier", "session_id", "spaces_between_special_tokens",
-        "speed", "store", "stream_reasoning", "summary", "think", "timings_per_token",
-        "use_audio_in_video", "user", "user_profile_id", "verbosity", "web_search",
-        "workspace_id", "xtc_threshold",
+        "dry_penalty_last_n", "dry_sequence_breakers", "dynatemp_exponent", "eager_input_streaming",
+        "fallback_credit_token", "fallbacks", "generate_summary", "guided_decoding_backend",
+        "id_slot", "image", "images_config", "include_obfuscation", "inference_geo",
+        "input_examples", "keep_alive", "length_penalty", "max_dynamic_patch", "max_tool_calls",
+        "metadata", "min_dynamic_patch", "mirostat_eta", "mirostat_tau", "mm_payload",
+        "n_cache_reuse", "n_discard", "n_keep", "ngram_corpus_id", "num_ctx", "options",
+        "output_schema", "parallel_tool_calls", "prediction", "priority",
+        "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "repeat_last_n",
+        "request_id",
+        "return_flat_raw_top_logprobs_b64", "return_mm_kwargs", "return_progress",
+        "return_token_offsets", "rid", "routed_dp_rank", "safety_identifier", "service_tier",
+        "session_id", "spaces_between_special_tokens", "speed", "store", "stream_interval",
+        "stream_reasoning", "summary", "think", "timings_per_token", "use_audio_in_video", "user",
+        "user_profile_id", "verbosity", "video_config", "web_search", "workspace_id",
+        "xtc_threshold",
     }
 )  # fmt: skip
 """Known fields that are ignored: no answer depends on them, or clients send them unasked."""

@@ -18,9 +18,11 @@ from specdecode_engine.serve.openai.chat_protocol import ReasoningEffort
 from specdecode_engine.serve.openai.constraints import ResponseFormat
 from specdecode_engine.serve.openai.protocol import GenerationBody, at_most_keys
 from specdecode_engine.serve.openai.refused_fields import (
+    REASONING,
     RESPONSES,
     STRUCTURED_OUTPUTS,
     check_constraint,
+    check_refused,
 )
 from specdecode_engine.serve.openai.responses.tools import MAX_TOOLS, ResponsesTool, WebSearch
 from specdecode_engine.serve.openai.tool_choice import ResponsesChoice
@@ -182,6 +184,11 @@ class ReasoningConfig(_Item):
 
     effort: ReasoningEffort | None = None
 
+    @model_validator(mode="after")
+    def _check_refused(self) -> Self:
+        check_refused(self.model_extra, REASONING)
+        return self
+
 
 def _refuse(remedy: str) -> AfterValidator:
     def check(value: object) -> object:
@@ -243,6 +250,12 @@ class ResponsesBody(GenerationBody):
             )
         if self.truncation not in (None, "disabled"):
             raise field_error("truncation", 'only "disabled" is supported; shorten input')
+        options = (self.model_extra or {}).get("prompt_cache_options")
+        if isinstance(options, dict) and options.get("prewarm"):
+            raise field_error(
+                "prompt_cache_options.prewarm",
+                "every request generates; set max_output_tokens to 1",
+            )
         if self.response_format is not None:
             raise field_error("response_format", "send text.format instead")
         return self

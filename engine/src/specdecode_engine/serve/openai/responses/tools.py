@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 from pydantic_core import from_json
 
 from specdecode_engine.serve.errors import field_error
+from specdecode_engine.serve.openai.refused_fields import FLAT_TOOL, check_refused
 from specdecode_engine.serve.openai.tools import (
     MAX_NAME_CHARS,
     FunctionDefinition,
@@ -52,6 +53,11 @@ class FlatFunction(FunctionDefinition):
     """A function, without an object of its own."""
 
     type: Literal["function"]
+
+    @model_validator(mode="after")
+    def _check_callers(self) -> Self:
+        check_refused(self.model_extra, FLAT_TOOL)
+        return self
 
 
 class InputFormat(_Tool):
