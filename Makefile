@@ -14,7 +14,7 @@ SEED ?= 1
 .PHONY: help setup fmt lint vocabulary size import-graph manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-ngram bench-fallback bench-dialled bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-router bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
-        compile-gate fuzz soak grammars schemas clients peer-flags peer-fields test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
+        compile-gate fuzz soak grammars schemas clients page peer-flags peer-fields test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
 
 help: ## List all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -134,6 +134,9 @@ schemas: setup ## Read the JSON Schemas of two public repositories here and by x
 
 clients: setup ## Run real clients (openai, anthropic, codex, agents, langchain, instructor, ai, litellm, lm-eval, guidellm, schemathesis) in environments of their own (ARGS="--only lm-eval", ARGS=--docs)
 	@PYTHONPATH=. $(RUN) python -m checks.clients $(ARGS)
+
+page: setup ## Check the page of an engine in Chromium: accessibility by axe-core (npm), and how busy a fast answer keeps it (ARGS="--screenshot FILE")
+	@PYTHONPATH=. $(RUN) python -m checks.page $(ARGS)
 
 peer-flags: setup ## Read the flags of vLLM and SGLang from their wheels, and check that each has a row in crds/src/specdecode_api/peer_flags.toml
 	@PYTHONPATH=. $(RUN) python -m checks.peer_flags $(ARGS)

@@ -5,7 +5,27 @@ imports it in other folders' tests.
 """
 
 import os
+import shutil
 from pathlib import Path
+
+import pytest
 
 if not Path("/proc/driver/nvidia/version").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(scope="session")
+def debian_program():
+    """Path of a program of a Debian package; where it is missing, the package is installed."""
+    from localnode.paths import Paths
+    from localnode.tools import install_test_packages, missing_test_packages
+
+    def path(program):
+        missing = missing_test_packages()
+        if missing and (os.geteuid() != 0 or shutil.which("apt-get") is None):
+            stop = pytest.fail if os.environ.get("CI") else pytest.skip
+            stop(f"install these Debian packages: {missing}")
+        install_test_packages(Paths.from_environment())
+        return program
+
+    return path

@@ -74,7 +74,7 @@ def deep_recursion() -> Iterator[None]:
 def _head(
     method: str, path: str, content_type: str = "application/json", extra: bytes = b""
 ) -> bytes:
-    line = f"{method} {path} HTTP/1.1\r\nhost: fuzz\r\ncontent-type: {content_type}\r\n"
+    line = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {content_type}\r\n"
     return line.encode("latin-1") + extra + b"connection: close\r\n"
 
 

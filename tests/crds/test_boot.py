@@ -105,6 +105,7 @@ EVERYTHING = {
         "owner": "3f6c",
         "request_labels": ["code"],
         "cors_origins": ["https://chat.example.com", "http://localhost:3000"],
+        "page": True,
         "tracing_endpoint": "http://127.0.0.1:4318",
         "request_headers_timeout_seconds": 2.5,
         "request_body_timeout_seconds": 30,

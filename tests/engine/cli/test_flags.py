@@ -236,7 +236,7 @@ def test_a_command_that_does_not_exist_is_refused_with_those_that_do(capsys) -> 
         parse_flags(["chek"])
     error = capsys.readouterr().err
     assert ended.value.code == 2
-    assert "{check,kernels,drain,undrain,fetch}" in error
+    assert "{chat,check,kernels,drain,undrain,fetch}" in error
     assert error.endswith("error: unrecognized arguments: chek; see --help\n")
     assert len(error.splitlines()) == 5
 

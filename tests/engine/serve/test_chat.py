@@ -39,7 +39,7 @@ def test_stream_opens_with_the_role_and_joins_to_the_same_text(client):
 def first_chunk(server, path, body):
     """Return the first HTTP chunk of a response."""
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     with socket.create_connection(server.address, timeout=20) as sock, sock.makefile("rb") as file:
         sock.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
         while file.readline().strip():

@@ -16,7 +16,7 @@ from specdecode_engine.serve.openai.service import max_body_bytes
 from specdecode_server import connection
 
 PATH = "/v1/completions"
-POST = f"POST {PATH} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n".encode()
+POST = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n".encode()
 HEADERS_TIMEOUT = "request_headers_timeout_seconds"
 BODY_TIMEOUT = "request_body_timeout_seconds"
 GOOD = json.dumps({"model": "echo", "prompt": "the fox"}).encode()
@@ -108,7 +108,7 @@ def test_many_half_sent_requests_are_all_closed(start_server) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET /v1/models?" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: a\r\n\r\n",
+        b"GET /v1/models?" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
         POST + b"x-large: " + b"a" * 100_000 + b"\r\n\r\n",
         POST + b"".join(b"x-%d: %s\r\n" % (n, b"a" * 1000) for n in range(100)) + b"\r\n",
         POST + b"x-endless: " + b"a" * 2_000_000,
@@ -208,7 +208,7 @@ def test_requests_that_wait_on_one_connection_have_a_limit(start_server, most: i
     with connected(running) as sock:
         body = json.dumps({"prompt": "a b", "max_tokens": 8, "ignore_eos": True}).encode()
         sock.sendall(POST + b"content-length: %d\r\n\r\n" % len(body) + body)
-        sock.sendall(b"GET /version HTTP/1.1\r\nhost: a\r\n\r\n" * most)
+        sock.sendall(b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n" * most)
         if most > connection.MAX_PIPELINED:
             assert is_closed(sock)
             return
@@ -274,10 +274,14 @@ def test_json_that_is_too_deep_is_refused_by_its_depth(echo_server, depth: int) 
 @pytest.mark.parametrize(
     ("head", "status"),
     [
-        (b"POST /nothing HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 9999", 404),
+        (
+            b"POST /nothing HTTP/1.1\r\nhost: localhost\r\n"
+            b"connection: close\r\ncontent-length: 9999",
+            404,
+        ),
         (POST + b"connection: close\r\ncontent-length: 99999999", 413),
-        (b"CONNECT * HTTP/1.1\r\nhost: a\r\nconnection: close", 404),
-        (b"X" * 40 + b" / HTTP/1.1\r\nhost: a", 400),
+        (b"CONNECT * HTTP/1.1\r\nhost: localhost\r\nconnection: close", 404),
+        (b"X" * 40 + b" / HTTP/1.1\r\nhost: localhost", 400),
     ],
 )
 def test_a_client_that_still_sends_reads_the_response_before_a_connection_ends(

@@ -16,7 +16,7 @@ BODY = {
     "ignore_eos": True,
     "n": 2,
 }
-HEAD = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+HEAD = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 def send_raw(url, body):

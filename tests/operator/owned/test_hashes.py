@@ -109,6 +109,7 @@ OTHERS = {
     ("router", "template", "spec"): {"nodeSelector": {"pool": "cpu"}},
     ("serving", "requestLabels"): ["code"],
     ("serving", "corsOrigins"): ["*"],
+    ("serving", "page"): True,
     ("serving", "tracing", "endpoint"): "http://collector:4318",
     ("serving", "toolParser"): "hermes",
     ("serving", "reasoningParser"): "None",

@@ -1,8 +1,6 @@
 """A clock that stands still, pods as a kubelet reports them, and text as a terminal shows it."""
 
 import io
-import os
-import shutil
 from datetime import UTC, datetime
 
 import pytest
@@ -98,20 +96,3 @@ def states():
 
 def _engine(state, **more):
     return {"name": "engine", "state": state, "ready": False, "restartCount": 0, **more}
-
-
-@pytest.fixture(scope="session")
-def debian_program():
-    """Path of a program of a Debian package; where it is missing, the package is installed."""
-    from localnode.paths import Paths
-    from localnode.tools import install_test_packages, missing_test_packages
-
-    def path(program):
-        missing = missing_test_packages()
-        if missing and (os.geteuid() != 0 or shutil.which("apt-get") is None):
-            stop = pytest.fail if os.environ.get("CI") else pytest.skip
-            stop(f"install these Debian packages: {missing}")
-        install_test_packages(Paths.from_environment())
-        return program
-
-    return path

@@ -132,6 +132,11 @@ class ServerBoot(FileRecord):
         description="Serve /metrics, /server_info and /get_server_info on the port of the API too, "
         "where they need an API key if there are keys: for benchmarks that know one port alone.",
     )
+    page: bool | None = Field(
+        default=None,
+        description="Serve a page with a chat at /, which loads nothing from elsewhere; if null, "
+        "only where host is an address of this machine alone.",
+    )
     tool_parser: ToolParserName = Field(
         default="auto",
         description="Format in which the model writes tool calls; auto detects it from the chat "

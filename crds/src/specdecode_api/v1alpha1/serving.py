@@ -51,6 +51,11 @@ class Serving(ResourceRecord):
         description="Origins of web pages that may use the API from a browser, such as "
         "https://chat.example.com; * permits all. None may if empty.",
     )
+    page: bool = Field(
+        default=False,
+        description="Serve a page with a chat at / of every engine, which shows what speculation "
+        "does; kubectl port-forward reaches it.",
+    )
     tool_parser: Literal["Auto", "None", ToolFormat] = Field(
         default="Auto",
         description="Format in which the model writes tool calls; Auto detects it from the chat "

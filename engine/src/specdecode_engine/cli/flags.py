@@ -105,6 +105,8 @@ _SWITCHES: tuple[tuple[str, str, object, str], ...] = (
      "Report in usage how many prompt tokens were read from the prefix cache"),
     ("--priority", "scheduling.priority", True,
      "Start waiting requests by their field priority, lower ones earlier"),
+    ("--page", "server.page", True,
+     "Serve a page with a chat at /; on by default where --host is a loopback address"),
     ("--metrics-on-api-port", "server.metrics_on_api_port", True,
      "Serve /metrics and /server_info on the port of the API too"),
     ("--enable-return-routed-experts", "model.return_routed_experts", True,

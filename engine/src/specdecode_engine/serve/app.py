@@ -24,6 +24,8 @@ from specdecode_engine.serve.internal import routes
 from specdecode_engine.serve.openai import chat, completions, models
 from specdecode_engine.serve.openai.responses import api as responses
 from specdecode_engine.serve.openai.service import Service
+from specdecode_engine.serve.page import routes as page
+from specdecode_engine.serve.page.host_guard import HostGuard, is_loopback
 from specdecode_server import request_id
 from specdecode_server.middleware import ConnectionDrain, HeadRequests, StreamKeepAlive
 from specdecode_server.request_id import RequestIds
@@ -49,21 +51,34 @@ def build_app(service: Service, management_port: int | None = None) -> ASGIApp:
     if management_port is None:
         app = _build(
             service,
-            (*API, *MANAGEMENT),
+            (*_api(service), *MANAGEMENT),
             lambda method, path: is_client_api(method, path) or is_speculation_change(method, path),
         )
-        return StreamKeepAlive(app)
+        return _guarded(StreamKeepAlive(app), service)
     if service.boot.server.metrics_on_api_port:
-        routers = (*API, management.reports)
+        routers = (*_api(service), management.reports)
         built = _build(
             service,
             routers,
             lambda method, path: is_client_api(method, path) or path in management.REPORT_PATHS,
         )
     else:
-        built = _build(service, API, is_client_api)
-    api = StreamKeepAlive(built)
+        built = _build(service, _api(service), is_client_api)
+    api = _guarded(StreamKeepAlive(built), service)
     return PortRouter(api, _management_app(service), management_port)
+
+
+def _api(service: Service) -> tuple[APIRouter, ...]:
+    """Return the routes of the API, with the page where it is on: by default on loopback."""
+    server = service.boot.server
+    has_page = is_loopback(server.host) if server.page is None else server.page
+    return (*API, page.router) if has_page else API
+
+
+def _guarded(app: ASGIApp, service: Service) -> ASGIApp:
+    """Check the host of requests where neither keys nor the address keep web pages out."""
+    needs_guard = service.keys is None and is_loopback(service.boot.server.host)
+    return HostGuard(app, service.metrics.count_error) if needs_guard else app
 
 
 def _management_app(service: Service) -> ASGIApp:

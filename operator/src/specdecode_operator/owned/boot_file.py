@@ -86,6 +86,7 @@ def boot_file(
             owner=(uid or None) if spec.serving.api_keys else None,
             request_labels=tuple(spec.serving.request_labels),
             cors_origins=tuple(spec.serving.cors_origins),
+            page=spec.serving.page or None,
             tracing_endpoint=spec.serving.tracing.endpoint if spec.serving.tracing else None,
             tool_parser=_tool_parser(spec),
             reasoning_parser=_reasoning_parser(spec),

@@ -64,6 +64,7 @@ OWNED: Final[Mapping[tuple[str, ...], str]] = {
     ("server", "owner"): _OPERATORS,
     ("server", "request_labels"): "use serving.requestLabels",
     ("server", "cors_origins"): "use serving.corsOrigins",
+    ("server", "page"): "use serving.page",
     ("server", "tracing_endpoint"): "use serving.tracing.endpoint",
     ("server", "tool_parser"): "use serving.toolParser",
     ("server", "reasoning_parser"): "use serving.reasoningParser",

@@ -6,11 +6,10 @@ import zlib
 
 import pytest
 
+from checks.harness.devtools import browse
 from specdecode_operator.plugin.report.gathered import Gathered
 from specdecode_operator.plugin.report.history import from_activity
 from specdecode_operator.plugin.report.view import render_page, report_page
-
-from .devtools import browse
 
 WIDE = "x" * 300
 
@@ -88,7 +87,7 @@ async def tab(debian_program, tmp_path, written):
     folder = tmp_path / "profile"
     folder.mkdir()
     async with browse(debian_program("/usr/bin/chromium"), folder) as opened:
-        await opened.open(written)
+        await opened.open(written.as_uri())
         yield opened
 
 

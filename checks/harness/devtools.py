@@ -23,11 +23,11 @@ class Tab:
         self.messages: list[str] = []
         self._events: list[str] = []
 
-    async def call(self, method: str, **parameters: Any) -> Any:
+    async def call(self, method: str, timeout_s: float = TIMEOUT_S, **parameters: Any) -> Any:
         """Call a method of the protocol; returns its result."""
         self._number += 1
         await self._socket.send_json({"id": self._number, "method": method, "params": parameters})
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             while True:
                 answer = await self._socket.receive_json()
                 if answer.get("id") == self._number:
@@ -35,12 +35,12 @@ class Tab:
                     return answer["result"]
                 self._note(answer)
 
-    async def open(self, file: Path) -> None:
-        """Load a file."""
+    async def open(self, url: str) -> None:
+        """Load a page."""
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.call(f"{domain}.enable")
         self._events.clear()
-        await self.call("Page.navigate", url=file.as_uri())
+        await self.call("Page.navigate", url=url)
         async with asyncio.timeout(TIMEOUT_S):
             while "Page.loadEventFired" not in self._events:
                 self._note(await self._socket.receive_json())
@@ -56,11 +56,20 @@ class Tab:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         await self.call("Emulation.setEmulatedMedia", media=medium, features=features)
 
-    async def value(self, expression: str) -> Any:
-        """The value of a JavaScript expression on the page."""
-        found = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+    async def value(self, expression: str, timeout_s: float = TIMEOUT_S) -> Any:
+        """The value of a JavaScript expression on the page; of a promise, its result."""
+        found = await self.call(
+            "Runtime.evaluate", timeout_s,
+            expression=expression, returnByValue=True, awaitPromise=True,
+        )  # fmt: skip
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
+
+    async def wait(self, expression: str, timeout_s: float = TIMEOUT_S) -> None:
+        """Wait until a JavaScript expression is true."""
+        async with asyncio.timeout(timeout_s):
+            while not await self.value(expression):
+                await asyncio.sleep(0.05)  # a poll of another process
 
     async def screenshot(self) -> bytes:
         """The whole page as PNG."""

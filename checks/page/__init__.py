@@ -1,0 +1,1 @@
+"""Checks of the page of an engine that take long, or need a package of npm."""

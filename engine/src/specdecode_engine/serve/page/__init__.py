@@ -1,0 +1,1 @@
+"""The page at `/`: a chat in the browser that shows what speculation does."""
