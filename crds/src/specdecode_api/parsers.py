@@ -3,6 +3,7 @@
 from typing import Literal
 
 ToolFormat = Literal[
+    "apertus",
     "cohere_command3",
     "cohere_command4",
     "deepseek_v3",
@@ -10,7 +11,9 @@ ToolFormat = Literal[
     "gemma4",
     "glm45",
     "glm47",
+    "granite",
     "hermes",
+    "hunyuan_a13b",
     "kimi_k2",
     "lfm2",
     "llama3_json",
@@ -18,6 +21,7 @@ ToolFormat = Literal[
     "mistral",
     "olmo3",
     "openai",
+    "phi4_mini_json",
     "pythonic",
     "qwen3_coder",
     "seed_oss",
@@ -25,11 +29,15 @@ ToolFormat = Literal[
 """`openai` is harmony, the format of gpt-oss."""
 
 ReasoningFormat = Literal[
+    "apertus",
     "cohere_command3",
     "cohere_command4",
     "deepseek_r1",
+    "ernie45",
     "gemma4",
     "glm45",
+    "granite",
+    "hunyuan_a13b",
     "kimi_k2",
     "minimax_m2",
     "mistral",

@@ -204,9 +204,13 @@ CONVERSIONS: Mapping[str, Conversion] = {
     "tracing_endpoint": _tracing_endpoint,
     "tool_parser": _renamed(
         {
+            "apertus2509": "apertus",
             "deepseekv3": "deepseek_v3",
             "deepseekv31": "deepseek_v31",
+            "ernie45": "hermes",
             "gpt-oss": "openai",
+            "granite4": "hermes",
+            "jamba": "hunyuan_a13b",
             "llama3": "llama3_json",
             "minimax-m2": "minimax_m2",
             "qwen": "hermes",
@@ -216,8 +220,10 @@ CONVERSIONS: Mapping[str, Conversion] = {
     "reasoning_parser": _renamed(
         {
             "": "none",
+            "apertus2509": "apertus",
             "deepseek-r1": "deepseek_r1",
             "gpt-oss": "openai_gptoss",
+            "granite_thinking_parser": "qwen3",
         }
     ),
     "spec_method": _method,

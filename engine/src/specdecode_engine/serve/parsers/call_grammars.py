@@ -27,6 +27,12 @@ from specdecode_engine.serve.parsers.call_grammar import (
     shown,
 )
 from specdecode_engine.serve.parsers.gemma_grammar import Gemma4Calls
+from specdecode_engine.serve.parsers.json_list_grammars import (
+    ApertusCalls,
+    GraniteCalls,
+    HunyuanA13BCalls,
+    Phi4MiniCalls,
+)
 from specdecode_engine.serve.parsers.lark import literal
 
 _IDENTIFIER = re.compile(r"\w+")
@@ -279,6 +285,7 @@ class CohereCommand4Calls(CohereCommand3Calls):
 
 
 CALL_GRAMMARS: Mapping[str, type[CallGrammar]] = {
+    "apertus": ApertusCalls,
     "cohere_command3": CohereCommand3Calls,
     "cohere_command4": CohereCommand4Calls,
     "deepseek_v3": DeepSeekV3Calls,
@@ -286,13 +293,16 @@ CALL_GRAMMARS: Mapping[str, type[CallGrammar]] = {
     "gemma4": Gemma4Calls,
     "glm45": Glm45Calls,
     "glm47": Glm47Calls,
+    "granite": GraniteCalls,
     "hermes": HermesCalls,
+    "hunyuan_a13b": HunyuanA13BCalls,
     "kimi_k2": KimiK2Calls,
     "lfm2": Lfm2Calls,
     "llama3_json": LlamaJsonCalls,
     "minimax_m2": MiniMaxM2Calls,
     "mistral": MistralCalls,
     "olmo3": Olmo3Calls,
+    "phi4_mini_json": Phi4MiniCalls,
     "pythonic": PythonicCalls,
     "qwen3_coder": QwenCoderCalls,
     "seed_oss": SeedOssCalls,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from specdecode_api.boot import ServerBoot
+from specdecode_engine.serve.parsers.answer import AnswerParser
 from specdecode_engine.serve.parsers.harmony import HarmonyParser
 from specdecode_engine.serve.parsers.message import (
     ChainedParser,
@@ -41,7 +42,9 @@ class MessageFormats:
     def special_tokens(self, has_tools: bool) -> frozenset[str]:
         """The special tokens whose spelling the parsers read."""
         tags = self.reasoning
-        reasoning = frozenset[str]() if tags is None else frozenset({tags.start, tags.end})
+        reasoning = frozenset[str]()
+        if tags is not None:
+            reasoning = frozenset({tags.start, tags.end, *(tags.answer or ())})
         if self.tools is None or not (has_tools or self.tools.marks_content):
             return reasoning
         return reasoning | self.tools.special_tokens
@@ -54,12 +57,16 @@ class MessageFormats:
         if self.reasoning is not None:
             finder = self._call_finder(context)
             reasoning = TaggedReasoningParser(self.reasoning, context.in_reasoning, finder)
+            if self.reasoning.answer is not None:
+                reasoning = ChainedParser(reasoning, AnswerParser(self.reasoning.answer))
         if self.tools is None or not (context.parameters or self.tools.marks_content):
             return reasoning
         return ChainedParser(reasoning, self.tools.make_parser(context))
 
     def _call_finder(self, context: ParserContext) -> CallFinder | None:
         if self.tools is None or not (context.parameters and context.calls_in_reasoning):
+            return None
+        if not self.tools.call_markers:  # its calls are none within reasoning
             return None
         return CallFinder(self.tools.call_markers, partial(self.tools.make_parser, context))
 

@@ -48,6 +48,22 @@ class LarkRules:
     def is_special(self, text: str) -> bool:
         return text in self._special_ids
 
+    def special_first(self, *markers: str) -> tuple[str, ...]:
+        """Return markers, those that are special tokens before the others."""
+        return tuple(sorted(markers, key=lambda marker: not self.is_special(marker)))
+
+    def until_any(self, *markers: str) -> str:
+        """Return what matches text up to the first of some markers, and that marker."""
+        plain = [marker for marker in markers if not self.is_special(marker)]
+        parts = [
+            f"{self.text(*plain)} {self.marker(marker)}"
+            for marker in markers
+            if self.is_special(marker)
+        ]
+        if plain:
+            parts.append(self._lazy(ANY_TEXT, *plain))
+        return either(parts)
+
     def until(self, marker: str, before: str = ANY_TEXT) -> str:
         """Return what matches text up to the first marker, and the marker.
 
@@ -55,9 +71,7 @@ class LarkRules:
         """
         if self.is_special(marker):
             return f"{self._text(before)} {self.marker(marker)}"
-        name = f"rule_{len(self._rules)}"
-        self._rules[name] = f"{name}[lazy]: /{before}{slashed(re.escape(marker))}/"
-        return name
+        return self._lazy(before, marker)
 
     def text(self, *excluded: str, pattern: str = ANY_TEXT) -> str:
         """Return what matches text, without the markers that are plain text.
@@ -69,6 +83,12 @@ class LarkRules:
             return self._text(pattern)
         unwanted = "|".join(slashed(re.escape(marker)) for marker in plain)
         return self._terminal(f"/{pattern}/ & ~/{ANY_TEXT}({unwanted}){ANY_TEXT}/")
+
+    def _lazy(self, before: str, *markers: str) -> str:
+        ends = "|".join(slashed(re.escape(marker)) for marker in markers)
+        name = f"rule_{len(self._rules)}"
+        self._rules[name] = f"{name}[lazy]: /{before}({ends})/"
+        return name
 
     def _text(self, pattern: str) -> str:
         return self._terminal(f"/{pattern}/")

@@ -10,6 +10,7 @@ from specdecode_engine.serve.parsers import (
     glm,
     harmony,
     hermes,
+    json_lists,
     llama,
     minimax,
     mistral,
@@ -18,6 +19,7 @@ from specdecode_engine.serve.parsers import (
 )
 from specdecode_engine.serve.parsers.message import MessageFormat
 
+_APERTUS = frozenset({json_lists.APERTUS, json_lists.APERTUS_END})
 _COHERE = frozenset({cohere.ACTION, cohere.ACTION_END})
 _COHERE_RESPONSE = _COHERE | {cohere.RESPONSE, cohere.RESPONSE_END}
 _COHERE_TEXT = _COHERE | {cohere.TEXT, cohere.TEXT_END}
@@ -25,6 +27,9 @@ _DEEPSEEK, _KIMI = frozenset(deepseek.TOKENS), frozenset(deepseek.KIMI_TOKENS)
 _DEEPSEEK_CALLS = deepseek.CALLS_BEGIN, deepseek.CALL_BEGIN
 _KIMI_CALLS = deepseek.KIMI_TOKENS.calls_begin, deepseek.KIMI_TOKENS.begin
 _GEMMA = frozenset({gemma.BEGIN, gemma.END, gemma.STRING})
+_GRANITE = frozenset({json_lists.GRANITE_TOKEN})
+_HUNYUAN_A13B = frozenset({json_lists.CALLS, json_lists.CALLS_END})
+_PHI4_MINI = frozenset({json_lists.PHI_TOKEN, json_lists.PHI_END})
 _HARMONY = frozenset(
     {
         harmony.START,
@@ -50,6 +55,9 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
         each.name: each
         for each in (
             MessageFormat(
+                "apertus", _APERTUS, json_lists.ApertusParser, call_markers=(json_lists.APERTUS,)
+            ),
+            MessageFormat(
                 "cohere_command3",
                 _COHERE_RESPONSE,
                 cohere.CohereCommand3Parser,
@@ -73,11 +81,19 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
             MessageFormat("glm45", _GLM, glm.GlmParser, call_markers=(glm.BEGIN,)),
             MessageFormat("glm47", _GLM, glm.GlmParser, call_markers=(glm.BEGIN,)),
             MessageFormat(
+                "granite",
+                _GRANITE,
+                json_lists.GraniteParser,
+                call_markers=json_lists.GraniteParser.begins,
+            ),
+            MessageFormat(
                 "hermes",
                 frozenset({hermes.BEGIN, hermes.END}),
                 hermes.HermesParser,
                 call_markers=(hermes.BEGIN,),
             ),
+            # A call within a thought is none, so that no marker begins calls anywhere.
+            MessageFormat("hunyuan_a13b", _HUNYUAN_A13B, json_lists.HunyuanA13BParser),
             MessageFormat("kimi_k2", _KIMI, deepseek.KimiK2Parser, call_markers=_KIMI_CALLS),
             MessageFormat("lfm2", _LFM2, pythonic.Lfm2Parser, call_markers=(pythonic.LFM2_START,)),
             MessageFormat(
@@ -96,6 +112,12 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
                 "olmo3", _OLMO3, pythonic.Olmo3Parser, call_markers=(pythonic.OLMO3_START,)
             ),
             MessageFormat("openai", _HARMONY, harmony.HarmonyParser, True),
+            MessageFormat(
+                "phi4_mini_json",
+                _PHI4_MINI,
+                json_lists.Phi4MiniParser,
+                call_markers=json_lists.Phi4MiniParser.begins,
+            ),
             MessageFormat(
                 "pythonic",
                 _PYTHONIC,
@@ -123,6 +145,11 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
 _EVIDENCE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("openai", ("<|channel|>", "<|message|>")),
     ("gemma4", ("<|tool_call>call:",)),
+    ("apertus", ("<|tools_prefix|>",)),
+    ("phi4_mini_json", ("<|tool|>", "<|/tool|>")),
+    ("granite", ("<|start_of_role|>", "<|tool_call|>")),
+    ("granite", ("<|start_of_role|>", "<tool_call> followed by a JSON list")),
+    ("hunyuan_a13b", ("<tool_calls>", "</tool_calls>")),
     ("cohere_command4", ("<|START_ACTION|>", "<|START_TEXT|>")),
     ("cohere_command3", ("<|START_ACTION|>",)),
     ("lfm2", ("<|tool_call_start|>",)),
