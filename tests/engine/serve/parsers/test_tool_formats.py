@@ -22,6 +22,8 @@ TEMPLATES = {
     "granite": "<|start_of_role|>… respond only with <|tool_call|> followed by a JSON list",
     "hermes": """<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <object>}""",
     "hunyuan_a13b": "'<tool_calls>[' + calls + ']</tool_calls>'",
+    "hy_v3": "'<tool_calls' ~ s ~ '>\n<tool_call' ~ s ~ '>' … '<tool_sep' … '<arg_key'",
+    "hy_v4": "'<tool_calls{}><tool_call{}>'.format(s, s) … '<arg_key{}>'.format(s)",
     "kimi_k2": "'<|tool_call_begin|>' + id + '<|tool_call_argument_begin|>' + arguments",
     "lfm2": "'<|tool_call_start|>[' + calls + ']<|tool_call_end|>'",
     "llama3_json": """<|start_header_id|>… '{"name": "' + name + '", "parameters": '""",
@@ -60,12 +62,14 @@ def test_the_format_is_detected_from_the_template(name) -> None:
     [
         ("<|start_of_role|>… respond with <tool_call> followed by a JSON list of tools", "granite"),
         ('<|start_of_role|>… <tool_call>\n{"name": …, "arguments": …}\n</tool_call>', "hermes"),
+        ("<tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>a</arg_key>\n…</tool_calls>", "hy_v3"),
+        ("<tool_calls><tool_call>f<arg_key>a</arg_key><arg_value>1…</tool_calls>", "hy_v4"),
         ("<|start_of_role|>… <tool_call>\n<function=f>\n<parameter=a>\n", "qwen3_coder"),
         ('<response>… <tool_call>\n{"name": …, "arguments": …}\n</tool_call>', "hermes"),
     ],
 )
 def test_formats_that_families_share_are_detected(template: str, name: str) -> None:
-    """Granite 3.1, Granite 4, Granite 4.2, ERNIE 4.5."""
+    """Granite 3.1 and 4, tags without a suffix of Hy3 and Hy4, Granite 4.2, ERNIE 4.5."""
     assert detect_tool_format(template) == name
 
 

@@ -163,6 +163,8 @@ BEGINNINGS = {
     "granite": "Hm <tool_call>",
     "hermes": "Hm <tool_call>",
     "hunyuan_a13b": "Hm <tool_calls>",
+    "hy_v3": "Hm <tool_calls>",
+    "hy_v4": "Hm <tool_calls>",
     "kimi_k2": "Hm <|tool_calls_section_begin|>",
     "lfm2": "Hm <|tool_call_start|>",
     "llama3_json": '{"name": "',

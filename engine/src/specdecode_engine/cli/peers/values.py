@@ -210,6 +210,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
             "ernie45": "hermes",
             "gpt-oss": "openai",
             "granite4": "hermes",
+            "hunyuan": "hy_v3",
             "jamba": "hunyuan_a13b",
             "llama3": "llama3_json",
             "minimax-m2": "minimax_m2",
@@ -224,6 +225,8 @@ CONVERSIONS: Mapping[str, Conversion] = {
             "deepseek-r1": "deepseek_r1",
             "gpt-oss": "openai_gptoss",
             "granite_thinking_parser": "qwen3",
+            "hunyuan": "hy_v3",
+            "hy_v4": "hy_v3",
         }
     ),
     "spec_method": _method,

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from specdecode_engine.serve.parsers import (
     cohere,
     deepseek,
-    glm,
     hermes,
     llama,
     minimax,
@@ -27,6 +26,8 @@ from specdecode_engine.serve.parsers.call_grammar import (
     shown,
 )
 from specdecode_engine.serve.parsers.gemma_grammar import Gemma4Calls
+from specdecode_engine.serve.parsers.glm_grammar import Glm45Calls, Glm47Calls
+from specdecode_engine.serve.parsers.hy_grammar import Hy3Calls, Hy4Calls
 from specdecode_engine.serve.parsers.json_list_grammars import (
     ApertusCalls,
     GraniteCalls,
@@ -180,32 +181,6 @@ class Olmo3Calls(PythonicCalls):
         return f"{calls} {self.rules.marker(self.end)}"
 
 
-class Glm45Calls(ParameterCalls):
-    trigger = glm.BEGIN
-    line_end = "\n"
-
-    def after_trigger(self) -> str:
-        return f"{self.one_of(self._call)} {self.rules.marker(glm.END)}"
-
-    def calls(self, is_parallel: bool) -> str:
-        call = self.rules.add(f"{self.rules.marker(glm.BEGIN)} {self.after_trigger()}")
-        return repeated(call, literal(self.line_end), is_parallel)
-
-    def _call(self, tool: ToolSchema) -> str:
-        arguments = [literal(tool.name + self.line_end)]
-        rules, line_end = self.rules, literal(self.line_end)
-        for key, schema, is_required in self.parameters(tool):
-            begin = f"{rules.marker(glm.KEY)} {literal(key)} {rules.marker(glm.KEY_END)} {line_end}"
-            value = self.value_to(glm.VALUE_END, "", tool, key, schema)
-            argument = rules.add(f"{begin} {rules.marker(glm.VALUE)} {value} {line_end}")
-            arguments.append(argument if is_required else f"{argument}?")
-        return " ".join(arguments)
-
-
-class Glm47Calls(Glm45Calls):
-    line_end = ""
-
-
 class QwenCoderCalls(ParameterCalls):
     trigger: str = qwen_coder.FUNCTION
     wrapper = qwen_coder.BEGIN
@@ -296,6 +271,8 @@ CALL_GRAMMARS: Mapping[str, type[CallGrammar]] = {
     "granite": GraniteCalls,
     "hermes": HermesCalls,
     "hunyuan_a13b": HunyuanA13BCalls,
+    "hy_v3": Hy3Calls,
+    "hy_v4": Hy4Calls,
     "kimi_k2": KimiK2Calls,
     "lfm2": Lfm2Calls,
     "llama3_json": LlamaJsonCalls,

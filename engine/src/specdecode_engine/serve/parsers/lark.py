@@ -45,6 +45,10 @@ class LarkRules:
         token_id = self._special_ids.get(text)
         return literal(text) if token_id is None else f"<[{token_id}]>"
 
+    @property
+    def special_tokens(self) -> Iterable[str]:
+        return self._special_ids.keys()
+
     def is_special(self, text: str) -> bool:
         return text in self._special_ids
 

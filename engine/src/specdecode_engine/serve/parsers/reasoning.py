@@ -59,6 +59,7 @@ REASONING_TAGS: Mapping[str, ReasoningTags] = {
     "glm45": THINK,
     "granite": ReasoningTags("Here is my thought process:", "Here is my response:"),
     "hunyuan_a13b": replace(THINK, answer=AnswerTags("<answer>", "</answer>")),
+    "hy_v3": THINK,
     "kimi_k2": THINK,
     "minimax_m2": THINK,
     "mistral": ReasoningTags("[THINK]", "[/THINK]"),
@@ -83,6 +84,8 @@ def detect_reasoning_format(template: str) -> str | None:
     found = next((name for name, text in _EVIDENCE if text in template), None)
     if found is not None:
         return found
+    if "<tool_calls" in template and "<arg_key" in template:
+        return "hy_v3"
     if "</think>" not in template and "<think>" not in template:
         return None
     for name, tags in REASONING_TAGS.items():

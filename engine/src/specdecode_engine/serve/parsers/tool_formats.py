@@ -10,6 +10,7 @@ from specdecode_engine.serve.parsers import (
     glm,
     harmony,
     hermes,
+    hy,
     json_lists,
     llama,
     minimax,
@@ -41,7 +42,7 @@ _HARMONY = frozenset(
         harmony.RETURN,
     }
 )
-_GLM = frozenset({glm.BEGIN, glm.END, glm.KEY, glm.KEY_END, glm.VALUE, glm.VALUE_END})
+_GLM = frozenset(glm.TAGS)
 _MISTRAL = frozenset({mistral.TOOL_CALLS, mistral.ARGS, mistral.CALL_ID})
 _LFM2 = frozenset({pythonic.LFM2_START, pythonic.LFM2_END})
 _MINIMAX = frozenset({minimax.BEGIN, minimax.END})
@@ -78,8 +79,8 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
                 "deepseek_v31", _DEEPSEEK, deepseek.DeepSeekV31Parser, call_markers=_DEEPSEEK_CALLS
             ),
             MessageFormat("gemma4", _GEMMA, gemma.Gemma4Parser, call_markers=(gemma.BEGIN,)),
-            MessageFormat("glm45", _GLM, glm.GlmParser, call_markers=(glm.BEGIN,)),
-            MessageFormat("glm47", _GLM, glm.GlmParser, call_markers=(glm.BEGIN,)),
+            MessageFormat("glm45", _GLM, glm.GlmParser, call_markers=(glm.TAGS.begin,)),
+            MessageFormat("glm47", _GLM, glm.GlmParser, call_markers=(glm.TAGS.begin,)),
             MessageFormat(
                 "granite",
                 _GRANITE,
@@ -94,6 +95,8 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
             ),
             # A call within a thought is none, so that no marker begins calls anywhere.
             MessageFormat("hunyuan_a13b", _HUNYUAN_A13B, json_lists.HunyuanA13BParser),
+            MessageFormat("hy_v3", hy.tool_tokens(""), hy.HyParser, call_markers=(hy.CALLS,)),
+            MessageFormat("hy_v4", hy.tool_tokens(""), hy.HyParser, call_markers=(hy.CALLS,)),
             MessageFormat("kimi_k2", _KIMI, deepseek.KimiK2Parser, call_markers=_KIMI_CALLS),
             MessageFormat("lfm2", _LFM2, pythonic.Lfm2Parser, call_markers=(pythonic.LFM2_START,)),
             MessageFormat(
@@ -149,6 +152,8 @@ _EVIDENCE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("phi4_mini_json", ("<|tool|>", "<|/tool|>")),
     ("granite", ("<|start_of_role|>", "<|tool_call|>")),
     ("granite", ("<|start_of_role|>", "<tool_call> followed by a JSON list")),
+    ("hy_v3", ("<tool_calls", "<tool_sep", "<arg_key")),
+    ("hy_v4", ("<tool_calls", "<arg_key")),
     ("hunyuan_a13b", ("<tool_calls>", "</tool_calls>")),
     ("cohere_command4", ("<|START_ACTION|>", "<|START_TEXT|>")),
     ("cohere_command3", ("<|START_ACTION|>",)),
