@@ -8,6 +8,8 @@ ToolFormat = Literal[
     "cohere_command4",
     "deepseek_v3",
     "deepseek_v31",
+    "deepseek_v32",
+    "deepseek_v4",
     "gemma4",
     "glm45",
     "glm47",

@@ -16,6 +16,8 @@ TEMPLATES = {
     "cohere_command4": "'<|START_TEXT|>' + content … '<|START_ACTION|>['",
     "deepseek_v3": "'<｜tool▁call▁begin｜>function<｜tool▁sep｜>' + name + '\\n```json\\n'",
     "deepseek_v31": "'<｜tool▁call▁begin｜>' + name + '<｜tool▁sep｜>' + arguments",
+    "deepseek_v32": "'<' + '｜DSML｜' + 'function_calls>' … 'parameter name='",
+    "deepseek_v4": "'<' + '｜DSML｜' + 'tool_calls>' … 'parameter name='",
     "gemma4": "'<|tool_call>call:' + name + '{'",
     "glm45": "'<tool_call>' + name + '\\n<arg_key>' + key + '</arg_key>'",
     "glm47": "<tool_call>{name}<arg_key>{key}</arg_key><arg_value>{value}</arg_value></tool_call>",

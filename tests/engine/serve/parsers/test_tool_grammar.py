@@ -144,7 +144,7 @@ def test_markers_may_be_plain_text(name) -> None:
     wanted = MessageConstraint(name, None, TOOLS, is_required=True)
     source = constrain(wanted, {})
     assert source is not None
-    texts = [text for seed in range(4) if (text := model.write(source, seed)) is not None]
+    texts = [text for seed in range(8) if (text := model.write(source, seed)) is not None]
     assert texts
     for text in texts:
         assert read(name, text).calls
@@ -157,6 +157,8 @@ BEGINNINGS = {
     "cohere_command4": "<|START_ACTION|>",
     "deepseek_v3": "Hm <｜tool▁calls▁begin｜>",
     "deepseek_v31": "Hm <｜tool▁calls▁begin｜>",
+    "deepseek_v32": "Hm <｜DSML｜function_calls>",
+    "deepseek_v4": "Hm <｜DSML｜tool_calls>",
     "gemma4": "Hm <|tool_call>",
     "glm45": "Hm <tool_call>",
     "glm47": "Hm <tool_call>",

@@ -207,6 +207,8 @@ CONVERSIONS: Mapping[str, Conversion] = {
             "apertus2509": "apertus",
             "deepseekv3": "deepseek_v3",
             "deepseekv31": "deepseek_v31",
+            "deepseekv32": "deepseek_v32",
+            "deepseekv4": "deepseek_v4",
             "ernie45": "hermes",
             "gpt-oss": "openai",
             "granite4": "hermes",

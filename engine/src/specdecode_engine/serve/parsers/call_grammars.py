@@ -9,7 +9,6 @@ from specdecode_engine.serve.parsers import (
     deepseek,
     hermes,
     llama,
-    minimax,
     mistral,
     pythonic,
     qwen_coder,
@@ -28,6 +27,11 @@ from specdecode_engine.serve.parsers.call_grammar import (
 from specdecode_engine.serve.parsers.gemma_grammar import Gemma4Calls
 from specdecode_engine.serve.parsers.glm_grammar import Glm45Calls, Glm47Calls
 from specdecode_engine.serve.parsers.hy_grammar import Hy3Calls, Hy4Calls
+from specdecode_engine.serve.parsers.invoke_grammar import (
+    DeepSeekV4Calls,
+    DeepSeekV32Calls,
+    MiniMaxM2Calls,
+)
 from specdecode_engine.serve.parsers.json_list_grammars import (
     ApertusCalls,
     GraniteCalls,
@@ -216,30 +220,6 @@ class SeedOssCalls(QwenCoderCalls):
     line_end = ""
 
 
-class MiniMaxM2Calls(ParameterCalls):
-    trigger = minimax.BEGIN
-
-    def calls(self, is_parallel: bool) -> str:
-        return f"{self.rules.marker(minimax.BEGIN)} {self._block(is_parallel)}"
-
-    def after_trigger(self) -> str:
-        return self._block(True)
-
-    def _block(self, is_parallel: bool) -> str:
-        calls = repeated(self.one_of(self._call), "", is_parallel)
-        return f'"\\n" {calls} {self.rules.marker(minimax.END)}'
-
-    def _call(self, tool: ToolSchema) -> str:
-        tags = minimax.PARAMETER_TAGS
-        parts = [literal(f"{minimax.INVOKE}{tool.name}{minimax.NAME_END}\n")]
-        for key, schema, is_required in self.parameters(tool):
-            check_key(tool, key, '"')
-            value = self.value_to(tags.end, "", tool, key, schema)
-            part = self.rules.add(f'{literal(tags.begin + key + tags.key_end)} {value} "\\n"')
-            parts.append(part if is_required else f"{part}?")
-        return " ".join([*parts, literal(f"{minimax.INVOKE_END}\n")])
-
-
 class CohereCommand3Calls(CallGrammar):
     trigger = cohere.ACTION
     content_markers = cohere.CohereCommand3Parser.content_markers
@@ -265,6 +245,8 @@ CALL_GRAMMARS: Mapping[str, type[CallGrammar]] = {
     "cohere_command4": CohereCommand4Calls,
     "deepseek_v3": DeepSeekV3Calls,
     "deepseek_v31": DeepSeekV31Calls,
+    "deepseek_v32": DeepSeekV32Calls,
+    "deepseek_v4": DeepSeekV4Calls,
     "gemma4": Gemma4Calls,
     "glm45": Glm45Calls,
     "glm47": Glm47Calls,

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from specdecode_engine.serve.parsers import (
     cohere,
     deepseek,
+    dsml,
     gemma,
     glm,
     harmony,
@@ -27,6 +28,7 @@ _COHERE_TEXT = _COHERE | {cohere.TEXT, cohere.TEXT_END}
 _DEEPSEEK, _KIMI = frozenset(deepseek.TOKENS), frozenset(deepseek.KIMI_TOKENS)
 _DEEPSEEK_CALLS = deepseek.CALLS_BEGIN, deepseek.CALL_BEGIN
 _KIMI_CALLS = deepseek.KIMI_TOKENS.calls_begin, deepseek.KIMI_TOKENS.begin
+_DSML = frozenset({dsml.TOKEN})
 _GEMMA = frozenset({gemma.BEGIN, gemma.END, gemma.STRING})
 _GRANITE = frozenset({json_lists.GRANITE_TOKEN})
 _HUNYUAN_A13B = frozenset({json_lists.CALLS, json_lists.CALLS_END})
@@ -77,6 +79,15 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
             ),
             MessageFormat(
                 "deepseek_v31", _DEEPSEEK, deepseek.DeepSeekV31Parser, call_markers=_DEEPSEEK_CALLS
+            ),
+            MessageFormat(
+                "deepseek_v32",
+                _DSML,
+                dsml.DeepSeekV32Parser,
+                call_markers=(dsml.V32_TAGS.begin,),
+            ),
+            MessageFormat(
+                "deepseek_v4", _DSML, dsml.DeepSeekV4Parser, call_markers=(dsml.V4_TAGS.begin,)
             ),
             MessageFormat("gemma4", _GEMMA, gemma.Gemma4Parser, call_markers=(gemma.BEGIN,)),
             MessageFormat("glm45", _GLM, glm.GlmParser, call_markers=(glm.TAGS.begin,)),
@@ -148,6 +159,8 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
 _EVIDENCE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("openai", ("<|channel|>", "<|message|>")),
     ("gemma4", ("<|tool_call>call:",)),
+    ("deepseek_v32", (dsml.TOKEN, "function_calls>")),
+    ("deepseek_v4", (dsml.TOKEN, "tool_calls>")),
     ("apertus", ("<|tools_prefix|>",)),
     ("phi4_mini_json", ("<|tool|>", "<|/tool|>")),
     ("granite", ("<|start_of_role|>", "<|tool_call|>")),
