@@ -102,7 +102,7 @@ class ToolCalls:
 
     def _call_error(self, name: str, arguments: str) -> str | None:
         if name not in self.tools:
-            return f"{name} is no tool"
+            return f"{name} is not a tool"
         try:
             jsonschema.validate(json.loads(arguments), self.tools[name])
         except (ValueError, jsonschema.ValidationError) as error:

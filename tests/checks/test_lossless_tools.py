@@ -60,7 +60,7 @@ SEE = {
     [
         ('<tool_call>{"name": "see", "arguments": {"often": true}}</tool_call>', None),
         ('<tool_call>{"name": "see", "arguments": {"often": 1}}</tool_call>', "see: "),
-        ('<tool_call>{"name": "look", "arguments": {}}</tool_call>', "look is no tool"),
+        ('<tool_call>{"name": "look", "arguments": {}}</tool_call>', "look is not a tool"),
         ('So <tool_call>{"name": "see", "arguments": {"often": true}}', "there is content"),
         ('<tool_call>{"name": "see", "arguments": {"often": tr', "see: "),
         ("", "0 calls"),

@@ -68,8 +68,8 @@ def make_model(name: str) -> ToolModel:
 
 # Formats with a rule per parameter.
 PLAIN = (
-    "deepseek_v32", "deepseek_v4", "gemma4", "glm45", "glm47", "hy_v3", "hy_v4", "lfm2",
-    "minimax_m2", "olmo3", "pythonic", "qwen3_coder", "seed_oss",
+    "deepseek_v32", "deepseek_v4", "functiongemma", "gemma4", "glm45", "glm47", "hy_v3", "hy_v4",
+    "lfm2", "minimax_m2", "olmo3", "pythonic", "qwen3_coder", "seed_oss",
 )  # fmt: skip
 
 

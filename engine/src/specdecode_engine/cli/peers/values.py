@@ -213,6 +213,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
             "gpt-oss": "openai",
             "granite4": "hermes",
             "hunyuan": "hy_v3",
+            "interns1": "internlm",
             "jamba": "hunyuan_a13b",
             "llama3": "llama3_json",
             "minimax-m2": "minimax_m2",

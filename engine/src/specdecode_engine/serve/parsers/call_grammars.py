@@ -24,7 +24,7 @@ from specdecode_engine.serve.parsers.call_grammar import (
     repeated,
     shown,
 )
-from specdecode_engine.serve.parsers.gemma_grammar import Gemma4Calls
+from specdecode_engine.serve.parsers.gemma_grammar import FunctionGemmaCalls, Gemma4Calls
 from specdecode_engine.serve.parsers.glm_grammar import Glm45Calls, Glm47Calls
 from specdecode_engine.serve.parsers.hy_grammar import Hy3Calls, Hy4Calls
 from specdecode_engine.serve.parsers.invoke_grammar import (
@@ -36,6 +36,7 @@ from specdecode_engine.serve.parsers.json_list_grammars import (
     ApertusCalls,
     GraniteCalls,
     HunyuanA13BCalls,
+    InternLm2Calls,
     Phi4MiniCalls,
 )
 from specdecode_engine.serve.parsers.lark import literal
@@ -247,6 +248,7 @@ CALL_GRAMMARS: Mapping[str, type[CallGrammar]] = {
     "deepseek_v31": DeepSeekV31Calls,
     "deepseek_v32": DeepSeekV32Calls,
     "deepseek_v4": DeepSeekV4Calls,
+    "functiongemma": FunctionGemmaCalls,
     "gemma4": Gemma4Calls,
     "glm45": Glm45Calls,
     "glm47": Glm47Calls,
@@ -255,6 +257,7 @@ CALL_GRAMMARS: Mapping[str, type[CallGrammar]] = {
     "hunyuan_a13b": HunyuanA13BCalls,
     "hy_v3": Hy3Calls,
     "hy_v4": Hy4Calls,
+    "internlm": InternLm2Calls,
     "kimi_k2": KimiK2Calls,
     "lfm2": Lfm2Calls,
     "llama3_json": LlamaJsonCalls,

@@ -72,3 +72,15 @@ class Phi4MiniCalls(CallGrammar):
         """Return what matches an object, a list, or a list after its bracket, and the end."""
         calls = repeated(self.json_call("arguments"), COMMA, True)
         return f'"["? {calls} "]"? ({self.rules.marker(json_lists.PHI_END)})?'
+
+
+class InternLm2Calls(CallGrammar):
+    trigger = json_lists.ACTION
+
+    def calls(self, is_parallel: bool) -> str:
+        call = f"{self.rules.marker(json_lists.ACTION)} {self.after_trigger()}"
+        return repeated(self.rules.add(call), '"\\n"', is_parallel)
+
+    def after_trigger(self) -> str:
+        plugin, end = map(self.rules.marker, (json_lists.PLUGIN, json_lists.ACTION_END))
+        return f'{plugin} "\\n" {self.json_call("parameters")} {end}'

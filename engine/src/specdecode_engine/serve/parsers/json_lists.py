@@ -1,8 +1,8 @@
-"""Lists of calls in JSON after a marker: Granite 3, Hunyuan A13B, Jamba, Phi-4-mini, Apertus.
+"""Calls in JSON after a marker: Granite 3, Hunyuan A13B, Jamba, Phi-4-mini, Apertus, InternLM 2.
 
 A call is `{"name": "f", "arguments": {…}}`, in Apertus `{"f": {…}}`. Facts: vLLM's parsers
-`granite`, `hunyuan_a13b`, `jamba`, `phi4_mini_json` and `apertus`, SGLang's `apertus2509`, and
-llama.cpp's template of Phi-4-mini.
+`granite`, `hunyuan_a13b`, `jamba`, `phi4_mini_json`, `apertus` and `internlm`, SGLang's
+`apertus2509` and `interns1`, and llama.cpp's template of Phi-4-mini.
 """
 
 from typing import ClassVar
@@ -14,6 +14,7 @@ from specdecode_engine.serve.parsers.reading import NAME, Steps, StreamingParser
 GRANITE_TOKEN, GRANITE_TEXT, GRANITE_END = "<|tool_call|>", "<tool_call>", "</tool_call>"
 CALLS, CALLS_END = "<tool_calls>", "</tool_calls>"
 PHI_TOKEN, PHI_END, PHI_TEXT = "<|tool_call|>", "<|/tool_call|>", "functools"
+ACTION, PLUGIN, ACTION_END = "<|action_start|>", "<|plugin|>", "<|action_end|>"
 APERTUS, APERTUS_END = "<|tools_prefix|>", "<|tools_suffix|>"
 
 
@@ -70,3 +71,16 @@ class ApertusParser(JsonListParser):
 
     begins, end = (APERTUS,), APERTUS_END
     reader = KeyedCallReader
+
+
+class InternLm2Parser(StreamingParser):
+    """`<|action_start|><|plugin|>`, `{…}<|action_end|>`; other actions are content."""
+
+    def read(self) -> Steps[None]:
+        begin = Markers(ACTION)
+        while (yield from self.read_until(begin, self.write_content)):
+            opening = ACTION + (yield from self.take_space())
+            if (yield from self.skip(PLUGIN)):
+                yield from read_marked_calls(self, opening + PLUGIN, ACTION_END)
+            else:
+                self.write_content(opening)

@@ -29,7 +29,8 @@ _DEEPSEEK, _KIMI = frozenset(deepseek.TOKENS), frozenset(deepseek.KIMI_TOKENS)
 _DEEPSEEK_CALLS = deepseek.CALLS_BEGIN, deepseek.CALL_BEGIN
 _KIMI_CALLS = deepseek.KIMI_TOKENS.calls_begin, deepseek.KIMI_TOKENS.begin
 _DSML = frozenset({dsml.TOKEN})
-_GEMMA = frozenset({gemma.BEGIN, gemma.END, gemma.STRING})
+_GEMMA = frozenset(gemma.TOKENS)
+_INTERNLM = frozenset({json_lists.ACTION, json_lists.PLUGIN, json_lists.ACTION_END})
 _GRANITE = frozenset({json_lists.GRANITE_TOKEN})
 _HUNYUAN_A13B = frozenset({json_lists.CALLS, json_lists.CALLS_END})
 _PHI4_MINI = frozenset({json_lists.PHI_TOKEN, json_lists.PHI_END})
@@ -89,7 +90,13 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
             MessageFormat(
                 "deepseek_v4", _DSML, dsml.DeepSeekV4Parser, call_markers=(dsml.V4_TAGS.begin,)
             ),
-            MessageFormat("gemma4", _GEMMA, gemma.Gemma4Parser, call_markers=(gemma.BEGIN,)),
+            MessageFormat(
+                "functiongemma",
+                frozenset(gemma.FUNCTION_TOKENS),
+                gemma.FunctionGemmaParser,
+                call_markers=(gemma.FUNCTION_TOKENS.begin,),
+            ),
+            MessageFormat("gemma4", _GEMMA, gemma.Gemma4Parser, call_markers=(gemma.TOKENS.begin,)),
             MessageFormat("glm45", _GLM, glm.GlmParser, call_markers=(glm.TAGS.begin,)),
             MessageFormat("glm47", _GLM, glm.GlmParser, call_markers=(glm.TAGS.begin,)),
             MessageFormat(
@@ -108,6 +115,12 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
             MessageFormat("hunyuan_a13b", _HUNYUAN_A13B, json_lists.HunyuanA13BParser),
             MessageFormat("hy_v3", hy.tool_tokens(""), hy.HyParser, call_markers=(hy.CALLS,)),
             MessageFormat("hy_v4", hy.tool_tokens(""), hy.HyParser, call_markers=(hy.CALLS,)),
+            MessageFormat(
+                "internlm",
+                _INTERNLM,
+                json_lists.InternLm2Parser,
+                call_markers=(json_lists.ACTION,),
+            ),
             MessageFormat("kimi_k2", _KIMI, deepseek.KimiK2Parser, call_markers=_KIMI_CALLS),
             MessageFormat("lfm2", _LFM2, pythonic.Lfm2Parser, call_markers=(pythonic.LFM2_START,)),
             MessageFormat(
@@ -159,6 +172,8 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
 _EVIDENCE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("openai", ("<|channel|>", "<|message|>")),
     ("gemma4", ("<|tool_call>call:",)),
+    ("functiongemma", ("<start_function_call>",)),
+    ("internlm", ("<|plugin|>",)),
     ("deepseek_v32", (dsml.TOKEN, "function_calls>")),
     ("deepseek_v4", (dsml.TOKEN, "tool_calls>")),
     ("apertus", ("<|tools_prefix|>",)),
