@@ -139,7 +139,7 @@ class Tally:
 def compare_all(options: argparse.Namespace, ranks: Ranks = ALONE) -> int:
     """Run the cases with the models of every family; 1 if any differs."""
     with tempfile.TemporaryDirectory(prefix="lossless-") as folder:
-        by_family = {name: _models(name, Path(folder), options) for name in FAMILIES}
+        by_family = {name: make_models(name, Path(folder), options) for name in FAMILIES}
         by_family |= {
             f"{name}{TRANSFORMERS}": replace(by_family[name], implementation="transformers")
             for name in THROUGH_TRANSFORMERS
@@ -161,7 +161,7 @@ def _divided(by_family: dict[str, Models], ranks: Ranks) -> dict[str, Models]:
     }
 
 
-def _models(family: str, folder: Path, options: argparse.Namespace) -> Models:
+def make_models(family: str, folder: Path, options: argparse.Namespace) -> Models:
     """The example models, with target and STANDALONE draft as checkpoints of a family."""
     folders = {"STANDALONE": "draft", "EAGLE": "eagle", "EAGLE3": "eagle3"}
     drafts = {algorithm: EXAMPLES / name for algorithm, name in folders.items()}
@@ -233,7 +233,7 @@ def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models], fo
         tally.seen["requests resumed"] += sum(bool(each.begun) for each in requests)
         tally.seen["requests resumed at every tenth token"] += len(again)
         for request, expected, answer in zip(requests, plain, answers, strict=True):
-            tally.mismatches += _differs(case, request, expected, answer, models, tokenizer)
+            tally.mismatches += differs(case, request, expected, answer, models, tokenizer)
             tally.invalid += _is_invalid(case, request, answer, constraints, tally.seen)
     print(json.dumps({"coverage": dict(sorted(tally.seen.items()))}))
     print(json.dumps({"accept_lengths": tally.accept_lengths()}))
@@ -241,7 +241,7 @@ def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models], fo
     return 1 if tally.mismatches or tally.invalid else 0
 
 
-def _differs(
+def differs(
     case: Case,
     request: CaseRequest,
     plain: Answer,

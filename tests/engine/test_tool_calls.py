@@ -68,8 +68,8 @@ def make_model(name: str) -> ToolModel:
 
 # Formats with a rule per parameter.
 PLAIN = (
-    "gemma4", "glm45", "glm47", "lfm2", "minimax_m2", "olmo3", "pythonic", "qwen3_coder",
-    "seed_oss",
+    "deepseek_v32", "deepseek_v4", "functiongemma", "gemma4", "glm45", "glm47", "hy_v3", "hy_v4",
+    "lfm2", "minimax_m2", "olmo3", "pythonic", "qwen3_coder", "seed_oss",
 )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def make_requests(model: ToolModel) -> list[Request]:
             str(seed),
             (7, 11, 13 + seed),
             SamplingParams(
-                seed=seed, max_tokens=160, temperature=temperature, logprobs=0, logit_bias=likely
+                seed=seed, max_tokens=240, temperature=temperature, logprobs=0, logit_bias=likely
             ),
             model.grammar,
         )

@@ -3,14 +3,23 @@
 from typing import Literal
 
 ToolFormat = Literal[
+    "apertus",
     "cohere_command3",
     "cohere_command4",
     "deepseek_v3",
     "deepseek_v31",
+    "deepseek_v32",
+    "deepseek_v4",
+    "functiongemma",
     "gemma4",
     "glm45",
     "glm47",
+    "granite",
     "hermes",
+    "hunyuan_a13b",
+    "hy_v3",
+    "hy_v4",
+    "internlm",
     "kimi_k2",
     "lfm2",
     "llama3_json",
@@ -18,6 +27,7 @@ ToolFormat = Literal[
     "mistral",
     "olmo3",
     "openai",
+    "phi4_mini_json",
     "pythonic",
     "qwen3_coder",
     "seed_oss",
@@ -25,11 +35,16 @@ ToolFormat = Literal[
 """`openai` is harmony, the format of gpt-oss."""
 
 ReasoningFormat = Literal[
+    "apertus",
     "cohere_command3",
     "cohere_command4",
     "deepseek_r1",
+    "ernie45",
     "gemma4",
     "glm45",
+    "granite",
+    "hunyuan_a13b",
+    "hy_v3",
     "kimi_k2",
     "minimax_m2",
     "mistral",

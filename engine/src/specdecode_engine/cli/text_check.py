@@ -32,5 +32,5 @@ def check_text(pair: PairCheck) -> tuple[PairCheck, StopTokens]:
         text = load_text_model(folder)
     except TokenizerUnusable as error:
         return replace(pair, target=replace(pair.target, reason=str(error))), StopTokens()
-    formats = resolve_formats(text.chat_template, ServerBoot())
+    formats = resolve_formats(text.chat_template, ServerBoot(), text.vocabulary.added_tokens)
     return pair, read_stop_tokens(folder, ids, text, formats)

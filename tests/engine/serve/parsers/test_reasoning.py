@@ -1,14 +1,18 @@
 """Reasoning between tags: separated wherever the text is cut."""
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdecode_engine.serve.parsers.formats import MessageFormats
 from specdecode_engine.serve.parsers.message import (
     ChainedParser,
     ContentDelta,
     ContentParser,
     MessageDelta,
+    ParserContext,
     ReasoningDelta,
     ReasoningParser,
 )
@@ -19,6 +23,7 @@ from specdecode_engine.serve.parsers.reasoning import (
     HiddenParts,
     ReasoningTags,
     TaggedReasoningParser,
+    detect_reasoning_format,
 )
 
 PIECES = st.sampled_from(["<think>", "</think>", "<", "think", ">", "/", "\n", " ", "a", "bc"])
@@ -172,6 +177,65 @@ def test_only_the_end_of_a_prompt_opens_reasoning(
     prompt: str, continued: str, is_open: bool
 ) -> None:
     assert THINK.are_open(prompt, continued) is is_open
+
+
+GRANITE, HUNYUAN, ERNIE = (REASONING_TAGS[n] for n in ("granite", "hunyuan_a13b", "ernie45"))
+
+
+def read_message(tags: ReasoningTags, pieces: Iterable[str]) -> tuple[str, str]:
+    return parts(MessageFormats(tags).make_parser(ParserContext()), [*pieces])
+
+
+@pytest.mark.parametrize(
+    ("tags", "text", "reasoning", "content"),
+    [
+        (
+            GRANITE,
+            "Here is my thought process:\n\nWhy.\n\nHere is my response:\n\nYes.",
+            "Why.",
+            "Yes.",
+        ),
+        (GRANITE, "Here is my answer: yes", "", "Here is my answer: yes"),
+        (HUNYUAN, "<think>\nwhy\n</think>\n<answer>\nyes\n</answer>", "why", "yes"),
+        (HUNYUAN, "<think>\n\n</think>\n<answer>\nyes\n</answer>\n", "", "yes"),
+        (HUNYUAN, "yes\n</answer>", "", "yes"),
+        (HUNYUAN, "the tag </answer> ends it", "", "the tag </answer> ends it"),
+        (HUNYUAN, "<answer>\nyes\n</ans", "", "yes\n"),
+        (HUNYUAN, "<answer>a</answer> b </answer> c", "", "a b </answer> c"),
+        (ERNIE, "<think>\nwhy\n</think>\n\n<response>\nyes\n</response>\n", "why", "yes"),
+        (ERNIE, "<think>why</think>\nyes", "why", "yes"),
+        (ERNIE, "<response>yes", "", "yes"),
+        (ERNIE, "  <respons", "", "  <respons"),
+    ],
+)
+def test_the_tags_around_an_answer_belong_to_no_part(tags, text, reasoning, content) -> None:
+    assert read_message(tags, [text]) == (reasoning, content)
+    assert read_message(tags, text) == (reasoning, content)
+
+
+@given(
+    text=st.lists(
+        st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "</an", "\n", " ", "a"]),
+        max_size=12,
+    ).map("".join),
+    sizes=st.lists(st.integers(0, 6), max_size=20),
+)
+def test_an_answer_does_not_depend_on_the_pieces(text: str, sizes: list[int]) -> None:
+    assert read_message(HUNYUAN, split(text, sizes)) == read_message(HUNYUAN, [text])
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("{% set inner_token = '<|inner_prefix|>' %}", "apertus"),
+        ("Write your thoughts after 'Here is my thought process:' and", "granite"),
+        ("'<think>\\n\\n</think>\\n' … '<answer>\\n' + content + '\\n</answer>'", "hunyuan_a13b"),
+        ("between <think></think> and … between <response></response>", "ernie45"),
+        ("'<|start_of_role|>assistant<|end_of_role|><think>\\n' … </think>", "deepseek_r1"),
+    ],
+)
+def test_the_form_of_reasoning_is_detected(template: str, name: str) -> None:
+    assert detect_reasoning_format(template) == name
 
 
 def test_hidden_reasoning_leaves_the_content() -> None:

@@ -17,7 +17,7 @@ from specdecode_engine.serve.text.tokenizer import Vocabulary
 from tests.engine.serve.parsers.samples import CASES, TOOLS, ParsedText, cut, join, parse
 from tests.engine.serve.parsers.test_cut_calls import CALLS
 
-NAMES = sorted(name for name in TOOL_FORMATS if name != "openai")
+NAMES = sorted(name for name, each in TOOL_FORMATS.items() if each.call_markers)
 MARKED = {
     name: [text for text in CALLS[name] if text.startswith(TOOL_FORMATS[name].call_markers)]
     for name in NAMES
@@ -82,6 +82,14 @@ def test_only_a_complete_call_ends_a_thought(text, content, reasoning, calls) ->
     before = text.removesuffix(CALL) if calls else text
     assert found.reasoning == (before if reasoning is None else reasoning)
     assert read("hermes", text) == found
+
+
+def test_a_call_of_hunyuan_a13b_in_a_thought_is_none() -> None:
+    call = '<tool_calls>[{"name": "now", "arguments": {}}]</tool_calls>'
+    for end in ("", " So."):
+        assert read("hunyuan_a13b", [f"why {call}{end}"]) == ParsedText("", f"why {call}{end}", ())
+    closed = f"why {call}</think>\n<answer>\n{call}\n</answer>"
+    assert read("hunyuan_a13b", closed) == ParsedText("", f"why {call}", NOW)
 
 
 def test_a_call_stays_in_a_thought_when_a_grammar_closes_it() -> None:

@@ -11,14 +11,23 @@ from specdecode_engine.serve.parsers.tool_formats import TOOL_FORMATS, detect_to
 from tests.engine.serve.parsers.samples import CASES, FIXTURES, ParsedText, join, make_parser, parse
 
 TEMPLATES = {
+    "apertus": "'<|tools_prefix|>[' + calls + ']<|tools_suffix|>'",
     "cohere_command3": "'<|START_ACTION|>[' + calls + ']<|END_ACTION|>'",
     "cohere_command4": "'<|START_TEXT|>' + content … '<|START_ACTION|>['",
     "deepseek_v3": "'<｜tool▁call▁begin｜>function<｜tool▁sep｜>' + name + '\\n```json\\n'",
     "deepseek_v31": "'<｜tool▁call▁begin｜>' + name + '<｜tool▁sep｜>' + arguments",
+    "deepseek_v32": "'<' + '｜DSML｜' + 'function_calls>' … 'parameter name='",
+    "deepseek_v4": "'<' + '｜DSML｜' + 'tool_calls>' … 'parameter name='",
+    "functiongemma": "'<start_function_call>call:' + name + '{'",
     "gemma4": "'<|tool_call>call:' + name + '{'",
     "glm45": "'<tool_call>' + name + '\\n<arg_key>' + key + '</arg_key>'",
     "glm47": "<tool_call>{name}<arg_key>{key}</arg_key><arg_value>{value}</arg_value></tool_call>",
+    "granite": "<|start_of_role|>… respond only with <|tool_call|> followed by a JSON list",
     "hermes": """<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <object>}""",
+    "hunyuan_a13b": "'<tool_calls>[' + calls + ']</tool_calls>'",
+    "hy_v3": "'<tool_calls' ~ s ~ '>\n<tool_call' ~ s ~ '>' … '<tool_sep' … '<arg_key'",
+    "hy_v4": "'<tool_calls{}><tool_call{}>'.format(s, s) … '<arg_key{}>'.format(s)",
+    "internlm": "'<|action_start|><|plugin|>\n' + call + '<|action_end|>'",
     "kimi_k2": "'<|tool_call_begin|>' + id + '<|tool_call_argument_begin|>' + arguments",
     "lfm2": "'<|tool_call_start|>[' + calls + ']<|tool_call_end|>'",
     "llama3_json": """<|start_header_id|>… '{"name": "' + name + '", "parameters": '""",
@@ -26,6 +35,7 @@ TEMPLATES = {
     "mistral": "'[TOOL_CALLS] [' + calls + ']'",
     "olmo3": "'<function_calls>' + calls + '</function_calls>'",
     "openai": "'<|start|>assistant<|channel|>final<|message|>' + content",
+    "phi4_mini_json": "'<|tool|>' + tools + '<|/tool|>'",
     "qwen3_coder": "'<tool_call>\n<function=' + name + '>\n<parameter=' + key + '>\n'",
     "seed_oss": "<seed:tool_call>\n<function=name>\n<parameter=key>value</parameter>",
     "pythonic": "<|start_header_id|>… in the format of [func_name1(params_name1=params_value1)]",
@@ -49,6 +59,22 @@ def test_every_format_of_the_contract_has_a_parser_a_fixture_and_a_template() ->
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
 def test_the_format_is_detected_from_the_template(name) -> None:
     assert detect_tool_format(TEMPLATES[name]) == name
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("<|start_of_role|>… respond with <tool_call> followed by a JSON list of tools", "granite"),
+        ('<|start_of_role|>… <tool_call>\n{"name": …, "arguments": …}\n</tool_call>', "hermes"),
+        ("<tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>a</arg_key>\n…</tool_calls>", "hy_v3"),
+        ("<tool_calls><tool_call>f<arg_key>a</arg_key><arg_value>1…</tool_calls>", "hy_v4"),
+        ("<|start_of_role|>… <tool_call>\n<function=f>\n<parameter=a>\n", "qwen3_coder"),
+        ('<response>… <tool_call>\n{"name": …, "arguments": …}\n</tool_call>', "hermes"),
+    ],
+)
+def test_formats_that_families_share_are_detected(template: str, name: str) -> None:
+    """Granite 3.1 and 4, tags without a suffix of Hy3 and Hy4, Granite 4.2, ERNIE 4.5."""
+    assert detect_tool_format(template) == name
 
 
 def test_templates_without_a_known_format_have_none() -> None:

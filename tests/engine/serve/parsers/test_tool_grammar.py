@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jsonschema
@@ -17,7 +17,9 @@ from specdecode_engine.grammar import (
     GrammarSource,
     TokenBytes,
 )
+from specdecode_engine.serve.parsers.formats import MessageFormats
 from specdecode_engine.serve.parsers.message import ParserContext
+from specdecode_engine.serve.parsers.reasoning import REASONING_TAGS
 from specdecode_engine.serve.parsers.tool_formats import TOOL_FORMATS
 from specdecode_engine.serve.parsers.tool_grammar import (
     MessageConstraint,
@@ -57,10 +59,13 @@ class RandomModel:
 
     Args:
         has_special_tokens: the format's tokens are special; otherwise they are text.
+        spellings: of further tokens.
     """
 
-    def __init__(self, name: str, has_special_tokens: bool = True) -> None:
-        spellings = sorted(TOOL_FORMATS[name].special_tokens)
+    def __init__(
+        self, name: str, has_special_tokens: bool = True, spellings: Iterable[str] = ()
+    ) -> None:
+        spellings = sorted({*TOOL_FORMATS[name].special_tokens, *spellings})
         self.tokens = [*BYTES, *(each.encode() for each in spellings), b"<eos>"]
         self.eos = len(self.tokens) - 1
         ids = {spelling: len(BYTES) + index for index, spelling in enumerate(spellings)}
@@ -139,7 +144,7 @@ def test_markers_may_be_plain_text(name) -> None:
     wanted = MessageConstraint(name, None, TOOLS, is_required=True)
     source = constrain(wanted, {})
     assert source is not None
-    texts = [text for seed in range(4) if (text := model.write(source, seed)) is not None]
+    texts = [text for seed in range(8) if (text := model.write(source, seed)) is not None]
     assert texts
     for text in texts:
         assert read(name, text).calls
@@ -147,14 +152,23 @@ def test_markers_may_be_plain_text(name) -> None:
 
 
 BEGINNINGS = {
+    "apertus": "Hm <|tools_prefix|>",
     "cohere_command3": "<|START_ACTION|>",
     "cohere_command4": "<|START_ACTION|>",
     "deepseek_v3": "Hm <｜tool▁calls▁begin｜>",
     "deepseek_v31": "Hm <｜tool▁calls▁begin｜>",
+    "deepseek_v32": "Hm <｜DSML｜function_calls>",
+    "deepseek_v4": "Hm <｜DSML｜tool_calls>",
+    "functiongemma": "Hm <start_function_call>",
     "gemma4": "Hm <|tool_call>",
     "glm45": "Hm <tool_call>",
     "glm47": "Hm <tool_call>",
+    "granite": "Hm <tool_call>",
     "hermes": "Hm <tool_call>",
+    "hunyuan_a13b": "Hm <tool_calls>",
+    "hy_v3": "Hm <tool_calls>",
+    "hy_v4": "Hm <tool_calls>",
+    "internlm": "Hm <|action_start|>",
     "kimi_k2": "Hm <|tool_calls_section_begin|>",
     "lfm2": "Hm <|tool_call_start|>",
     "llama3_json": '{"name": "',
@@ -162,6 +176,7 @@ BEGINNINGS = {
     "mistral": "Hm [TOOL_CALLS]",
     "olmo3": "Hm <function_calls>",
     "openai": "<|channel|>commentary to=",
+    "phi4_mini_json": "Hm functools[",
     "pythonic": "[get_weather(",
     "qwen3_coder": "Hm <tool_call>\n<function=",
     "seed_oss": "Hm <seed:tool_call>\n<function=",
@@ -194,6 +209,27 @@ def test_a_strict_call_of_qwen3_coder_needs_no_tag_before_its_function(
         parsed = read("qwen3_coder", text)
         assert bool(parsed.calls) == ("<function=" in text)
         assert_valid(parsed)
+
+
+@pytest.mark.parametrize("has_special_tokens", [True, False])
+@pytest.mark.parametrize(
+    ("name", "begin"),
+    [
+        ("granite", "Hm <|tool_call|>"),
+        ("granite", "Hm <tool_call>["),
+        ("phi4_mini_json", "Hm <|tool_call|>"),
+        ("phi4_mini_json", "Hm functools["),
+    ],
+)
+def test_a_strict_call_may_begin_with_each_marker(name, begin, has_special_tokens) -> None:
+    model = RandomModel(name, has_special_tokens)
+    source = constrain(MessageConstraint(name, None, TOOLS), model.special_ids)
+    assert source is not None
+    texts = [model.write(source, seed, begin) for seed in range(6)]
+    assert any(texts)
+    for text in filter(None, texts):
+        assert read(name, text).calls
+        assert_valid(read(name, text))
 
 
 def test_text_without_a_call_is_free_with_strict_tools(named_model) -> None:
@@ -235,6 +271,35 @@ def test_content_follows_its_grammar_after_the_reasoning() -> None:
     assert source is not None
     assert model.write(source, 2, "yes") == "yes!"
     assert str(model.write(source, 2, "<think>a</think>")).endswith(("yes!", "no!"))
+
+
+@pytest.mark.parametrize("has_special_tokens", [True, False])
+@pytest.mark.parametrize(("tools", "begin"), [((), "t"), ((), "<response>\nt"), (TOOLS, "t")])
+def test_content_follows_its_grammar_between_the_tags_of_an_answer(
+    begin, tools, has_special_tokens
+) -> None:
+    tags = REASONING_TAGS["ernie45"]
+    assert tags.answer is not None
+    span = ReasoningSpan(tags.start, tags.end, is_open=True, answer=tags.answer)
+    model = RandomModel("hermes", has_special_tokens, spellings=(*tags.answer, tags.end))
+    content = GrammarSource(GrammarKind.JSON_SCHEMA, '{"type": "boolean"}')
+    wanted = MessageConstraint("hermes", span, tools, content=content)
+    source = constrain(wanted, model.special_ids)
+    assert source is not None
+    text = model.write(source, 0, f"so.</think>\n\n{begin}")
+    parser = MessageFormats(tags).make_parser(ParserContext(in_reasoning=True))
+    assert join([*parser.push(str(text)), *parser.flush()]).content == "true"
+
+
+def test_free_text_has_the_tags_of_an_answer_with_strict_tools() -> None:
+    tags = REASONING_TAGS["ernie45"]
+    span = ReasoningSpan(tags.start, tags.end, is_open=False, answer=tags.answer)
+    model = RandomModel("hermes", spellings=tags.answer or ())
+    source = constrain(MessageConstraint("hermes", span, TOOLS), model.special_ids)
+    assert source is not None
+    text = model.write(source, 1, "<response>\nIt is {fine}.\n</response>")
+    assert text is not None
+    assert "<tool_call>" not in text
 
 
 def test_harmony_content_follows_its_grammar_in_the_final_channel() -> None:

@@ -204,9 +204,17 @@ CONVERSIONS: Mapping[str, Conversion] = {
     "tracing_endpoint": _tracing_endpoint,
     "tool_parser": _renamed(
         {
+            "apertus2509": "apertus",
             "deepseekv3": "deepseek_v3",
             "deepseekv31": "deepseek_v31",
+            "deepseekv32": "deepseek_v32",
+            "deepseekv4": "deepseek_v4",
+            "ernie45": "hermes",
             "gpt-oss": "openai",
+            "granite4": "hermes",
+            "hunyuan": "hy_v3",
+            "interns1": "internlm",
+            "jamba": "hunyuan_a13b",
             "llama3": "llama3_json",
             "minimax-m2": "minimax_m2",
             "qwen": "hermes",
@@ -216,8 +224,12 @@ CONVERSIONS: Mapping[str, Conversion] = {
     "reasoning_parser": _renamed(
         {
             "": "none",
+            "apertus2509": "apertus",
             "deepseek-r1": "deepseek_r1",
             "gpt-oss": "openai_gptoss",
+            "granite_thinking_parser": "qwen3",
+            "hunyuan": "hy_v3",
+            "hy_v4": "hy_v3",
         }
     ),
     "scheduling_policy": _one_of({"fcfs": False, "priority": True}),

@@ -9,6 +9,7 @@ from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.constraints import read_constraint
 from specdecode_engine.serve.openai.tools import FunctionTool
 from specdecode_engine.serve.parsers.formats import MessageFormats
+from specdecode_engine.serve.parsers.reasoning import ReasoningTags
 from specdecode_engine.serve.parsers.tool_grammar import (
     MessageConstraint,
     ReasoningSpan,
@@ -43,7 +44,7 @@ def read_message_constraint(
     tags = formats.reasoning
     constraint = MessageConstraint(
         tool_format=formats.tools.name if formats.tools else None,
-        reasoning=ReasoningSpan(tags.start, tags.end, in_reasoning) if tags else None,
+        reasoning=_span(tags, in_reasoning),
         tools=callable_tools(body),
         is_required=body.requires_calls,
         is_parallel=body.is_parallel,
@@ -58,6 +59,10 @@ def read_message_constraint(
     except UnsupportedSchema as error:
         raise errors.invalid("tools", str(error), "invalid_grammar") from None
     return None if source is None else (field, source)
+
+
+def _span(tags: ReasoningTags | None, is_open: bool) -> ReasoningSpan | None:
+    return None if tags is None else ReasoningSpan(tags.start, tags.end, is_open, tags.answer)
 
 
 def callable_tools(body: ChatBody) -> tuple[ToolSchema, ...]:

@@ -221,7 +221,9 @@ class Service:
     async def _load_text(self, engine: Started) -> None:
         self._note_progress("tokenizer")
         self._text = await asyncio.to_thread(load_text_model, engine.model_folder)
-        self.formats = resolve_formats(self._text.chat_template, self.boot.server)
+        self.formats = resolve_formats(
+            self._text.chat_template, self.boot.server, self._text.vocabulary.added_tokens
+        )
         known = engine.model_folder, engine.eos_token_ids, self._text, self.formats
         self.stop_tokens = await asyncio.to_thread(read_stop_tokens, *known)
         self.resume_id.prepare(engine.model_folder, engine.facts, self._answer_options())

@@ -129,6 +129,10 @@ class ContentWriter:
         self._is_after_call = False
         return [ContentDelta(released)]
 
+    def drop_space(self) -> None:
+        """Drop the white space that is held back."""
+        self._held = []
+
     def begin_call(self) -> None:
         self._held = []
         self._is_after_call = True

@@ -41,9 +41,10 @@ class ToolSchema:
 class CallGrammar(ABC):
     """Rules for the calls of one response.
 
-    `trigger` is the marker that begins each call or all calls; None for calls without one. `bare`
-    is the character that begins a text of calls without a trigger. `wrapper` is the marker that
-    usually precedes the trigger. `content_markers` are those around content.
+    `trigger` is the marker that begins each call or all calls; None for calls without one.
+    `triggers` are all such markers of a format with several. `bare` is the character that begins a
+    text of calls without a trigger. `wrapper` is the marker that usually precedes the trigger.
+    `content_markers` are those around content.
     """
 
     trigger: str | None = None
@@ -55,6 +56,10 @@ class CallGrammar(ABC):
         self.rules = rules
         self.tools = tools
         self.schemas: list[NamedSchema] = []
+
+    @property
+    def triggers(self) -> tuple[str, ...]:
+        return () if self.trigger is None else (self.trigger,)
 
     @abstractmethod
     def calls(self, is_parallel: bool) -> str:

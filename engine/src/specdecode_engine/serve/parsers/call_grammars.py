@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from specdecode_engine.serve.parsers import (
     cohere,
     deepseek,
-    glm,
     hermes,
     llama,
-    minimax,
     mistral,
     pythonic,
     qwen_coder,
@@ -26,7 +24,21 @@ from specdecode_engine.serve.parsers.call_grammar import (
     repeated,
     shown,
 )
-from specdecode_engine.serve.parsers.gemma_grammar import Gemma4Calls
+from specdecode_engine.serve.parsers.gemma_grammar import FunctionGemmaCalls, Gemma4Calls
+from specdecode_engine.serve.parsers.glm_grammar import Glm45Calls, Glm47Calls
+from specdecode_engine.serve.parsers.hy_grammar import Hy3Calls, Hy4Calls
+from specdecode_engine.serve.parsers.invoke_grammar import (
+    DeepSeekV4Calls,
+    DeepSeekV32Calls,
+    MiniMaxM2Calls,
+)
+from specdecode_engine.serve.parsers.json_list_grammars import (
+    ApertusCalls,
+    GraniteCalls,
+    HunyuanA13BCalls,
+    InternLm2Calls,
+    Phi4MiniCalls,
+)
 from specdecode_engine.serve.parsers.lark import literal
 
 _IDENTIFIER = re.compile(r"\w+")
@@ -174,32 +186,6 @@ class Olmo3Calls(PythonicCalls):
         return f"{calls} {self.rules.marker(self.end)}"
 
 
-class Glm45Calls(ParameterCalls):
-    trigger = glm.BEGIN
-    line_end = "\n"
-
-    def after_trigger(self) -> str:
-        return f"{self.one_of(self._call)} {self.rules.marker(glm.END)}"
-
-    def calls(self, is_parallel: bool) -> str:
-        call = self.rules.add(f"{self.rules.marker(glm.BEGIN)} {self.after_trigger()}")
-        return repeated(call, literal(self.line_end), is_parallel)
-
-    def _call(self, tool: ToolSchema) -> str:
-        arguments = [literal(tool.name + self.line_end)]
-        rules, line_end = self.rules, literal(self.line_end)
-        for key, schema, is_required in self.parameters(tool):
-            begin = f"{rules.marker(glm.KEY)} {literal(key)} {rules.marker(glm.KEY_END)} {line_end}"
-            value = self.value_to(glm.VALUE_END, "", tool, key, schema)
-            argument = rules.add(f"{begin} {rules.marker(glm.VALUE)} {value} {line_end}")
-            arguments.append(argument if is_required else f"{argument}?")
-        return " ".join(arguments)
-
-
-class Glm47Calls(Glm45Calls):
-    line_end = ""
-
-
 class QwenCoderCalls(ParameterCalls):
     trigger: str = qwen_coder.FUNCTION
     wrapper = qwen_coder.BEGIN
@@ -235,30 +221,6 @@ class SeedOssCalls(QwenCoderCalls):
     line_end = ""
 
 
-class MiniMaxM2Calls(ParameterCalls):
-    trigger = minimax.BEGIN
-
-    def calls(self, is_parallel: bool) -> str:
-        return f"{self.rules.marker(minimax.BEGIN)} {self._block(is_parallel)}"
-
-    def after_trigger(self) -> str:
-        return self._block(True)
-
-    def _block(self, is_parallel: bool) -> str:
-        calls = repeated(self.one_of(self._call), "", is_parallel)
-        return f'"\\n" {calls} {self.rules.marker(minimax.END)}'
-
-    def _call(self, tool: ToolSchema) -> str:
-        tags = minimax.PARAMETER_TAGS
-        parts = [literal(f"{minimax.INVOKE}{tool.name}{minimax.NAME_END}\n")]
-        for key, schema, is_required in self.parameters(tool):
-            check_key(tool, key, '"')
-            value = self.value_to(tags.end, "", tool, key, schema)
-            part = self.rules.add(f'{literal(tags.begin + key + tags.key_end)} {value} "\\n"')
-            parts.append(part if is_required else f"{part}?")
-        return " ".join([*parts, literal(f"{minimax.INVOKE_END}\n")])
-
-
 class CohereCommand3Calls(CallGrammar):
     trigger = cohere.ACTION
     content_markers = cohere.CohereCommand3Parser.content_markers
@@ -279,20 +241,30 @@ class CohereCommand4Calls(CohereCommand3Calls):
 
 
 CALL_GRAMMARS: Mapping[str, type[CallGrammar]] = {
+    "apertus": ApertusCalls,
     "cohere_command3": CohereCommand3Calls,
     "cohere_command4": CohereCommand4Calls,
     "deepseek_v3": DeepSeekV3Calls,
     "deepseek_v31": DeepSeekV31Calls,
+    "deepseek_v32": DeepSeekV32Calls,
+    "deepseek_v4": DeepSeekV4Calls,
+    "functiongemma": FunctionGemmaCalls,
     "gemma4": Gemma4Calls,
     "glm45": Glm45Calls,
     "glm47": Glm47Calls,
+    "granite": GraniteCalls,
     "hermes": HermesCalls,
+    "hunyuan_a13b": HunyuanA13BCalls,
+    "hy_v3": Hy3Calls,
+    "hy_v4": Hy4Calls,
+    "internlm": InternLm2Calls,
     "kimi_k2": KimiK2Calls,
     "lfm2": Lfm2Calls,
     "llama3_json": LlamaJsonCalls,
     "minimax_m2": MiniMaxM2Calls,
     "mistral": MistralCalls,
     "olmo3": Olmo3Calls,
+    "phi4_mini_json": Phi4MiniCalls,
     "pythonic": PythonicCalls,
     "qwen3_coder": QwenCoderCalls,
     "seed_oss": SeedOssCalls,

@@ -5,10 +5,11 @@ A call is `{"tool_call_id": "0", "tool_name": "f", "parameters": {…}}`. Conten
 `<|START_TEXT|>` and `<|END_TEXT|>` (Command A Plus). Reasoning precedes both.
 """
 
+from functools import partial
 from typing import ClassVar
 
 from specdecode_engine.serve.parsers.buffer import Markers
-from specdecode_engine.serve.parsers.json_call import CallEnd, read_broken, read_call_objects
+from specdecode_engine.serve.parsers.json_call import JsonCallReader, read_marked_calls
 from specdecode_engine.serve.parsers.message import ParserContext
 from specdecode_engine.serve.parsers.reading import Steps, StreamingParser
 
@@ -16,7 +17,7 @@ ACTION, ACTION_END = "<|START_ACTION|>", "<|END_ACTION|>"
 RESPONSE, RESPONSE_END = "<|START_RESPONSE|>", "<|END_RESPONSE|>"
 TEXT, TEXT_END = "<|START_TEXT|>", "<|END_TEXT|>"
 NAME_KEY = "tool_name"
-_ACTION_END = Markers(ACTION_END)
+_make_reader = partial(JsonCallReader, name_key=NAME_KEY)
 
 
 class CohereCommand3Parser(StreamingParser):
@@ -32,22 +33,7 @@ class CohereCommand3Parser(StreamingParser):
     def read(self) -> Steps[None]:
         while marker := (yield from self.read_until(self._markers, self.write_content)):
             if marker == ACTION:
-                yield from self._read_action()
-
-    def _read_action(self) -> Steps[None]:
-        opening = ACTION + (yield from self.take_space())
-        if (yield from self.skip("[")):
-            opening += "[" + (yield from self.take_space())
-        if (yield from self.next_char()) != "{":
-            self.write_content(opening)
-            return
-        end = yield from read_call_objects(self, opening, NAME_KEY)
-        if end is CallEnd.BROKEN:
-            yield from read_broken(self, _ACTION_END)
-        elif end is CallEnd.COMPLETE:
-            space = yield from self.take_space()
-            if not (yield from self.skip(ACTION_END)):
-                self.write_content(space)
+                yield from read_marked_calls(self, ACTION, ACTION_END, _make_reader)
 
 
 class CohereCommand4Parser(CohereCommand3Parser):

@@ -1,19 +1,30 @@
-"""Gemma 4: `<|tool_call>call:NAME{key:value,…}<tool_call|>`.
+"""Gemma 4: `<|tool_call>call:NAME{key:value,…}<tool_call|>`; FunctionGemma with other tokens.
 
 Keys are bare and strings stand between `<|"|>`; other values are written as in JSON.
 """
 
 import re
+from typing import ClassVar, NamedTuple
 
 from specdecode_engine.serve.parsers.buffer import Markers
 from specdecode_engine.serve.parsers.json_call import read_broken
+from specdecode_engine.serve.parsers.message import ParserContext
 from specdecode_engine.serve.parsers.parameter_values import quoted, quoted_part
 from specdecode_engine.serve.parsers.python_literals import MAX_DEPTH, read_string, word_as_json
 from specdecode_engine.serve.parsers.reading import NAME, NAME_CHARS, Steps, StreamingParser
 
-BEGIN, END, STRING = "<|tool_call>", "<tool_call|>", '<|"|>'
+
+class GemmaTokens(NamedTuple):
+    """The tokens before and after a call, and on both sides of a string."""
+
+    begin: str
+    end: str
+    string: str
+
+
+TOKENS = GemmaTokens("<|tool_call>", "<tool_call|>", '<|"|>')
+FUNCTION_TOKENS = GemmaTokens("<start_function_call>", "<end_function_call>", "<escape>")
 CALL = "call:"
-_BEGIN, _END, _STRING = Markers(BEGIN), Markers(END), Markers(STRING)
 _KEY = re.compile(r"[^:,{}\[\]<]+")
 _WORD = re.compile(r"[^,{}\[\]<]+")
 
@@ -24,9 +35,15 @@ class Gemma4Parser(StreamingParser):
     A bare value that is neither a word of JSON nor a number is a string.
     """
 
+    tokens: ClassVar[GemmaTokens] = TOKENS
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._begin, self._end, self._string = map(Markers, self.tokens)
+
     def read(self) -> Steps[None]:
-        while (yield from self.read_until(_BEGIN, self.write_content)):
-            opening = BEGIN + (yield from self.take_space())
+        while (yield from self.read_until(self._begin, self.write_content)):
+            opening = self.tokens.begin + (yield from self.take_space())
             if (yield from self.skip(CALL)):
                 opening += CALL
                 name = yield from self.take_run(NAME_CHARS)
@@ -40,9 +57,9 @@ class Gemma4Parser(StreamingParser):
         self.begin_call(name)
         if (yield from self._read_object(0)):
             yield from self.take_space()
-            yield from self.skip(END)
+            yield from self.skip(self.tokens.end)
         else:
-            yield from read_broken(self, _END)
+            yield from read_broken(self, self._end)
 
     def _read_object(self, depth: int) -> Steps[bool]:
         """Return whether the object, whose first character is next, is well-formed."""
@@ -83,14 +100,14 @@ class Gemma4Parser(StreamingParser):
 
     def _read_key(self) -> Steps[str]:
         """Return a key, which may be written as a string."""
-        if not (yield from self.skip(STRING)):
+        if not (yield from self.skip(self.tokens.string)):
             return (yield from self.take_run(_KEY))
-        key, _ = yield from self.collect_until(_STRING)
+        key, _ = yield from self.collect_until(self._string)
         return key
 
     def _read_value(self, depth: int) -> Steps[bool]:
         yield from self.take_space()
-        if (yield from self.skip(STRING)):
+        if (yield from self.skip(self.tokens.string)):
             return (yield from self._read_string())
         char = yield from self.next_char()
         if char in ("{", "["):
@@ -108,9 +125,15 @@ class Gemma4Parser(StreamingParser):
 
     def _read_string(self) -> Steps[bool]:
         self.add_arguments('"')
-        end = yield from self.read_until(_STRING, self._add_quoted, drops_cut=True)
+        end = yield from self.read_until(self._string, self._add_quoted, drops_cut=True)
         self.add_arguments('"' if end else "")
         return bool(end)
 
     def _add_quoted(self, text: str) -> None:
         self.add_arguments(quoted_part(text))
+
+
+class FunctionGemmaParser(Gemma4Parser):
+    """`<start_function_call>call:NAME{key:<escape>text<escape>}<end_function_call>`."""
+
+    tokens = FUNCTION_TOKENS

@@ -30,30 +30,41 @@ _OBJECT_KEYWORDS = _ANNOTATIONS | {"properties", "required", "additionalProperti
 
 
 class Gemma4Calls(CallGrammar):
-    trigger = gemma.BEGIN
+    tokens = gemma.TOKENS
+
+    @property
+    def triggers(self) -> tuple[str, ...]:
+        return (self.tokens.begin,)
 
     def calls(self, is_parallel: bool) -> str:
-        call = self.rules.add(f"{self.rules.marker(gemma.BEGIN)} {self.after_trigger()}")
+        call = self.rules.add(f"{self.rules.marker(self.tokens.begin)} {self.after_trigger()}")
         return repeated(call, "", is_parallel)
 
     def after_trigger(self) -> str:
         call = self.one_of(self._call)
-        return f"{literal(gemma.CALL)} {call} {self.rules.marker(gemma.END)}"
+        return f"{literal(gemma.CALL)} {call} {self.rules.marker(self.tokens.end)}"
 
     def _call(self, tool: ToolSchema) -> str:
         check_object(tool)
-        arguments = _GemmaValues(self, tool).object_value(tool.parameters, tool.place, 0)
+        arguments = _GemmaValues(self, tool, self.tokens.string).object_value(
+            tool.parameters, tool.place, 0
+        )
         return f"{literal(tool.name)} {arguments}"
+
+
+class FunctionGemmaCalls(Gemma4Calls):
+    tokens = gemma.FUNCTION_TOKENS
 
 
 class _GemmaValues:
     """Rules of the values of one tool's arguments."""
 
-    def __init__(self, grammar: CallGrammar, tool: ToolSchema) -> None:
+    def __init__(self, grammar: CallGrammar, tool: ToolSchema, string: str) -> None:
         self._grammar = grammar
         self._rules = grammar.rules
         self._tool = tool
-        self._quote = grammar.rules.marker(gemma.STRING)
+        self._text_end = string
+        self._quote = grammar.rules.marker(string)
         self._by_reference: dict[str, str] = {}
         self._any: str | None = None
 
@@ -125,9 +136,9 @@ class _GemmaValues:
         self._check(schema, _STRING_KEYWORDS, place)
         least, most = _bounds(schema, "minLength", "maxLength", place)
         if (least, most) == (0, None):
-            return f"{self._quote} {self._rules.until(gemma.STRING)}"
+            return f"{self._quote} {self._rules.until(self._text_end)}"
         pattern = f"(?s:.{{{least},{'' if most is None else most}}})"
-        text = self._rules.text(gemma.STRING, pattern=pattern)
+        text = self._rules.text(self._text_end, pattern=pattern)
         return f"{self._quote} {text} {self._quote}"
 
     def _list(self, schema: Mapping[str, Any], place: str, depth: int) -> str:
@@ -150,7 +161,7 @@ class _GemmaValues:
             self._any = self._rules.reserve()
             kinds = {"type": ["boolean", "null", "number"]}
             scalar = self._grammar.add_schema(self._tool, kinds, self._tool.place)
-            text = f"{self._quote} {self._rules.until(gemma.STRING)}"
+            text = f"{self._quote} {self._rules.until(self._text_end)}"
             items = f'"[" ({self._any} ("," {self._any})*)? "]"'
             pairs = self._free_object(None, self._tool.place, 0)
             self._rules.define(self._any, either([scalar, text, items, pairs]))
@@ -173,8 +184,8 @@ class _GemmaValues:
     def _exact(self, value: object, place: str) -> str:
         """Return what matches one value."""
         if isinstance(value, str):
-            if gemma.STRING in value:
-                raise UnsupportedSchema(f"{place}: a value contains {gemma.STRING}; change it")
+            if self._text_end in value:
+                raise UnsupportedSchema(f"{place}: a value contains {self._text_end}; change it")
             return f"{self._quote} {literal(value)} {self._quote}"
         if isinstance(value, list | dict):
             raise UnsupportedSchema(

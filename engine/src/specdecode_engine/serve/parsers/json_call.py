@@ -1,6 +1,7 @@
 """A call as a JSON object: `{"name": "f", "arguments": {…}}`, also with `parameters`."""
 
 import json
+from collections.abc import Callable
 from enum import Enum, auto
 
 from specdecode_engine.serve.parsers.buffer import Markers
@@ -162,16 +163,20 @@ class JsonCallReader:
             return None
 
 
+MakeReader = Callable[[StreamingParser, str], JsonCallReader]
+
+
 def read_call_objects(
-    parser: StreamingParser, before: str, name_key: str = "name"
+    parser: StreamingParser, before: str, make_reader: MakeReader = JsonCallReader
 ) -> Steps[CallEnd]:
     """Read call objects with commas between them, and the bracket after them, which may be missing.
 
     Args:
         before: text already taken before the first object, which begins with the next character.
+        make_reader: returns the reader of an object after a text.
     """
     while True:
-        end = yield from JsonCallReader(parser, before, name_key=name_key).read()
+        end = yield from make_reader(parser, before).read()
         if end is not CallEnd.COMPLETE:
             return end
         before = yield from parser.take_space()
@@ -181,6 +186,33 @@ def read_call_objects(
             if not (yield from parser.skip("]")):
                 parser.write_content(before)
             return end
+
+
+def read_marked_calls(
+    parser: StreamingParser,
+    marker: str,
+    end_marker: str,
+    make_reader: MakeReader = JsonCallReader,
+) -> Steps[None]:
+    """Read a call object, or a list of them, after a marker; what is neither is content.
+
+    Args:
+        marker: already taken.
+        end_marker: of the calls; it may be missing, and ends calls that break off.
+    """
+    opening = marker + (yield from parser.take_space())
+    if (yield from parser.skip("[")):
+        opening += "[" + (yield from parser.take_space())
+    if (yield from parser.next_char()) != "{":
+        parser.write_content(opening)
+        return
+    end = yield from read_call_objects(parser, opening, make_reader)
+    if end is CallEnd.BROKEN:
+        yield from read_broken(parser, Markers(end_marker))
+    elif end is CallEnd.COMPLETE:
+        space = yield from parser.take_space()
+        if not (yield from parser.skip(end_marker)):
+            parser.write_content(space)
 
 
 def without_surrogates(text: str) -> str:

@@ -1,5 +1,8 @@
 """MiniMax M2: `<minimax:tool_call>`, then calls as `<invoke name="f">` with their parameters."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from specdecode_engine.serve.parsers.buffer import Markers
 from specdecode_engine.serve.parsers.reading import NAME, NAME_CHARS, Steps
 from specdecode_engine.serve.parsers.xml_parameters import ParameterTags, XmlParameterParser
@@ -8,24 +11,39 @@ BEGIN, END = "<minimax:tool_call>", "</minimax:tool_call>"
 INVOKE, INVOKE_END = '<invoke name="', "</invoke>"
 NAME_END = '">'
 PARAMETER_TAGS = ParameterTags('<parameter name="', NAME_END, "</parameter>", has_lines=False)
-_BEGIN = Markers(BEGIN)
+
+
+@dataclass(frozen=True, slots=True)
+class InvokeTags:
+    """The tags around all calls, before a name, and after a call."""
+
+    begin: str
+    end: str
+    invoke: str
+    invoke_end: str
+
+
+TAGS = InvokeTags(BEGIN, END, INVOKE, INVOKE_END)
 
 
 class MiniMaxM2Parser(XmlParameterParser):
     """A block contains one call or more."""
 
     tags = PARAMETER_TAGS
+    invoke_tags: ClassVar[InvokeTags] = TAGS
 
     def read(self) -> Steps[None]:
-        while (yield from self.read_until(_BEGIN, self.write_content)):
-            opening = BEGIN + (yield from self.take_space())
-            if not (yield from self.skip(INVOKE)):
+        tags = self.invoke_tags
+        begin = Markers(tags.begin)
+        while (yield from self.read_until(begin, self.write_content)):
+            opening = tags.begin + (yield from self.take_space())
+            if not (yield from self.skip(tags.invoke)):
                 self.write_content(opening)
                 continue
-            opening += INVOKE
-            while (yield from self._read_call(opening)) and (yield from self.skip(INVOKE)):
-                opening = INVOKE
-            yield from self.skip(END)
+            opening += tags.invoke
+            while (yield from self._read_call(opening)) and (yield from self.skip(tags.invoke)):
+                opening = tags.invoke
+            yield from self.skip(tags.end)
 
     def _read_call(self, opening: str) -> Steps[bool]:
         """Read a call after `<invoke name="`; return whether it is one and complete."""
@@ -36,7 +54,7 @@ class MiniMaxM2Parser(XmlParameterParser):
         self.begin_call(name)
         self.add_arguments("{")
         yield from self.read_parameters(name)
-        is_whole = yield from self.skip_end(INVOKE_END)
+        is_whole = yield from self.skip_end(self.invoke_tags.invoke_end)
         self.add_arguments("}" if is_whole else "")
         yield from self.take_space()
         return is_whole

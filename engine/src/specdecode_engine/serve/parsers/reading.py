@@ -64,6 +64,10 @@ class StreamingParser(ABC):
     def write_content(self, text: str) -> None:
         self._deltas += self._content.write(text)
 
+    def drop_space(self) -> None:
+        """Drop the white space at the end of the content so far."""
+        self._content.drop_space()
+
     def is_tool(self, name: str) -> bool:
         """Whether the request has a tool of this name; true for every name without tools."""
         return not self._parameters or name in self._parameters

@@ -5,9 +5,10 @@ the text are content: a user may ask about them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from specdecode_engine.serve.parsers.answer import AnswerTags
 from specdecode_engine.serve.parsers.buffer import Markers
 from specdecode_engine.serve.parsers.deepseek import KIMI_TOKENS
 from specdecode_engine.serve.parsers.message import (
@@ -26,12 +27,14 @@ MAX_LEADING_SPACE = 64
 class ReasoningTags:
     """The tags of a family; they are special tokens in some vocabularies and text in others.
 
-    `label` is what a model writes after the opening tag before the reasoning.
+    `label` is what a model writes after the opening tag before the reasoning. `answer` are the tags
+    around what follows the reasoning.
     """
 
     start: str
     end: str
     label: str = ""
+    answer: AnswerTags | None = None
 
     def are_open(self, prompt: str, continued: str = "") -> bool:
         """Whether a prompt ends inside reasoning, so that the text begins there.
@@ -47,11 +50,16 @@ class ReasoningTags:
 THINK = ReasoningTags("<think>", "</think>")
 COHERE = ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>")
 REASONING_TAGS: Mapping[str, ReasoningTags] = {
+    "apertus": ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),
     "cohere_command3": COHERE,
     "cohere_command4": COHERE,
     "deepseek_r1": THINK,
+    "ernie45": replace(THINK, answer=AnswerTags("<response>", "</response>")),
     "gemma4": ReasoningTags("<|channel>", "<channel|>", "thought\n"),
     "glm45": THINK,
+    "granite": ReasoningTags("Here is my thought process:", "Here is my response:"),
+    "hunyuan_a13b": replace(THINK, answer=AnswerTags("<answer>", "</answer>")),
+    "hy_v3": THINK,
     "kimi_k2": THINK,
     "minimax_m2": THINK,
     "mistral": ReasoningTags("[THINK]", "[/THINK]"),
@@ -61,6 +69,8 @@ REASONING_TAGS: Mapping[str, ReasoningTags] = {
 }
 # Texts that only templates of the family contain.
 _EVIDENCE = (
+    ("apertus", "<|inner_prefix|>"),
+    ("granite", "Here is my thought process:"),
     ("openai_gptoss", "<|channel|>"),
     ("gemma4", "<|channel>"),
     ("mistral", "[THINK]"),
@@ -74,8 +84,13 @@ def detect_reasoning_format(template: str) -> str | None:
     found = next((name for name, text in _EVIDENCE if text in template), None)
     if found is not None:
         return found
+    if "<tool_calls" in template and "<arg_key" in template:
+        return "hy_v3"
     if "</think>" not in template and "<think>" not in template:
         return None
+    for name, tags in REASONING_TAGS.items():
+        if tags.answer is not None and all(tag in template for tag in tags.answer):
+            return name
     if "[gMASK]" in template:
         return "glm45"
     if KIMI_TOKENS.calls_begin in template:

@@ -6,10 +6,13 @@ from types import MappingProxyType
 from specdecode_engine.serve.parsers import (
     cohere,
     deepseek,
+    dsml,
     gemma,
     glm,
     harmony,
     hermes,
+    hy,
+    json_lists,
     llama,
     minimax,
     mistral,
@@ -18,13 +21,19 @@ from specdecode_engine.serve.parsers import (
 )
 from specdecode_engine.serve.parsers.message import MessageFormat
 
+_APERTUS = frozenset({json_lists.APERTUS, json_lists.APERTUS_END})
 _COHERE = frozenset({cohere.ACTION, cohere.ACTION_END})
 _COHERE_RESPONSE = _COHERE | {cohere.RESPONSE, cohere.RESPONSE_END}
 _COHERE_TEXT = _COHERE | {cohere.TEXT, cohere.TEXT_END}
 _DEEPSEEK, _KIMI = frozenset(deepseek.TOKENS), frozenset(deepseek.KIMI_TOKENS)
 _DEEPSEEK_CALLS = deepseek.CALLS_BEGIN, deepseek.CALL_BEGIN
 _KIMI_CALLS = deepseek.KIMI_TOKENS.calls_begin, deepseek.KIMI_TOKENS.begin
-_GEMMA = frozenset({gemma.BEGIN, gemma.END, gemma.STRING})
+_DSML = frozenset({dsml.TOKEN})
+_GEMMA = frozenset(gemma.TOKENS)
+_INTERNLM = frozenset({json_lists.ACTION, json_lists.PLUGIN, json_lists.ACTION_END})
+_GRANITE = frozenset({json_lists.GRANITE_TOKEN})
+_HUNYUAN_A13B = frozenset({json_lists.CALLS, json_lists.CALLS_END})
+_PHI4_MINI = frozenset({json_lists.PHI_TOKEN, json_lists.PHI_END})
 _HARMONY = frozenset(
     {
         harmony.START,
@@ -36,7 +45,7 @@ _HARMONY = frozenset(
         harmony.RETURN,
     }
 )
-_GLM = frozenset({glm.BEGIN, glm.END, glm.KEY, glm.KEY_END, glm.VALUE, glm.VALUE_END})
+_GLM = frozenset(glm.TAGS)
 _MISTRAL = frozenset({mistral.TOOL_CALLS, mistral.ARGS, mistral.CALL_ID})
 _LFM2 = frozenset({pythonic.LFM2_START, pythonic.LFM2_END})
 _MINIMAX = frozenset({minimax.BEGIN, minimax.END})
@@ -49,6 +58,9 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
     {
         each.name: each
         for each in (
+            MessageFormat(
+                "apertus", _APERTUS, json_lists.ApertusParser, call_markers=(json_lists.APERTUS,)
+            ),
             MessageFormat(
                 "cohere_command3",
                 _COHERE_RESPONSE,
@@ -69,14 +81,45 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
             MessageFormat(
                 "deepseek_v31", _DEEPSEEK, deepseek.DeepSeekV31Parser, call_markers=_DEEPSEEK_CALLS
             ),
-            MessageFormat("gemma4", _GEMMA, gemma.Gemma4Parser, call_markers=(gemma.BEGIN,)),
-            MessageFormat("glm45", _GLM, glm.GlmParser, call_markers=(glm.BEGIN,)),
-            MessageFormat("glm47", _GLM, glm.GlmParser, call_markers=(glm.BEGIN,)),
+            MessageFormat(
+                "deepseek_v32",
+                _DSML,
+                dsml.DeepSeekV32Parser,
+                call_markers=(dsml.V32_TAGS.begin,),
+            ),
+            MessageFormat(
+                "deepseek_v4", _DSML, dsml.DeepSeekV4Parser, call_markers=(dsml.V4_TAGS.begin,)
+            ),
+            MessageFormat(
+                "functiongemma",
+                frozenset(gemma.FUNCTION_TOKENS),
+                gemma.FunctionGemmaParser,
+                call_markers=(gemma.FUNCTION_TOKENS.begin,),
+            ),
+            MessageFormat("gemma4", _GEMMA, gemma.Gemma4Parser, call_markers=(gemma.TOKENS.begin,)),
+            MessageFormat("glm45", _GLM, glm.GlmParser, call_markers=(glm.TAGS.begin,)),
+            MessageFormat("glm47", _GLM, glm.GlmParser, call_markers=(glm.TAGS.begin,)),
+            MessageFormat(
+                "granite",
+                _GRANITE,
+                json_lists.GraniteParser,
+                call_markers=json_lists.GraniteParser.begins,
+            ),
             MessageFormat(
                 "hermes",
                 frozenset({hermes.BEGIN, hermes.END}),
                 hermes.HermesParser,
                 call_markers=(hermes.BEGIN,),
+            ),
+            # A call within a thought is none, so that no marker begins calls anywhere.
+            MessageFormat("hunyuan_a13b", _HUNYUAN_A13B, json_lists.HunyuanA13BParser),
+            MessageFormat("hy_v3", hy.tool_tokens(""), hy.HyParser, call_markers=(hy.CALLS,)),
+            MessageFormat("hy_v4", hy.tool_tokens(""), hy.HyParser, call_markers=(hy.CALLS,)),
+            MessageFormat(
+                "internlm",
+                _INTERNLM,
+                json_lists.InternLm2Parser,
+                call_markers=(json_lists.ACTION,),
             ),
             MessageFormat("kimi_k2", _KIMI, deepseek.KimiK2Parser, call_markers=_KIMI_CALLS),
             MessageFormat("lfm2", _LFM2, pythonic.Lfm2Parser, call_markers=(pythonic.LFM2_START,)),
@@ -96,6 +139,12 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
                 "olmo3", _OLMO3, pythonic.Olmo3Parser, call_markers=(pythonic.OLMO3_START,)
             ),
             MessageFormat("openai", _HARMONY, harmony.HarmonyParser, True),
+            MessageFormat(
+                "phi4_mini_json",
+                _PHI4_MINI,
+                json_lists.Phi4MiniParser,
+                call_markers=json_lists.Phi4MiniParser.begins,
+            ),
             MessageFormat(
                 "pythonic",
                 _PYTHONIC,
@@ -123,6 +172,17 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
 _EVIDENCE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("openai", ("<|channel|>", "<|message|>")),
     ("gemma4", ("<|tool_call>call:",)),
+    ("functiongemma", ("<start_function_call>",)),
+    ("internlm", ("<|plugin|>",)),
+    ("deepseek_v32", (dsml.TOKEN, "function_calls>")),
+    ("deepseek_v4", (dsml.TOKEN, "tool_calls>")),
+    ("apertus", ("<|tools_prefix|>",)),
+    ("phi4_mini_json", ("<|tool|>", "<|/tool|>")),
+    ("granite", ("<|start_of_role|>", "<|tool_call|>")),
+    ("granite", ("<|start_of_role|>", "<tool_call> followed by a JSON list")),
+    ("hy_v3", ("<tool_calls", "<tool_sep", "<arg_key")),
+    ("hy_v4", ("<tool_calls", "<arg_key")),
+    ("hunyuan_a13b", ("<tool_calls>", "</tool_calls>")),
     ("cohere_command4", ("<|START_ACTION|>", "<|START_TEXT|>")),
     ("cohere_command3", ("<|START_ACTION|>",)),
     ("lfm2", ("<|tool_call_start|>",)),

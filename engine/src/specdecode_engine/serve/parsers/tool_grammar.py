@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from specdecode_engine.grammar import GrammarSource, MessageGrammar, NamedSchema
 from specdecode_engine.serve.parsers import harmony
+from specdecode_engine.serve.parsers.answer import AnswerTags
 from specdecode_engine.serve.parsers.call_grammar import (
     WRAPPED,
     CallGrammar,
@@ -22,11 +23,15 @@ HARMONY = "openai"
 
 @dataclass(frozen=True, slots=True)
 class ReasoningSpan:
-    """The tags around reasoning; `is_open` if the prompt ends inside it."""
+    """The tags around reasoning; `is_open` if the prompt ends inside it.
+
+    `answer` are the tags around content, which may be missing.
+    """
 
     start: str
     end: str
     is_open: bool
+    answer: AnswerTags | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ def constrain(
     if not constraint.constrains_calls and constraint.content is None:
         return None
     has_reasoning = constraint.reasoning is not None or constraint.tool_format == HARMONY
-    has_markers = _content_markers(constraint) is not None
+    has_markers = _has_content_markers(constraint)
     if not constraint.tools and not has_reasoning and not has_markers:
         return constraint.content
     rules = LarkRules(special_ids)
@@ -87,15 +92,15 @@ def _tagged(rules: LarkRules, constraint: MessageConstraint) -> tuple[str, list[
     if constraint.tools:
         assert constraint.tool_format is not None, "tools without a format of calls are refused"
         calls = CALL_GRAMMARS[constraint.tool_format](rules, constraint.tools)
-    content = _marked_content(rules, _content_markers(constraint), "@content")
+    around = _around_content(rules, constraint)
     if calls is None:
-        message = content
+        message = _marked(around, "@content")
     elif constraint.is_required:
         message = calls.calls(constraint.is_parallel)
     elif constraint.content is not None:
-        message = either([calls.calls(constraint.is_parallel), content])
+        message = either([calls.calls(constraint.is_parallel), _marked(around, "@content")])
     else:
-        message = _free_text(rules, calls, constraint.is_parallel)
+        message = _free_text(rules, calls, constraint)
     return f"{reasoning} {message}", [] if calls is None else calls.schemas
 
 
@@ -105,40 +110,62 @@ def _reasoning(rules: LarkRules, span: ReasoningSpan) -> str:
     return inside if span.is_open else f"({rules.marker(span.start)} {inside})?"
 
 
-def _content_markers(constraint: MessageConstraint) -> tuple[str, str] | None:
+def _has_content_markers(constraint: MessageConstraint) -> bool:
     grammar = CALL_GRAMMARS.get(constraint.tool_format or "")
-    return None if grammar is None else grammar.content_markers
+    return grammar is not None and grammar.content_markers is not None
 
 
-def _marked_content(rules: LarkRules, markers: tuple[str, str] | None, content: str) -> str:
+def _around_content(rules: LarkRules, constraint: MessageConstraint) -> tuple[str, str] | None:
+    """Return what matches the markers before and after content; None without any."""
+    grammar = CALL_GRAMMARS.get(constraint.tool_format or "")
+    if grammar is not None and grammar.content_markers is not None:
+        begin, end = map(rules.marker, grammar.content_markers)
+        return begin, end
+    tags = constraint.reasoning and constraint.reasoning.answer
+    if tags is None:
+        return None
+    return f'{rules.marker(tags.start)} "\\n"?', f'"\\n"? {rules.marker(tags.end)} "\\n"?'
+
+
+def _marked(around: tuple[str, str] | None, content: str) -> str:
     """Return what matches content and the markers around it; the prompt may end with the first."""
-    if markers is None:
+    if around is None:
         return content
-    begin, end = map(rules.marker, markers)
+    begin, end = around
     return f"({begin})? {content} ({end})?"
 
 
-def _free_text(rules: LarkRules, calls: CallGrammar, is_parallel: bool) -> str:
+def _content_tokens(rules: LarkRules, constraint: MessageConstraint) -> tuple[str, ...]:
+    """Return the markers around content that are not part of free text."""
+    grammar = CALL_GRAMMARS[constraint.tool_format or ""]
+    if grammar.content_markers is not None:
+        return grammar.content_markers
+    tags = constraint.reasoning and constraint.reasoning.answer
+    return tuple(tag for tag in tags or () if rules.is_special(tag))
+
+
+def _free_text(rules: LarkRules, calls: CallGrammar, constraint: MessageConstraint) -> str:
     """Return what matches text in which every call that begins is completed."""
-    assert calls.trigger is not None
-    if calls.content_markers is not None:
-        text = rules.text(*calls.content_markers, calls.trigger)
-        content = _marked_content(rules, calls.content_markers, text)
+    assert calls.triggers
+    is_parallel = constraint.is_parallel
+    if markers := _content_tokens(rules, constraint):
+        text = rules.text(*markers, *calls.triggers)
+        content = _marked(_around_content(rules, constraint), text)
         return either([calls.calls(is_parallel), content])
     call = rules.add(calls.after_trigger())
     if calls.bare:
         other = rf"(\s*[^\s{slashed(re.escape(calls.bare))}]{ANY_TEXT})?"
         text = rules.add(f"/{other}/", "TEXT")
         return either(
-            [calls.calls(is_parallel), f"{rules.until(calls.trigger, other)} {call}", text]
+            [calls.calls(is_parallel), f"{rules.until(calls.triggers[0], other)} {call}", text]
         )
-    before = rules.until(calls.trigger)
+    before = rules.until_any(*calls.triggers)
     if rules.is_special(calls.wrapper):  # which is not part of any text
-        opening = f"{rules.marker(calls.wrapper)} {literal(WRAPPED + calls.trigger)}"
-        before = either([before, f"{rules.text(calls.trigger)} {opening}"])
+        opening = f"{rules.marker(calls.wrapper)} {literal(WRAPPED + calls.triggers[0])}"
+        before = either([before, f"{rules.text(*calls.triggers)} {opening}"])
     head = rules.add(f"{before} {call}")
     count = "*" if is_parallel else "?"
-    return f"{head}{count} {rules.text(calls.trigger)}"
+    return f"{head}{count} {rules.text(*calls.triggers)}"
 
 
 def _harmony(rules: LarkRules, constraint: MessageConstraint) -> tuple[str, list[NamedSchema]]:

@@ -47,16 +47,22 @@ class XmlParameterParser(StreamingParser):
             separator = ", "
             if self.tags.has_lines:
                 yield from self.skip("\n")
-            yield from self._read_value(self.schema_of(name), key.strip())
+            schema = self.schema_of(name)
+            if is_string(property_of(schema, key.strip())):
+                yield from self.read_string_value()
+            else:
+                yield from self.read_value(schema, key.strip())
             yield from self.take_space()
 
-    def _read_value(self, schema: object, key: str) -> Steps[None]:
-        if is_string(property_of(schema, key)):
-            self.add_arguments('"')
-            ends = Markers(*self.tags.value_ends)
-            end = yield from self.read_until(ends, self._add_quoted, drops_cut=True)
-            self.add_arguments('"' if end else "")
-            return
+    def read_string_value(self) -> Steps[None]:
+        """Read a value that is a string, and its end."""
+        self.add_arguments('"')
+        ends = Markers(*self.tags.value_ends)
+        end = yield from self.read_until(ends, self._add_quoted, drops_cut=True)
+        self.add_arguments('"' if end else "")
+
+    def read_value(self, schema: object, key: str) -> Steps[None]:
+        """Read a value of one of the types that a schema permits for a key, and its end."""
         text, end = yield from self._collect_value()
         if end:
             self.add_arguments(as_json(text, types_of(schema, key)))

@@ -35,6 +35,7 @@ class Vocabulary:
         self._alphabet = _byte_alphabet() if "ByteLevel" in decoders else None
         self._has_lone_bytes = "ByteFallback" in decoders
         added = tokenizer.get_added_tokens_decoder()
+        self.added_tokens = tuple(token.content for token in added.values())
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._anchor = None if self._alphabet else self._find_anchor()
         self._known: dict[int, bytes] = {}
