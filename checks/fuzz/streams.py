@@ -89,7 +89,7 @@ async def read_stream(number: int, port: int, report_gap: ReportGap) -> StreamRe
     """Run one stream to its end."""
     path, body = stream_body(number)
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     head += f"connection: close\r\ncontent-length: {len(content)}\r\n\r\n"
     loop = asyncio.get_running_loop()
     try:

@@ -114,7 +114,7 @@ class Watch:
             started_s = time.monotonic()
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-                writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
                 await reader.read()
                 writer.close()
             except OSError:
