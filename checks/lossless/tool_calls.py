@@ -3,19 +3,22 @@
     python -m checks.lossless --tools              three cases of every pair, in both types
     python -m checks.lossless --tools --minutes 10 as many of them as the time permits
 
-Rounds go through all pairs, so that a run that ends early has seen every pair as often as another.
+Rounds go through all pairs, so that a run that ends early, also by Ctrl-C, has seen every pair of
+its whole rounds as often as another.
 A case draws tools, the vocabulary's special tokens, requests and an engine; its calls are required.
 """
 
 import argparse
 import json
+import math
 import random
 import secrets
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -150,29 +153,35 @@ def compare_tool_calls(options: argparse.Namespace) -> int:
     """Run the cases; 1 if an answer differs or calls what its tools do not allow."""
     seed = secrets.randbits(32) if options.seed is None else options.seed
     print(f"lossless: tool calls, seed {seed}", file=sys.stderr, flush=True)
-    until = time.monotonic() + 60 * (options.minutes or float("inf"))
-    names = sorted(TOOL_FORMATS) if options.formats is None else options.formats
     dtypes = DTYPES if options.dtype is None else (options.dtype,)
     tally = {dtype: ToolTally() for dtype in dtypes}
     with tempfile.TemporaryDirectory(prefix="lossless-") as folder:
-        suites = {d: ToolCases(d, seed, Path(folder) / d) for d in dtypes}
-        pairs = [(n, a) for n in names for a in suites[dtypes[0]].algorithms]
-        wanted = PER_PAIR * len(pairs)
-        work = tqdm(_in_rounds(pairs), total=wanted, desc="cases of each type", file=sys.stderr)
-        for number, (name, algorithm) in work:
-            if time.monotonic() > until or options.only not in (None, number):
-                continue
-            for dtype, suite in suites.items():
-                suite.run(number, name, algorithm, tally[dtype])
+        suites = [ToolCases(dtype, seed, Path(folder) / dtype) for dtype in dtypes]
+        names = sorted(TOOL_FORMATS) if options.formats is None else options.formats
+        pairs = [(name, algorithm) for name in names for algorithm in suites[0].algorithms]
+        with suppress(KeyboardInterrupt):
+            _run_all(pairs, [*zip(suites, tally.values(), strict=True)], options)
     for dtype, seen in tally.items():
         ended = dict(sorted(seen.ended.items()))
         print(json.dumps({"dtype": dtype, "ended_answers_by_format": ended}))
     for dtype, seen in tally.items():
-        summary = seen.summary(len(pairs), wanted)
+        summary = seen.summary(len(pairs), PER_PAIR * len(pairs))
         print(json.dumps({"seed": seed, "dtype": dtype, **summary}))
     return 1 if any(seen.mismatches or seen.invalid for seen in tally.values()) else 0
 
 
-def _in_rounds(pairs: list[tuple[str, str]]) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Yield numbers and pairs, every pair once a round."""
-    return enumerate(PER_PAIR * pairs)
+def _run_all(
+    pairs: Sequence[tuple[str, str]],
+    suites: Sequence[tuple[ToolCases, ToolTally]],
+    options: argparse.Namespace,
+) -> None:
+    """Run every pair once a round, or the one case that is wanted, while there is time."""
+    until = time.monotonic() + 60 * (options.minutes or math.inf)
+    cases = [*enumerate(PER_PAIR * [*pairs])]
+    if options.only is not None:
+        cases = [cases[options.only]]
+    for number, (name, algorithm) in tqdm(cases, desc="cases of each type", file=sys.stderr):
+        if time.monotonic() > until:
+            return
+        for suite, tally in suites:
+            suite.run(number, name, algorithm, tally)
