@@ -9,6 +9,7 @@ from functools import partial
 from checks.fuzz.stalls import MIN_STALL_SECONDS, Wait, longest
 from checks.fuzz.streams import STREAMS, read_stream
 
+HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 PROBE_SECONDS = 0.05
 BEAT_SECONDS = 0.02
 RETRY_SECONDS = 0.1
@@ -114,7 +115,9 @@ class Watch:
             started_s = time.monotonic()
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-                writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+                writer.write(
+                    b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+                )
                 await reader.read()
                 writer.close()
             except OSError:
