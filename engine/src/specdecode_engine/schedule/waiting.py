@@ -14,19 +14,11 @@ class WaitingQueue(deque[Sequence]):
 
     def put(self, sequence: Sequence) -> None:
         """Let a sequence wait after those of its order."""
-        order = queue_order(sequence)
-        if not self or queue_order(self[-1]) <= order:
-            self.append(sequence)
-        else:
-            self.insert(bisect_right(self, order, key=queue_order), sequence)
+        self.insert(bisect_right(self, queue_order(sequence), key=queue_order), sequence)
 
     def put_back(self, sequence: Sequence) -> None:
         """Let a sequence that has run wait before those of its order."""
-        order = queue_order(sequence)
-        if not self or order <= queue_order(self[0]):
-            self.appendleft(sequence)
-        else:
-            self.insert(bisect_left(self, order, key=queue_order), sequence)
+        self.insert(bisect_left(self, queue_order(sequence), key=queue_order), sequence)
 
 
 def queue_order(sequence: Sequence) -> int:

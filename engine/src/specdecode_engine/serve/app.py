@@ -55,15 +55,14 @@ def build_app(service: Service, management_port: int | None = None) -> ASGIApp:
             lambda method, path: is_client_api(method, path) or is_speculation_change(method, path),
         )
         return _guarded(StreamKeepAlive(app), service)
+    routers, report_paths = _api(service), frozenset[str]()
     if service.boot.server.metrics_on_api_port:
-        routers = (*_api(service), management.reports)
-        built = _build(
-            service,
-            routers,
-            lambda method, path: is_client_api(method, path) or path in management.REPORT_PATHS,
-        )
-    else:
-        built = _build(service, _api(service), is_client_api)
+        routers, report_paths = (*routers, management.reports), management.REPORT_PATHS
+    built = _build(
+        service,
+        routers,
+        lambda method, path: is_client_api(method, path) or path in report_paths,
+    )
     api = _guarded(StreamKeepAlive(built), service)
     return PortRouter(api, _management_app(service), management_port)
 

@@ -30,11 +30,10 @@ class Piece:
 
 @dataclass(slots=True)
 class AnswerStats:
-    """Tokens of an answer so far; `accepted_tokens` of them were drafted."""
+    """Tokens of an answer so far, and when they came."""
 
     started_s: float
     tokens: int = 0
-    accepted_tokens: int = 0
     first_token_s: float | None = None
     last_token_s: float = 0.0
     accept_length: float | None = None  # once the answer has ended
@@ -43,7 +42,6 @@ class AnswerStats:
         """Count the tokens of an event of a stream."""
         if (new := event.get("speculation")) and new["tokens"]:
             self.tokens += new["tokens"]
-            self.accepted_tokens += new["accepted_tokens"]
             self.last_token_s = now_s
             if self.first_token_s is None:
                 self.first_token_s = now_s

@@ -13,7 +13,6 @@ from specdecode_engine.cli.chat.conversation import ChatError
 
 READY = re.compile(r"ready in .*?: (http://\S+/v1)\b")
 END_S = 60.0
-LAST_LINES = 5
 
 
 @contextmanager
@@ -46,9 +45,9 @@ def _wait_ready(process: "subprocess.Popen[str]") -> str:
     assert process.stderr is not None
     for line in process.stderr:
         if (found := READY.search(line)) is not None:
-            rest: deque[str] = deque(maxlen=LAST_LINES)
-            # A full pipe would stop the server.
-            threading.Thread(target=rest.extend, args=(process.stderr,), daemon=True).start()
+            # A full pipe would stop the server: what follows is read and dropped.
+            drop = deque[str](maxlen=0).extend
+            threading.Thread(target=drop, args=(process.stderr,), daemon=True).start()
             return found[1]
         sys.stderr.write(line)
         sys.stderr.flush()

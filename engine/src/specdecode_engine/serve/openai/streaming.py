@@ -5,7 +5,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, repeat
 from typing import ClassVar, NamedTuple, TypeVar
 
 from fastapi import Response
@@ -219,11 +218,11 @@ class StreamingReply(Response):
         """Add to the first event the tokens since the event before, and 0 to the others."""
         if not self._body.return_speculation:
             return events
-        tokens, accepted = choice.take_counts()
-        counts = chain([(tokens, accepted)], repeat((0, 0)))
+        none = {"tokens": 0, "accepted_tokens": 0}
+        counts = dict(zip(none, choice.take_counts(), strict=True))
         return [
-            event | {"speculation": {"tokens": new, "accepted_tokens": drafted}}
-            for event, (new, drafted) in zip(events, counts, strict=False)
+            event | {"speculation": none if position else counts}
+            for position, event in enumerate(events)
         ]
 
     def _encode(self, events: Iterable[Event], *, in_pieces: bool = False) -> bytes:

@@ -114,7 +114,7 @@ class Answer {
   constructor() {
     this.shown = new Shown("assistant");
     this.content = [];
-    this.tokens = this.accepted = this.steps = 0;
+    this.tokens = 0;
     this.firstMs = this.lastMs = null;
     this.isComplete = false;
   }
@@ -124,8 +124,6 @@ class Answer {
     const counts = event.speculation;
     if (counts && counts.tokens) {
       this.tokens += counts.tokens;
-      this.accepted += counts.accepted_tokens;
-      this.steps += 1;
       this.lastMs = performance.now();
       this.firstMs ??= this.lastMs;
     }

@@ -7,8 +7,6 @@ from specdecode_engine.serve.parsers.buffer import Markers
 from specdecode_engine.serve.parsers.reading import NAME, NAME_CHARS, Steps
 from specdecode_engine.serve.parsers.xml_parameters import ParameterTags, XmlParameterParser
 
-BEGIN, END = "<minimax:tool_call>", "</minimax:tool_call>"
-INVOKE, INVOKE_END = '<invoke name="', "</invoke>"
 NAME_END = '">'
 PARAMETER_TAGS = ParameterTags('<parameter name="', NAME_END, "</parameter>", has_lines=False)
 
@@ -23,7 +21,7 @@ class InvokeTags:
     invoke_end: str
 
 
-TAGS = InvokeTags(BEGIN, END, INVOKE, INVOKE_END)
+TAGS = InvokeTags("<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="', "</invoke>")
 
 
 class MiniMaxM2Parser(XmlParameterParser):

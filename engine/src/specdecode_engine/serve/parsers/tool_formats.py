@@ -48,7 +48,7 @@ _HARMONY = frozenset(
 _GLM = frozenset(glm.TAGS)
 _MISTRAL = frozenset({mistral.TOOL_CALLS, mistral.ARGS, mistral.CALL_ID})
 _LFM2 = frozenset({pythonic.LFM2_START, pythonic.LFM2_END})
-_MINIMAX = frozenset({minimax.BEGIN, minimax.END})
+_MINIMAX = frozenset({minimax.TAGS.begin, minimax.TAGS.end})
 _OLMO3 = frozenset({pythonic.OLMO3_START, pythonic.OLMO3_END})
 _PYTHONIC = frozenset({pythonic.PYTHON_START, pythonic.PYTHON_END})
 _QWEN_CODER = frozenset({qwen_coder.BEGIN, qwen_coder.END})
@@ -130,7 +130,7 @@ TOOL_FORMATS: Mapping[str, MessageFormat] = MappingProxyType(
                 call_markers=(llama.PYTHON_TAG,),
             ),
             MessageFormat(
-                "minimax_m2", _MINIMAX, minimax.MiniMaxM2Parser, call_markers=(minimax.BEGIN,)
+                "minimax_m2", _MINIMAX, minimax.MiniMaxM2Parser, call_markers=(minimax.TAGS.begin,)
             ),
             MessageFormat(
                 "mistral", _MISTRAL, mistral.MistralParser, call_markers=(mistral.TOOL_CALLS,)
