@@ -28,7 +28,7 @@ _DEVICE_ERROR = re.compile(r"CUDA error|Triton Error \[CUDA\]", re.IGNORECASE)
 # Numbers of glibc's malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _MOST_BYTES = 1 << 30
-_COLLECTION_THRESHOLDS = 5_000, 500, 1000  # of the three generations
+_COLLECTION_THRESHOLDS = 5_000, 20, 1000  # of the three generations
 _TENSOR_BYTES = 1 << 19  # the rows of a weight that are dequantized at once have more
 
 
@@ -118,8 +118,8 @@ def freeze_heap() -> None:
 
     The modules and objects of a loaded engine live until exit. A collection of all of them, 340 000
     on the CPU, holds the interpreter for 0.2 s and stops all responses. So do collections of a body
-    of 4 MiB with a million lists, which Python would begin for each 700 of them. A connection that
-    has ended leaves some 65 objects in cycles: the young ones are collected before many gather.
+    of 4 MiB with a million lists, which Python would begin for each 700 of them. What a collection
+    of the second generation visits is bounded too: at most the 100 000 objects since the last one.
     """
     gc.collect()
     gc.freeze()

@@ -104,6 +104,14 @@ class LimitedProtocol(HttpToolsProtocol):
             self._running.disconnected = not self._running.response_complete
             self._running.message_event.set()
         self.pipeline.clear()
+        self._release()
+
+    def _release(self) -> None:
+        """Drop what refers back to this connection, so that no garbage collection has to find it.
+
+        A request that still runs keeps what it needs.
+        """
+        self.cycle = self._running = self.parser = None  # type: ignore[assignment]
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle

@@ -95,6 +95,7 @@ class _EventStream:
     def end(self) -> None:
         if self._beating is not None:
             self._beating.cancel()
+            self._beating = None  # it refers to this stream
 
     async def _beat(self) -> None:
         while True:
