@@ -52,7 +52,7 @@ def environment() -> Iterator[Path]:
 
 def run(environment: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     variables = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [environment / "bin" / "python", *arguments]
+    command = [str(environment / "bin" / "python"), *arguments]
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
 
