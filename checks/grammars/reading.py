@@ -27,13 +27,27 @@ class GrammarReader:
     ) -> None:
         self._grammar = compiler.compile(GrammarSource(kind, source))
         self._words = np.zeros(compiler.num_words, dtype=np.int32)
+        self._matcher = self._grammar.follow(())
 
     def accepts(self, text: str) -> bool:
-        matcher = self._grammar.follow(())
-        for byte in text.encode():
+        return self._follow(text) and allows(self._words, _EOS)
+
+    def takes_prefix(self, text: str) -> bool:
+        """Whether the grammar accepts a text that begins with this one."""
+        return self._follow(text)
+
+    def _follow(self, text: str) -> bool:
+        """Follow a text and fill the mask after it; false where the grammar does not admit it.
+
+        It goes back to where the text before it differs.
+        """
+        data, matcher = text.encode(), self._matcher
+        while not data.startswith(bytes(matcher.tokens)):
+            matcher.rollback()
+        for byte in data[len(matcher.tokens) :]:
             matcher.fill(self._words)
             if not allows(self._words, byte):
                 return False
             matcher.advance(byte)
         matcher.fill(self._words)
-        return allows(self._words, _EOS)
+        return True

@@ -32,9 +32,18 @@ def accept(library: Any, compiler: Any, grammar: str, texts: list[str]) -> list[
 
 
 def accepts(library: Any, compiled: Any, text: str) -> bool:
-    ends_without_token, max_rollback = True, -1
-    matcher = library.GrammarMatcher(compiled, None, ends_without_token, max_rollback, None)
+    matcher = _matcher(library, compiled)
     return bool(matcher.accept_string(text, False)) and bool(matcher.is_terminated())
+
+
+def takes_prefix(library: Any, compiled: Any, text: str) -> bool:
+    """Whether a grammar accepts a text that begins with this one."""
+    return bool(_matcher(library, compiled).accept_string(text, False))
+
+
+def _matcher(library: Any, compiled: Any) -> Any:
+    ends_without_token, max_rollback = True, -1
+    return library.GrammarMatcher(compiled, None, ends_without_token, max_rollback, None)
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ def read_with_xgrammar(cases: Sequence[SchemaCase]) -> list[Verdict]:
     """Return the verdicts of xgrammar, in a process with an environment of its own."""
     python = ensure_environment(LOCKS / "xgrammar.txt")
     program = Path(__file__).with_name("xgrammar_schemas.py")
-    jobs = [(case.schema, [text for text, _ in case.instances]) for case in cases]
+    jobs = [(case.schema, case.instances) for case in cases]
     done = subprocess.run(
         [str(python), str(program)],
         input=json.dumps(jobs),

@@ -8,6 +8,7 @@ from tqdm import tqdm
 
 from checks.grammars.reading import GrammarReader, compiler_of_bytes
 from checks.schemas.corpora import SchemaCase
+from checks.schemas.member_order import in_some_order
 from checks.schemas.verdicts import Verdict
 from specdecode_engine.grammar import GrammarCompiler, GrammarKind, GrammarRefused
 from specdecode_engine.grammar.matcher import GrammarFault
@@ -27,6 +28,13 @@ def _verdict(compiler: GrammarCompiler, case: SchemaCase) -> Verdict:
         return Verdict(None, reason=str(refusal))
     compile_s = time.perf_counter() - before
     try:
-        return Verdict(tuple(reader.accepts(text) for text, _ in case.instances), compile_s)
+        return Verdict(tuple(_admits(reader, *each) for each in case.instances), compile_s)
     except GrammarFault as fault:  # a request with this schema is refused after its trial
         return Verdict(None, reason=f"too complex: {fault}")
+
+
+def _admits(reader: GrammarReader, text: str, is_valid: bool) -> bool:
+    """Whether a text is admitted, a valid one in any order of the members of its objects."""
+    if reader.accepts(text):
+        return True
+    return is_valid and in_some_order(text, reader.takes_prefix, reader.accepts)

@@ -12,7 +12,7 @@ from specdecode_engine.grammar.json_schema import JsonSchema, find_fault, with_d
 from specdecode_engine.grammar.lark import explain_gbnf, explain_lark, is_gbnf
 from specdecode_engine.grammar.matcher import Grammar, GrammarFault
 from specdecode_engine.grammar.nesting import run_with_deep_stack
-from specdecode_engine.grammar.schemas import ENFORCED_FORMATS, expressible
+from specdecode_engine.grammar.schemas import KNOWN_FORMATS, expressible
 from specdecode_engine.grammar.source import (
     GrammarKind,
     GrammarRefused,
@@ -163,7 +163,7 @@ def _with_remedy(reason: str) -> str:
         remedy = 'write anyOf, or add "x-guidance": {"coerce_one_of": true} to the schema'
         return f"oneOf is not supported; {remedy}, which takes it for anyOf"
     if reason.startswith("Unknown format"):
-        return f"{reason}; known are {', '.join(sorted(ENFORCED_FORMATS))}; remove format"
+        return f"{reason}; known are {', '.join(sorted(KNOWN_FORMATS))}; remove format"
     return f"{reason}; remove them" if reason.startswith("Unimplemented keys") else reason
 
 

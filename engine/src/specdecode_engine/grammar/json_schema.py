@@ -12,8 +12,8 @@ WHITESPACE = r"[ \t]{1,2}|\r?\n[ \t]{0,32}"
 OPTIONS = "x-guidance"
 
 _DEFINITIONS = ("$defs", "definitions")
-_NAMED = ("properties", "patternProperties", "dependentSchemas")
-_DIRECT = (
+NAMED = ("properties", "patternProperties", "dependentSchemas")
+DIRECT = (
     "anyOf", "oneOf", "allOf", "prefixItems", "items", "additionalProperties", "not", "if", "then",
     "else", "contains",
 )  # fmt: skip
@@ -55,12 +55,12 @@ def find_fault(schema: JsonSchema, refuse: Refuse) -> tuple[str, str] | None:
 
 def schema_parts(schema: JsonSchema, is_root: bool) -> Iterator[tuple[str, JsonSchema]]:
     """Yield the steps to the schemas in a schema, and these; definitions only of a root."""
-    for key in (*_DEFINITIONS, *_NAMED) if is_root else _NAMED:
+    for key in (*_DEFINITIONS, *NAMED) if is_root else NAMED:
         named = schema.get(key)
         for name, child in named.items() if isinstance(named, Mapping) else ():
             if isinstance(child, Mapping):
                 yield f".{key}.{name}", child
-    for key in _DIRECT:
+    for key in DIRECT:
         child = schema.get(key)
         if isinstance(child, Mapping):
             yield f".{key}", child

@@ -2,14 +2,18 @@
 
 import json
 import random
+import re
 from typing import Any
 
+import jsonschema_rs
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
 from specdecode_engine.grammar.compiler import GrammarCompiler, TokenBytes
+from specdecode_engine.grammar.schemas.formats import FORMAT_PATTERNS
 from specdecode_engine.grammar.schemas.patterns import without_nul
+from specdecode_engine.grammar.schemas.texts import literal_start, matches
 from specdecode_engine.grammar.source import GrammarKind, GrammarRefused, GrammarSource
 from tests.engine.grammar.schemas.test_same_values import schema, value
 
@@ -33,6 +37,19 @@ PET: dict[str, Any] = {
     "discriminator": {"propertyName": "kind", "mapping": {"cat": "#/$defs/Cat"}},
     "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
 }
+POINTERS: tuple[list[Any], list[Any]] = (
+    ["", "/", "/a/b", "/~0~1", "/a b/é/0", "//"], ["a", "/~", "/~2", "/a/~", "#/a"],
+)  # fmt: skip
+REFERENCES: tuple[list[Any], list[Any]] = (
+    [
+        "", "a", "../a/b?c=d#e", "/", "/a//b", "//h", "//u:p@h:80/a", "//h:/", "?q", "#f", "a:b",
+        "http://h/%20?x=/?#/?", "a/b:c", "urn:x:y", "./a:b", "mailto:a@b", "x:", "x:/", ";a=1",
+    ],
+    [
+        "a b", "%", "%2", "%zz", "a#b#c", "\\", "/<a>", ":a", "1:b", "//h:x/", "a\nb", "é", "[",
+        "//u@v@h",
+    ],
+)  # fmt: skip
 CASES: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
     (
         "discriminator of a recursive union",
@@ -119,6 +136,52 @@ CASES: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
             "u": {"type": "string", "format": "byte"}}},
         [{"t": "+123"}, {"u": "x"}], [{"t": "0123"}, {"u": 1}],
     ),
+    (
+        "a format that JSON Schema does not define",
+        {"type": "string", "format": "html-selector"}, ["#a", ""], [1],
+    ),
+    ("the format json-pointer", {"type": "string", "format": "json-pointer"}, *POINTERS),
+    (
+        "the format relative-json-pointer",
+        {"type": "string", "format": "relative-json-pointer"},
+        ["0", "1/a", "12#", "0/~0~1/"], ["", "/a", "01", "-1", "0a", "1#/a", "0/~2"],
+    ),
+    ("the format uri-reference", {"type": "string", "format": "uri-reference"}, *REFERENCES),
+    (
+        "a type next to a reference",
+        {"type": "object", "$defs": {"t": {"type": "object", "properties": {
+            "n": {"type": "object", "title": "T", "$ref": "#/$defs/t"},
+            "m": {"type": ["object", "null"], "anyOf": [{"$ref": "#/$defs/t"}, {"type": "null"}]},
+            "k": {"type": "integer"}}, "additionalProperties": False}},
+         "properties": {"a": {"type": "object", "$ref": "#/$defs/t"}}},
+        [{"a": {"n": {"k": 1}}}, {"a": {"m": None}}, {"a": {"m": {"n": {}}}}],
+        [{"a": 1}, {"a": {"n": []}}, {"a": {"m": 1}}, {"a": {"n": {"x": 1}}}],
+    ),
+    (
+        "a property that a pattern describes in the same way",
+        {"$defs": {"t": {"type": "object", "patternProperties": {"^[a-z]*$": {"$ref": "#/$defs/t"}},
+                         "properties": {"by": {"title": "By", "$ref": "#/$defs/t"},
+                                        "B": {"type": "integer"}},
+                         "required": ["by"], "additionalProperties": False}},
+         "type": "array", "items": {"anyOf": [{"$ref": "#/$defs/t"}, {"type": "null"}]}},
+        [[None]], [[{}], [{"B": 1}], [{"by": 1}], [1]],
+    ),
+    (
+        "oneOf of texts with other beginnings, values and lengths",
+        {"type": "string", "oneOf": [
+            {"pattern": "^https?://.+$"}, {"pattern": "^\\./"}, {"enum": ["all", "none"]}]},
+        ["http://a", "./b", "all"], ["a", "https:/a", ".", "some"],
+    ),
+    (
+        "oneOf of lengths",
+        {"oneOf": [{"type": "string", "maxLength": 1}, {"type": "string", "minLength": 3}]},
+        ["a", "abc"], ["ab", 1],
+    ),
+    (
+        "minProperties that required implies",
+        {"type": "object", "required": ["a", "b"], "minProperties": 2},
+        [{"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3}], [{"a": 1}],
+    ),
 ]  # fmt: skip
 
 
@@ -170,7 +233,10 @@ def test_a_rewritten_keyword_admits_what_it_says(
             },
             '"if"',
         ),
-        ({"type": "string", "format": "e164"}, "known are date, date-time"),
+        ({"type": "string", "format": "ipv4network"}, "known are date, date-time"),
+        ({"type": "string", "format": "regex"}, "known are date, date-time"),
+        ({"oneOf": [{"type": "string", "pattern": p} for p in ("^ab?", "^a")]}, "oneOf is not"),
+        ({"oneOf": [{"type": "string", "pattern": p} for p in ("^a|b", "^c")]}, "oneOf is not"),
     ],
 )
 def test_what_is_not_proven_equal_is_refused_by_name(
@@ -209,6 +275,56 @@ def test_without_strict_a_pattern_beyond_the_library_is_ignored(
     assert not admits(compiler, grammar, {"p": 1})
     with pytest.raises(GrammarRefused):
         compiler.compile(source(wanted))
+
+
+@pytest.mark.parametrize("name", sorted(FORMAT_PATTERNS))
+def test_patterns_of_formats_agree_with_another_reader(name: str) -> None:
+    judge = jsonschema_rs.validator_for({"type": "string", "format": name}, validate_formats=True)
+    pattern = re.compile(FORMAT_PATTERNS[name])
+    parts = [
+        "",
+        "a",
+        "/",
+        "~0",
+        "~",
+        "0",
+        "12",
+        "#",
+        "?",
+        ":",
+        "//h",
+        "@",
+        "%41",
+        "%4",
+        "é",
+        "-",
+        ".",
+    ]
+    rng = random.Random(7)
+    for _ in range(5_000):
+        text = "".join(rng.choices(parts, k=rng.randrange(6)))
+        assert (pattern.search(text) is not None) == judge.is_valid(text), text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "start"),
+    [("^ab", "ab"), ("^ab?", "a"), ("^ab+c", "ab"), (r"^a\.b", "a.b"), (r"^a\d", "a"), ("ab", ""),
+     ("^a|b", ""), ("^a{0}", ""), ("^(a)", ""), ("^", "")],
+)  # fmt: skip
+def test_the_literal_start_of_a_pattern(pattern: str, start: str) -> None:
+    assert literal_start(pattern) == start
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "expected"),
+    [("^[a-z]*$", "by", True), ("^[a-z]*$", "By", False), (".*", "x", True), ("a", "bab", True),
+     ("^[a-z]*", "B", True), ("(a*)*b", "a", None), (r"\w", "a", None), ("[z-a]", "a", None),
+     ("a*a*a*", "a", None), (".*", "a\n", None)],
+)  # fmt: skip
+def test_plain_patterns_are_matched_and_others_are_not(
+    pattern: str, text: str, expected: bool | None
+) -> None:
+    assert matches(pattern, text) is expected
 
 
 def test_random_grammars_admit_valid_values_only(compiler: GrammarCompiler) -> None:

@@ -1,6 +1,6 @@
 """JSON Schema rewritten to keywords that the grammar library has, with the same meaning."""
 
+from specdecode_engine.grammar.schemas.formats import KNOWN_FORMATS
 from specdecode_engine.grammar.schemas.rewrite import expressible
-from specdecode_engine.grammar.schemas.values import ENFORCED_FORMATS
 
-__all__ = ["ENFORCED_FORMATS", "expressible"]
+__all__ = ["KNOWN_FORMATS", "expressible"]

@@ -18,6 +18,7 @@ from specdecode_engine.grammar.schemas.parts import (
     strings,
     types_of,
 )
+from specdecode_engine.grammar.schemas.texts import have_other_texts
 
 _DEPTH = 6
 
@@ -33,13 +34,18 @@ def exclude(
     if not is_part(one) or not is_part(other) or depth == 0 or document.comparisons < 0:
         return False
     return (
-        not types_of(one) & types_of(other) & types_of(within)
+        not _common_types(one, other, within)
         or _have_other_values(one, other)
         or _have_other_numbers(one, other, within)
+        or (_common_types(one, other, within) == {"string"} and have_other_texts(one, other))
         or _have_other_properties(one, other, document, within, depth)
         or _branches_exclude(one, other, document, within, depth)
         or _branches_exclude(other, one, document, within, depth)
     )
+
+
+def _common_types(one: Part, other: Part, within: Part) -> frozenset[str]:
+    return types_of(one) & types_of(other) & types_of(within)
 
 
 def _have_other_values(one: Part, other: Part) -> bool:
@@ -50,8 +56,7 @@ def _have_other_values(one: Part, other: Part) -> bool:
 
 
 def _have_other_numbers(one: Part, other: Part, within: Part) -> bool:
-    types = types_of(one) & types_of(other) & types_of(within)
-    if not types <= {"integer", "fraction"}:
+    if not _common_types(one, other, within) <= {"integer", "fraction"}:
         return False
     return _is_below(one, other) or _is_below(other, one)
 
@@ -72,7 +77,7 @@ def _have_other_properties(
     one: Part, other: Part, document: Document, within: Part, depth: int
 ) -> bool:
     """Whether an object would need a property whose values exclude each other."""
-    if types_of(one) & types_of(other) & types_of(within) != {"object"}:
+    if _common_types(one, other, within) != {"object"}:
         return False
     needed = {name for part in (one, other, within) for name in strings(part.get("required")) or ()}
     if len(needed) > MOST_BRANCHES:

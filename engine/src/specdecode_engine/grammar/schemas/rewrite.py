@@ -15,24 +15,32 @@ from specdecode_engine.grammar.schemas.conditions import (
     rewrite_if,
     rewrite_not,
 )
+from specdecode_engine.grammar.schemas.formats import rewrite_format
 from specdecode_engine.grammar.schemas.keys import rewrite_property_names
 from specdecode_engine.grammar.schemas.numbers import narrowed
 from specdecode_engine.grammar.schemas.one_of import rewrite_one_of
+from specdecode_engine.grammar.schemas.overlaps import rewrite_overlaps
 from specdecode_engine.grammar.schemas.parts import Document, Part
 from specdecode_engine.grammar.schemas.patterns import ignore_patterns, rewrite_classes
+from specdecode_engine.grammar.schemas.references import rewrite_reference
 from specdecode_engine.grammar.schemas.unevaluated import (
     rewrite_anchors,
     rewrite_contains,
     rewrite_unevaluated,
 )
 from specdecode_engine.grammar.schemas.values import (
-    rewrite_format,
     rewrite_limits,
     rewrite_unique_items,
 )
 
 Rewriting = Callable[[Part, Document], None]
-_ALWAYS: tuple[Rewriting, ...] = (rewrite_limits, rewrite_format, rewrite_classes)
+_ALWAYS: tuple[Rewriting, ...] = (
+    rewrite_limits,
+    rewrite_format,
+    rewrite_classes,
+    rewrite_reference,
+    rewrite_overlaps,
+)
 _STRICT = (
     *_ALWAYS,
     rewrite_unique_items,

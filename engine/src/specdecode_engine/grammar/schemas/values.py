@@ -1,4 +1,4 @@
-"""Keywords of single values: limits, formats, and lists without repeated items."""
+"""Keywords of single values: limits, and lists without repeated items."""
 
 from itertools import permutations
 
@@ -9,43 +9,25 @@ from specdecode_engine.grammar.schemas.parts import (
     finite_values,
     identity,
     is_part,
+    strings,
     types_of,
 )
 
-ENFORCED_FORMATS = frozenset(
-    {
-        "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
-    }
-)  # fmt: skip
-_ANNOTATING_FORMATS = frozenset(
-    {
-        "binary", "byte", "directory-path", "double", "file-path", "float", "int8", "int16",
-        "int32", "int64", "password", "path", "uint8", "uint16", "uint32", "uint64",
-    }
-)  # fmt: skip
-"""Formats of OpenAPI and pydantic that describe a value for readers."""
 _OTHER_LISTS = frozenset({"prefixItems", "contains", "additionalItems", "enum", "const"})
 _MOST_UNIQUE = 4
 """Values of which all sequences without repetition are listed: 65 for four."""
 
 
 def rewrite_limits(part: Part, document: Document) -> None:
-    """Write whole numbers of limits without a fraction: 2.0 is 2."""
+    """Write whole numbers of limits without a fraction, and drop what `required` implies."""
     del document
     for key in COUNTS:
         value = part.get(key)
         if isinstance(value, float) and value.is_integer():
             part[key] = int(value)
-
-
-def rewrite_format(part: Part, document: Document) -> None:
-    """Drop a format that describes a value, or that the pattern next to it implies."""
-    del document
-    name = part.get("format")
-    if not isinstance(name, str) or name in ENFORCED_FORMATS:
-        return
-    if name in _ANNOTATING_FORMATS or "pattern" in part:
-        del part["format"]
+    lower, names = part.get("minProperties"), strings(part.get("required")) or []
+    if type(lower) is int and 0 <= lower <= len(set(names)):
+        del part["minProperties"]
 
 
 def rewrite_unique_items(part: Part, document: Document) -> None:
