@@ -4,8 +4,8 @@ import re
 
 from specdecode_engine.grammar.schemas.parts import Part, finite_values
 
-# Characters, dots and classes without escapes, each repeated or not. Python reads them as ECMAScript
-# does, and in little time, because few of them may be repeated.
+# Characters, dots and classes without escapes, each repeated or not. Python reads them as
+# ECMAScript does, and in little time, because few of them may be repeated.
 _PLAIN = re.compile(r"\^?(?:(?:\[[\w.,:@ -]+\]|[\w.,:@/ -])[*+]?)*\$?", re.ASCII)
 _MOST_REPEATED = 2
 _MOST_CHARS = 256
