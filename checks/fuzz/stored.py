@@ -79,7 +79,7 @@ def _item(rng: random.Random) -> Any:
     number = rng.choice(("0", "1", "i0", "i1", "i99999999999", "-1"))
     item_id: Any = f"{rng.choice(_PREFIXES)}_{SOME_NAME}_{number}"
     if rng.random() < 0.2:
-        item_id = anything(rng)
+        item_id = rng.choice((anything(rng), f"resp_{SOME_NAME}"))
     return {"type": "item_reference", "id": item_id} if rng.random() < 0.7 else {"id": item_id}
 
 

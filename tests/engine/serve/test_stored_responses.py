@@ -166,11 +166,33 @@ def test_items_of_stored_responses_are_resolved(client: Any) -> None:
 def test_an_item_that_is_not_stored_is_named(client: Any) -> None:
     made = client.responses.create(model="echo", input="the fox")
     name = made.id.removeprefix("resp_")
-    for wrong in (f"msg_{name}_7", f"msg_{name}_i9", f"msg_{'0' * 48}_0", "msg_1", ""):
+    for wrong in (f"msg_{name}_7", f"msg_{name}_i9", f"msg_{'0' * 48}_0", "msg_1", "", made.id):
         value = [{"role": "user", "content": "x"}, {"type": "item_reference", "id": wrong}]
         error = not_found(partial(client.responses.create, model="echo", input=value))
         assert error["param"] == "input[1].id"
         assert repr(wrong) in error["message"]
+
+
+def test_an_item_is_no_response_to_continue(client: Any) -> None:
+    made = client.responses.create(model="echo", input="the fox")
+    wrong = made.output[0].id
+    not_found(partial(messages, client, "x", previous_response_id=wrong))
+    not_found(partial(client.responses.retrieve, wrong))
+
+
+def test_many_references_to_a_long_item_are_refused(start_server: Any) -> None:
+    server = start_server(context_length=4096, options={"response_store_bytes": MIB})
+    client = connect(server)
+    made = client.responses.create(model="echo", input="the fox " * 500, max_output_tokens=2)
+    (sent,) = client.responses.input_items.list(made.id).data
+    for count, field, words in (
+        (1000, "input", "have at least"),
+        (1025, "input", "at most 1024 are accepted"),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.responses.create(model="echo", input=[{"id": sent.id}] * count)
+        assert caught.value.param == field
+        assert words in str(caught.value)
 
 
 def test_input_items_are_listed_in_pages(client: Any) -> None:

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any, Final
 
-from specdecode_api.response_names import name_in
+from specdecode_api.response_names import name_in_item, name_in_response
 from specdecode_router.routing.prompt_blocks import MAX_PARSED_BYTES
 
 PATHS: Final = re.compile(r"/v1/responses/(?P<id>[^/]{1,512})(?P<part>/input_items|/cancel)?")
@@ -20,9 +20,9 @@ def is_stored_path(method: str, path: str) -> bool:
 
 
 def name_in_path(path: str) -> str | None:
-    """Return the name of the response of such a path, as `name_in` does."""
+    """Return the name of the response of such a path, if it has one."""
     found = PATHS.fullmatch(path)
-    return found and name_in(found["id"])
+    return found and name_in_response(found["id"])
 
 
 def name_in_body(body: bytes) -> str | None:
@@ -32,18 +32,18 @@ def name_in_body(body: bytes) -> str | None:
     body that has the id of an item is parsed, if it is not too long.
     """
     if previous := _PREVIOUS.search(body):
-        return name_in(previous[1].decode())
+        return name_in_response(previous[1].decode())
     first = _ITEM.search(body)
     if first is None:
         return None
     if len(body) > MAX_PARSED_BYTES:
-        return name_in(first[1].decode()) if b'"item_reference"' in body else None
+        return name_in_item(first[1].decode()) if b'"item_reference"' in body else None
     try:
         items = json.loads(body)["input"]
     except (ValueError, TypeError, LookupError, RecursionError):
         return None  # an engine refuses it
     ids = [each["id"] for each in items if _is_reference(each)] if isinstance(items, list) else []
-    return next(filter(None, map(name_in, ids)), None)
+    return next(filter(None, map(name_in_item, ids)), None)
 
 
 def _is_reference(item: Any) -> bool:

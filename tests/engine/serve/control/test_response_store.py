@@ -7,7 +7,14 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdecode_api.response_names import has_issued, name_in, named_for, new_key, new_name
+from specdecode_api.response_names import (
+    has_issued,
+    name_in_item,
+    name_in_response,
+    named_for,
+    new_key,
+    new_name,
+)
 from specdecode_engine.serve.control.response_store import (
     MAX_AGE_SECONDS,
     RECORD_BYTES,
@@ -31,7 +38,7 @@ def filled(max_bytes: int = ROOM) -> tuple[ResponseStore, Clock, list[str]]:
     store = ResponseStore(max_bytes, clock)
     names = [store.new_name() for _ in range(3)]
     for name in names:
-        assert store.put(name, OWN, b"12345", b"67890")
+        assert store.put(name, OWN, b"12345", b"67890", 1)
         clock.now_s += 1
     return store, clock, names
 
@@ -39,16 +46,16 @@ def filled(max_bytes: int = ROOM) -> tuple[ResponseStore, Clock, list[str]]:
 def test_the_oldest_response_makes_room() -> None:
     store, _, names = filled()
     assert store.num_bytes == ROOM
-    assert store.put("new", OTHER, b"12345678901", b"")
+    assert store.put("new", OTHER, b"12345678901", b"", 0)
     assert [store.get(name, OWN) is None for name in names] == [True, True, False]
     assert (len(store), store.get("new", OTHER) is not None) == (2, True)
 
 
 def test_a_response_larger_than_the_store_changes_nothing() -> None:
     store, _, names = filled()
-    assert not store.put("new", OWN, b"x" * (ROOM - RECORD_BYTES + 1), b"")
+    assert not store.put("new", OWN, b"x" * (ROOM - RECORD_BYTES + 1), b"", 0)
     assert all(store.get(name, OWN) for name in names)
-    assert store.put("new", OWN, b"x" * (ROOM - RECORD_BYTES), b"")
+    assert store.put("new", OWN, b"x" * (ROOM - RECORD_BYTES), b"", 0)
     assert (len(store), store.num_bytes) == (1, ROOM)
 
 
@@ -73,7 +80,7 @@ def test_only_the_owner_finds_a_response() -> None:
 
 def test_responses_of_removed_owners_are_forgotten() -> None:
     store, _, names = filled(2 * ROOM)
-    assert store.put("new", OTHER, b"1", b"2")
+    assert store.put("new", OTHER, b"1", b"2", 1)
     store.keep_owners({OWN, OTHER})
     assert len(store) == 4
     store.keep_owners({OTHER})
@@ -83,7 +90,7 @@ def test_responses_of_removed_owners_are_forgotten() -> None:
 
 def test_a_name_that_is_stored_again_replaces_its_response() -> None:
     store, _, names = filled()
-    assert store.put(names[0], OTHER, b"1234567890", b"")
+    assert store.put(names[0], OTHER, b"1234567890", b"", 0)
     assert (len(store), store.num_bytes) == (3, ROOM)
     assert store.get(names[0], OWN) is None
 
@@ -100,7 +107,7 @@ def test_memory_stays_within_the_bytes_under_100000_responses() -> None:
         for number in range(100_000):
             size = generator.choice((0, 40, 500, 3000))
             text, items = bytes(size), bytes(generator.randrange(300))
-            assert store.put(store.new_name(), owners[number % 8], text, items)
+            assert store.put(store.new_name(), owners[number % 8], text, items, 1)
             assert store.num_bytes <= limit
             if number % 64 == 0:
                 most = max(most, tracemalloc.get_traced_memory()[0] - before)
@@ -117,12 +124,14 @@ def test_a_name_leads_to_the_key_that_it_was_made_with() -> None:
     for key in keys:
         name = new_name(key)
         assert [has_issued(each, name) for each in keys] == [each is key for each in keys]
-        assert name_in(f"resp_{name}") == name_in(f"msg_{name}_12") == name
-        assert name_in(f"fco_{name}_i3") == name
+        assert name_in_response(f"resp_{name}") == name
+        assert name_in_item(f"msg_{name}_12") == name_in_item(f"fco_{name}_i3") == name
+        assert name_in_response(f"msg_{name}_12") is name_in_response(f"resp_{name}_0") is None
+        assert name_in_item(f"resp_{name}_0") is name_in_item(f"msg_{name}") is None
         assert named_for(keys[0], name[:32]) == name or key is not keys[0]
 
 
 @given(st.text())
 def test_no_text_is_taken_for_a_name(text: str) -> None:
     assert not has_issued(b"k" * 32, text)
-    assert name_in(text) is None
+    assert name_in_response(text) is name_in_item(text) is None

@@ -20,13 +20,15 @@ class StoredResponse:
     """One response.
 
     `response` is its JSON, as the client got it. `items` are the input items of the whole
-    conversation before it, one line of JSON each. `created_s` is on the store's clock.
+    conversation before it, one line of JSON each; the last `num_new` came with its request.
+    `created_s` is on the store's clock.
     """
 
     owner: bytes
     created_s: float
     response: bytes
     items: bytes
+    num_new: int
 
     @property
     def num_bytes(self) -> int:
@@ -60,9 +62,9 @@ class ResponseStore:
         """Whether a name leads here: routers send only requests with such names."""
         return has_issued(self.key, name)
 
-    def put(self, name: str, owner: bytes, response: bytes, items: bytes) -> bool:
+    def put(self, name: str, owner: bytes, response: bytes, items: bytes, num_new: int) -> bool:
         """Keep a response; return False, without a change, if it exceeds the whole store."""
-        record = StoredResponse(owner, self._clock(), response, items)
+        record = StoredResponse(owner, self._clock(), response, items, num_new)
         if record.num_bytes > self.max_bytes:
             return False
         self._drop(name)

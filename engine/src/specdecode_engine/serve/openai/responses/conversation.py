@@ -57,16 +57,27 @@ def join_conversation(
     Raises:
         HttpError: an item is not in its response, or the conversation is too large.
     """
+    field_name = "previous_response_id" if named.previous else "input"
     lines = [] if named.previous is None else _lines_of(named.previous)
+    num_bytes = sum(map(len, lines))
+    finder = _ItemFinder()
     for position, item in enumerate(body.input):
         if isinstance(item, ItemReference):
-            lines.append(_referenced(named.of_items[position], item.id, position))
+            line = finder.find(named.of_items[position], item.id)
+            if not line:
+                raise errors.response_not_found(item.id, f"input[{position}].id")
         else:
-            lines.append(to_json(_as_sent(item, name, position)))
+            line = to_json(_as_sent(item, name, position))
+        lines.append(line)
+        num_bytes += len(line)
+        if named and num_bytes > max_bytes:
+            raise _too_large(f"{num_bytes} bytes", f"{max_bytes}", field_name)
     joined = b"\n".join(lines)
     if not named:
         return body, joined
-    _check_size(joined, max_bytes, "previous_response_id" if named.previous else "input")
+    if len(joined) > MAX_NODES and (nodes := count_nodes(joined)) > MAX_NODES:
+        shown = f"{nodes} JSON objects, lists and strings"
+        raise _too_large(shown, f"{MAX_NODES}", field_name)
     items = _ITEMS.validate_json(as_list(lines))
     return body.model_copy(update={"input": items}), joined
 
@@ -76,9 +87,15 @@ def as_list(lines: Iterable[bytes]) -> bytes:
     return b"[%s]" % b",".join(lines)
 
 
+def beginning_of(item_id: str) -> bytes:
+    """Return what the line of the item with an id begins with."""
+    return b'{"id":%s,' % json.dumps(item_id, ensure_ascii=False).encode(errors="replace")
+
+
 def id_of(line: bytes) -> str:
-    """Return the id of a stored item; every line begins with it."""
-    return line[len(b'{"id":"') : line.index(b'"', len(b'{"id":"'))].decode()
+    """Return the id of a stored item."""
+    start = len(b'{"id":"')
+    return line[start : line.index(b'"', start)].decode()
 
 
 def _lines_of(record: StoredResponse) -> list[bytes]:
@@ -87,36 +104,39 @@ def _lines_of(record: StoredResponse) -> list[bytes]:
     return [*record.items.split(b"\n"), *map(to_json, output)]
 
 
-def _referenced(record: StoredResponse, item_id: str, position: int) -> bytes:
-    """Return the line of an item of the input or output of a stored response."""
-    start = b'{"id":%s,' % json.dumps(item_id).encode()
-    if record.items.startswith(start):
-        return record.items.partition(b"\n")[0]
-    found = record.items.rfind(b"\n" + start)
-    if found >= 0:
-        return record.items[found + 1 :].partition(b"\n")[0]
-    found = record.response.find(start)  # no text in it has this, because its quotes are escaped
-    if found < 0:
-        raise errors.response_not_found(item_id, f"input[{position}].id")
-    text = record.response[found:].decode()
-    return text[: _DECODER.raw_decode(text)[1]].encode()
+class _ItemFinder:
+    """Finds items by their ids; the input of each response is cut into lines once."""
+
+    def __init__(self) -> None:
+        self._new_lines: dict[int, list[bytes]] = {}
+
+    def find(self, record: StoredResponse, item_id: str) -> bytes:
+        """Return the line of an item of the new input or the output of a response; b"" if none."""
+        beginning, number = beginning_of(item_id), item_id.rpartition("_")[2]
+        if number.startswith("i"):
+            lines, position = self._lines(record), int(number[1:])
+            line = lines[position] if position < len(lines) else b""
+            return line if line.startswith(beginning) else b""
+        found = record.response.find(beginning)  # in a text, its quotes are escaped
+        if found < 0:
+            return b""
+        text = record.response[found:].decode()
+        return text[: _DECODER.raw_decode(text)[1]].encode()
+
+    def _lines(self, record: StoredResponse) -> list[bytes]:
+        lines = self._new_lines.get(id(record))
+        if lines is None:
+            lines = record.items.rsplit(b"\n", record.num_new)[-record.num_new :]
+            self._new_lines[id(record)] = lines
+        return lines
 
 
-def _check_size(lines: bytes, max_bytes: int, field_name: str) -> None:
-    if len(lines) > max_bytes:
-        raise errors.too_long(
-            f"the items that {field_name} names and those of input have {len(lines)} bytes "
-            f"together; at most {max_bytes} are accepted; send fewer items in input, without "
-            f"{field_name}",
-            field_name,
-        )
-    if len(lines) > MAX_NODES and (nodes := count_nodes(lines)) > MAX_NODES:
-        raise errors.too_long(
-            f"the items that {field_name} names and those of input have at least {nodes} JSON "
-            f"objects, lists and strings; at most {MAX_NODES} are accepted; send fewer items in "
-            f"input, without {field_name}",
-            field_name,
-        )
+def _too_large(size: str, limit: str, field_name: str) -> errors.HttpError:
+    return errors.too_long(
+        f"the items that {field_name} names and those of input have at least {size} together; at "
+        f"most {limit} are accepted; send fewer items in input, and store: false",
+        field_name,
+    )
 
 
 def _as_sent(item: InputItem, name: str, position: int) -> dict[str, Any]:

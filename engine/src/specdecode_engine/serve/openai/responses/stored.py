@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 
-from specdecode_api.response_names import name_in
+from specdecode_api.response_names import name_in_item, name_in_response
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.control.response_store import ResponseStore, StoredResponse
 from specdecode_engine.serve.openai.admission import CallOrigin, MakeFormatter
@@ -19,16 +19,17 @@ FLAG = "start the engine with --response-store-bytes (serving.responses.store)"
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Where a finished response is kept; `items` are the lines of its conversation's input."""
+    """Where a finished response is kept; the others are as in `StoredResponse`."""
 
     store: ResponseStore
     name: str
     owner: bytes
     items: bytes
+    num_new: int
 
     def keep(self, response: bytes) -> bool:
         """Keep a response; return whether there was room."""
-        return self.store.put(self.name, self.owner, response, self.items)
+        return self.store.put(self.name, self.owner, response, self.items, self.num_new)
 
 
 async def resolve(
@@ -53,7 +54,7 @@ async def resolve(
     whole, items = await asyncio.to_thread(join)
     if not is_kept:
         return whole, ResponsesFormatter
-    recording = Recording(store, origin.request_id, owner, items)
+    recording = Recording(store, origin.request_id, owner, items, len(body.input))
     return whole, partial(ResponsesFormatter, keep=recording.keep)
 
 
@@ -94,19 +95,15 @@ def _look_up(body: ResponsesBody, store: ResponseStore, owner: bytes) -> Named:
             f"input has {len(references)} items of type item_reference; at most {MAX_REFERENCES} "
             "are accepted; send previous_response_id, or the items themselves",
         )
-    previous_id = body.previous_response_id
-    previous = (
-        None if previous_id is None else _found(store, previous_id, owner, "previous_response_id")
-    )
-    of_items = {
-        position: _found(store, item.id, owner, f"input[{position}].id")
-        for position, item in references.items()
-    }
+    previous, previous_id = None, body.previous_response_id
+    if previous_id is not None:
+        previous = store.get(name_in_response(previous_id), owner)
+        if previous is None:
+            raise errors.response_not_found(previous_id, "previous_response_id")
+    of_items = dict[int, StoredResponse]()
+    for position, item in references.items():
+        record = store.get(name_in_item(item.id), owner)
+        if record is None:
+            raise errors.response_not_found(item.id, f"input[{position}].id")
+        of_items[position] = record
     return Named(previous, of_items)
-
-
-def _found(store: ResponseStore, named_id: str, owner: bytes, param: str) -> StoredResponse:
-    record = store.get(name_in(named_id), owner)
-    if record is None:
-        raise errors.response_not_found(named_id, param)
-    return record

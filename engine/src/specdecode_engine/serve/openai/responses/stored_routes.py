@@ -5,13 +5,17 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from specdecode_api.response_names import name_in
+from specdecode_api.response_names import name_in_response
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.control.api_keys import key_digest
 from specdecode_engine.serve.control.response_store import StoredResponse
 from specdecode_engine.serve.json_body import MEDIA_TYPE
 from specdecode_engine.serve.openai.json_text import to_json
-from specdecode_engine.serve.openai.responses.conversation import as_list, id_of
+from specdecode_engine.serve.openai.responses.conversation import (
+    as_list,
+    beginning_of,
+    id_of,
+)
 from specdecode_engine.serve.openai.responses.protocol import LOGPROBS
 from specdecode_engine.serve.openai.responses.stored import FLAG
 from specdecode_engine.serve.openai.service import service_of
@@ -44,7 +48,7 @@ async def delete_response(request: Request, response_id: str) -> Response:
     _find(request, response_id)
     store = service_of(request).responses
     assert store is not None
-    store.remove(_name_of(response_id), key_digest(request))
+    store.remove(name_in_response(response_id), key_digest(request))
     return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
 
@@ -78,17 +82,12 @@ async def cancel_response(request: Request, response_id: str) -> Response:
     )
 
 
-def _name_of(response_id: str) -> str | None:
-    """Return the name in the id of a response."""
-    return name_in(response_id) if response_id.startswith("resp_") else None
-
-
 def _find(request: Request, response_id: str) -> StoredResponse:
     store = service_of(request).responses
     if store is None:
         message = f"responses are not stored here: {FLAG}"
         raise errors.HttpError(404, message, param="response_id", code="response_not_found")
-    record = store.get(_name_of(response_id), key_digest(request))
+    record = store.get(name_in_response(response_id), key_digest(request))
     if record is None:
         raise errors.response_not_found(response_id, "response_id")
     return record
@@ -115,8 +114,9 @@ def _start(request: Request, lines: list[bytes]) -> int:
     """Return where the page begins: after the item that `after` names."""
     if (after := request.query_params.get("after")) is None:
         return 0
+    beginning = beginning_of(after)
     for position, line in enumerate(lines):
-        if id_of(line) == after:
+        if line.startswith(beginning):
             return position + 1
     raise _bad_parameter(request, "after", "no item of this response has this id; send a last_id")
 
