@@ -180,18 +180,36 @@ def test_an_item_is_no_response_to_continue(client: Any) -> None:
     not_found(partial(client.responses.retrieve, wrong))
 
 
-def test_many_references_to_a_long_item_are_refused(start_server: Any) -> None:
-    server = start_server(context_length=4096, options={"response_store_bytes": MIB})
-    client = connect(server)
-    made = client.responses.create(model="echo", input="the fox " * 500, max_output_tokens=2)
-    (sent,) = client.responses.input_items.list(made.id).data
-    for count, field, words in (
-        (1000, "input", "have at least"),
-        (1025, "input", "at most 1024 are accepted"),
+def test_an_item_that_is_there_already_is_refused(client: Any) -> None:
+    made = client.responses.create(model="echo", input="the fox")
+    reference = {"type": "item_reference", "id": made.output[0].id}
+    for fields in (
+        {"input": [reference, reference]},
+        {"input": [{"role": "user", "content": "x"}, reference], "previous_response_id": made.id},
     ):
         with pytest.raises(openai.BadRequestError) as caught:
-            client.responses.create(model="echo", input=[{"id": sent.id}] * count)
-        assert caught.value.param == field
+            client.responses.create(model="echo", **fields)
+        assert (caught.value.param, caught.value.code) == ("input[1].id", "duplicate_item")
+        assert "remove it" in str(caught.value)
+
+
+def test_references_to_more_than_a_body_may_have_are_refused(start_server: Any) -> None:
+    options = {"response_store_bytes": MIB, "max_body_bytes": 2**14}
+    client = connect(start_server(context_length=4096, options=options))
+    references = []
+    for number in range(5):
+        made = client.responses.create(
+            model="echo", input=f"{number} foxes" * 500, max_output_tokens=2
+        )
+        references += [{"id": each.id} for each in client.responses.input_items.list(made.id)]
+    many = [{"id": str(number)} for number in range(1025)]
+    for items, words in (
+        (references, "at most 16384 are accepted"),
+        (many, "at most 1024 are accepted"),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.responses.create(model="echo", input=items)
+        assert caught.value.param == "input"
         assert words in str(caught.value)
 
 

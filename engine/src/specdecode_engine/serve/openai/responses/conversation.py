@@ -55,17 +55,23 @@ def join_conversation(
         max_bytes: of the lines, where stored ones are among them.
 
     Raises:
-        HttpError: an item is not in its response, or the conversation is too large.
+        HttpError: an item is not in its response, or twice in the conversation, or this is too
+            large.
     """
     field_name = "previous_response_id" if named.previous else "input"
     lines = [] if named.previous is None else _lines_of(named.previous)
     num_bytes = sum(map(len, lines))
-    finder = _ItemFinder()
+    finder, known = _ItemFinder(), set(lines)
     for position, item in enumerate(body.input):
         if isinstance(item, ItemReference):
             line = finder.find(named.of_items[position], item.id)
+            place = f"input[{position}].id"
             if not line:
-                raise errors.response_not_found(item.id, f"input[{position}].id")
+                raise errors.response_not_found(item.id, place)
+            if line in known:
+                message = f"{place} is {item.id!r}: the conversation has this item; remove it here"
+                raise errors.invalid(place, message, "duplicate_item")
+            known.add(line)
         else:
             line = to_json(_as_sent(item, name, position))
         lines.append(line)
