@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, fields
 
 from checks.fuzz.cases import Case, draw_case
 from checks.fuzz.stalls import SentRequest
+from checks.fuzz.stored import KnownNames
 from checks.fuzz.wire import MUST_BE_ANSWERED, WireReply, send
 
 HOST = "127.0.0.1"
@@ -98,6 +99,7 @@ class Attack:
         self._indices = indices
         self._running: dict[int, None] = {}
         self._is_over = False
+        self._names = KnownNames()
         self.tally = AttackTally()
 
     async def run(self) -> None:
@@ -113,7 +115,9 @@ class Attack:
             self._running[index] = None
             rng = random.Random(f"{self._seed}/{index}/wire")
             start_s = time.monotonic()
-            reply = await send(case.request, HOST, self._port, rng, REPLY_SECONDS)
+            request = self._names.fill(case.request, rng)
+            reply = await send(request, HOST, self._port, rng, REPLY_SECONDS)
+            self._names.note(reply.data)
             self.tally.sent.append(SentRequest.of(index, case, start_s, time.monotonic()))
             if reply.is_refused:
                 self._end()

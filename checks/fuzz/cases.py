@@ -19,6 +19,7 @@ from checks.fuzz.fields import (
 )
 from checks.fuzz.hostile import hostile_constraint
 from checks.fuzz.mutations import damage, encode, mutate
+from checks.fuzz.stored import draw_stored
 from checks.fuzz.wire import Delivery, WireRequest
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -137,6 +138,11 @@ def _other_endpoint(rng: random.Random) -> WireRequest:
     return WireRequest(_head(method, path), encode(rng, body), _delivery(rng))
 
 
+def _stored_response(rng: random.Random) -> WireRequest:
+    method, path, body = draw_stored(rng)
+    return WireRequest(_head(method, path), body, _delivery(rng))
+
+
 def _huge(rng: random.Random) -> WireRequest:
     size = rng.choice(HUGE_BYTES) * 2**20
     filling = rng.choice((b"a", b" ", b"\xf0\x9f\x98\x80", b"[", b"\\u0000", b"0,"))
@@ -200,6 +206,7 @@ FUZZ_KINDS: Weights = {
     _constrained: 14,
     _broken_json: 6,
     _other_endpoint: 8,
+    _stored_response: 8,
     _huge: 1,
     _long_prompt: 4,
     _bad_delivery: 7,

@@ -14,6 +14,7 @@ from checks.request_trace.__main__ import EXAMPLES, free_port
 
 MAX_RUNNING = 32
 MAX_QUEUED = 64
+STORE_BYTES = 2 * 2**20
 EAGLE3: dict[str, object] = {
     "algorithm": "EAGLE3",
     "draft_path": str(EXAMPLES / "eagle3"),
@@ -48,7 +49,7 @@ def boot_document(
             "max_queued_requests": MAX_QUEUED,
             "chunked_prefill_tokens": 256,
         },
-        "server": {"management_port": management_port},
+        "server": {"management_port": management_port, "response_store_bytes": STORE_BYTES},
         "device": "cpu",
         "threads": 1,
     }

@@ -12,6 +12,7 @@ from checks.fuzz.cases import CHAT, COMPLETIONS, Case, deep_recursion, draw_case
 from checks.fuzz.fields import FIELDS, field_names, valid_body
 from checks.fuzz.hostile import nested_schema, reference_chain
 from checks.fuzz.stalls import SentRequest, Wait, describe_stall, longest
+from checks.fuzz.stored import PATH, SOME_NAME, KnownNames, draw_stored
 from checks.fuzz.streams import parse_stream
 from checks.fuzz.watch import PhaseTimes
 from checks.fuzz.wire import Delivery, WireReply, WireRequest
@@ -33,14 +34,28 @@ def test_a_request_is_drawn_from_seed_and_index_alone() -> None:
 
 def test_every_kind_of_request_and_every_delivery_is_drawn() -> None:
     cases = [draw_case(1, index) for index in range(300)]
-    assert len({case.kind for case in cases}) == 10
+    assert len({case.kind for case in cases}) == 11
     assert {case.request.delivery for case in cases} == set(Delivery)
     assert max(len(case.request.body) for case in cases) >= 4 * 2**20
 
 
+def test_requests_about_stored_responses_name_those_that_the_engine_sent() -> None:
+    drawn = [draw_stored(random.Random(seed)) for seed in range(400)]
+    assert {method for method, _, _ in drawn} == {"GET", "DELETE", "HEAD", "POST", "PUT"}
+    parts = ("/input_items", "/cancel", "?limit=2", "?after=msg_")
+    assert all(any(part in path for _, path, _ in drawn) for part in parts)
+    assert sum(b"previous_response_id" in body for *_, body in drawn) > 50
+    names, rng = KnownNames(), random.Random(1)
+    request = WireRequest(f"GET {PATH}/resp_{SOME_NAME} x".encode(), SOME_NAME.encode())
+    assert names.fill(request, rng) is request
+    names.note(chunked(f'{{"response": {{"id":"resp_{"a" * 48}"}}}}'))
+    filled = names.fill(request, rng)
+    assert filled == WireRequest(f"GET {PATH}/resp_{'a' * 48} x".encode(), b"a" * 48)
+
+
 def test_drawing_deep_bodies_leaves_the_recursion_limit_as_it_was() -> None:
     limit = sys.getrecursionlimit()
-    drawn = [draw_case(1, index).request.body for index in range(300)]
+    drawn = [draw_case(1, index).request.body for index in range(600)]
     assert max(body.count(b"[[") for body in drawn) > limit
     assert sys.getrecursionlimit() == limit
 

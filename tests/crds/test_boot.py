@@ -107,6 +107,7 @@ EVERYTHING = {
         "cors_origins": ["https://chat.example.com", "http://localhost:3000"],
         "page": True,
         "tracing_endpoint": "http://127.0.0.1:4318",
+        "response_store_bytes": 2**28,
         "request_headers_timeout_seconds": 2.5,
         "request_body_timeout_seconds": 30,
         "prompt_tokens_details": True,

@@ -20,6 +20,7 @@ from specdecode_api.internal_api import (
     INTERNAL_HEADER_PREFIX,
     PATH_ENGINE,
     PATH_GENERATE,
+    QUERY_RESPONSE_KEY,
 )
 from tests.router.test_router import EchoEngine
 
@@ -33,6 +34,7 @@ PUBLIC = (
     "/tokenizer_info",
     "/model_info",
 )
+POLL = f"{PATH_ENGINE}?{QUERY_RESPONSE_KEY}=1"
 GENERATION = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
 MANAGEMENT = (
     PATH_GENERATE, PATH_ENGINE, names.PATH_METRICS, names.PATH_READY, names.PATH_LIVE,
@@ -175,7 +177,7 @@ def assert_clean(sent: bytes) -> None:
     for head in heads:
         first, *lines = head.decode("latin-1").strip().split("\r\n")
         method, path, _ = first.split(" ")
-        assert (method, path) in (("POST", PATH_GENERATE), ("GET", PATH_ENGINE)), first
+        assert (method, path) in (("POST", PATH_GENERATE), ("GET", POLL)), first
         found = [tuple(line.split(": ", 1)) for line in lines]
         own = [
             (name, value)

@@ -114,6 +114,26 @@ def responses_tool() -> None:
     assert_arguments(call.arguments)
 
 
+def stored_responses() -> None:
+    options = {"model": MODEL, "max_output_tokens": 16, "temperature": 0}
+    first = client.responses.create(input="Hello", **options)
+    assert client.responses.retrieve(first.id) == first
+    second = client.responses.create(input="And?", previous_response_id=first.id, **options)
+    whole = [{"role": "user", "content": "Hello"}, *first.output]
+    whole.append({"role": "user", "content": "And?"})
+    alone = client.responses.create(input=whole, store=False, **options)
+    assert second.output_text == alone.output_text
+    items = list(client.responses.input_items.list(second.id, order="asc"))
+    assert [item.role for item in items] == ["user", "assistant", "user"]
+    client.responses.delete(first.id)
+    code = None
+    try:
+        client.responses.retrieve(first.id)
+    except openai.NotFoundError as error:
+        code = error.code
+    assert code == "response_not_found"
+
+
 def _with_tools(choice: object) -> openai.types.chat.ChatCompletion:
     return client.chat.completions.create(
         model=MODEL, messages=MESSAGES, tools=[TOOL], tool_choice=choice, max_tokens=200
@@ -124,5 +144,6 @@ run(
     (
         models, chat, chat_streamed, completions, parsed_schema, required_tool, named_tool,
         tool_streamed, tool_result, responses, responses_streamed, responses_parsed, responses_tool,
+        stored_responses,
     )
 )  # fmt: skip

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 PATH_GENERATE: Final = "/internal/generate"
 PATH_ENGINE: Final = "/internal/engine"
+QUERY_RESPONSE_KEY: Final = "response_key"
 HEADER_TOKEN: Final = "X-Specdecode-Router-Token"
 INTERNAL_HEADER_PREFIX: Final = "x-specdecode-router-"
 """Headers with this prefix come from a router only, which removes them from what clients send."""
@@ -96,6 +97,8 @@ class EngineState(_Record):
     """The response of `GET /internal/engine`.
 
     `requests` run and wait; more than `capacity` wait. `resume_id` is null until it is computed.
+    `response_key`, in hexadecimal, recognizes the names of responses that the engine stores; it is
+    left out unless the query has its name, because routers of the release before refuse it.
     """
 
     reason: str | None
@@ -106,3 +109,4 @@ class EngineState(_Record):
     requests: _Count
     capacity: _Count
     max_body_bytes: _Count
+    response_key: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")] | None = None

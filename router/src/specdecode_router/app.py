@@ -22,6 +22,7 @@ from specdecode_router.client_request import (
 from specdecode_router.proxy import forward, is_forwarded
 from specdecode_router.relay import Relay
 from specdecode_router.routing.prompt_blocks import cut_prompt
+from specdecode_router.routing.stored_response import name_in_body
 from specdecode_router.settings import RouterSettings
 from specdecode_server import request_id
 from specdecode_server.body import DEFAULT_MAX_BODY_BYTES, read_limited
@@ -93,7 +94,8 @@ class RouterApi:
         headers = forwarded_headers(request.headers)
         headers[request_id.HEADER] = request_id.current()
         session, prompt = session_of(request.headers), cut_prompt(body)
-        kept = ClientRequest(path, headers, body, prompt, session, arrived_s, timeout_s)
+        named = name_in_body(body) if path == "/v1/responses" else None
+        kept = ClientRequest(path, headers, body, prompt, session, arrived_s, timeout_s, named)
         with self.lifecycle.count_request():
             work = self.relay.respond(kept, ClientResponse(send))
             if not await run_until_disconnect(receive, work):
@@ -181,7 +183,7 @@ def build_app(
         app = CORSMiddleware(
             app,
             allow_origins=settings.cors_origins,
-            allow_methods=("GET", "HEAD", "POST"),
+            allow_methods=("GET", "HEAD", "POST", "DELETE"),
             allow_headers=("*",),
             expose_headers=(request_id.HEADER, "Retry-After"),
         )

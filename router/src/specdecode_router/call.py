@@ -56,14 +56,23 @@ class Call:
 
     Args:
         path: of the API.
-        request_id: the id of the response, which every engine uses.
+        request_id: the id of the response, which every engine uses once anything is sent.
         created: Unix time in seconds.
         seed: for a body without one.
+        named: the stored response that the call continues or refers to.
     """
 
-    def __init__(self, path: GenerationPath, request_id: str, created: int, seed: int) -> None:
+    def __init__(
+        self,
+        path: GenerationPath,
+        request_id: str,
+        created: int,
+        seed: int,
+        named: str | None = None,
+    ) -> None:
         self.path = path
         self.request_id = request_id
+        self.named = named
         self.created = created
         self.seed = seed
         self.is_stream = False

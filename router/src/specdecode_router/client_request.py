@@ -69,6 +69,7 @@ class ClientRequest:
     session: bytes | None
     arrived_s: float
     timeout_s: float
+    named: str | None = None  # a stored response
 
 
 def session_of(headers: Headers) -> bytes | None:

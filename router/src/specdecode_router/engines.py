@@ -6,9 +6,14 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 
 from specdecode_api.internal_api import EngineState
+from specdecode_api.response_names import has_issued, named_for
 from specdecode_router.routing.breaker import Breaker, slow_start_weight
 from specdecode_router.routing.choice import RoutingCandidate
 from specdecode_router.settings import EngineAddress
+
+DRAINING = "draining"
+STOPPING = "stopping"
+"""Reasons that an engine reports for not being ready; the first one serves what still comes."""
 
 
 class RoutedEngine:
@@ -32,6 +37,7 @@ class RoutedEngine:
         self.ready_since_s: float | None = None
         self.polled_s = float("-inf")  # when it last answered
         self.last_id: str | None = None  # resume_id, also while it does not answer
+        self.response_key: bytes | None = None  # of its process, if that stores responses
 
     @property
     def name(self) -> str:
@@ -41,6 +47,14 @@ class RoutedEngine:
     def is_usable(self, now_s: float) -> bool:
         """Whether a request may be sent there."""
         return self.reason is None and self.breaker.allows(now_s)
+
+    def answers_stored(self, now_s: float) -> bool:
+        """Whether a request that no other engine can answer may be sent there."""
+        return self.is_usable(now_s) or self.reason == DRAINING
+
+    def named_for(self, random: str) -> str:
+        """Return the name of a response of this engine; `random` is 32 hexadecimal digits."""
+        return random if self.response_key is None else named_for(self.response_key, random)
 
     def candidate(self, now_s: float) -> RoutingCandidate:
         ready_s = 0.0 if self.ready_since_s is None else now_s - self.ready_since_s
@@ -91,6 +105,8 @@ class EnginePool:
         engine.state, engine.polled_s = state, now_s
         engine.last_id = state.resume_id or engine.last_id
         engine.others = max(0, state.requests - engine.requests)
+        key = state.response_key
+        engine.response_key = None if key is None else bytes.fromhex(key)
         was_ready, engine.reason = engine.reason is None, state.reason
         if engine.reason is None and not was_ready:
             # Engines that were there before this router need no slow start.
@@ -111,6 +127,7 @@ class EnginePool:
         if has_ended and engine.reason != reason:
             engine.generation = next(self._generations)
             engine.others = 0
+            engine.response_key = None
         engine.reason = reason
         self.notify()
 
@@ -131,6 +148,16 @@ class EnginePool:
             and each.is_usable(now_s)
             and (resume_id is None or (each.state and each.state.resume_id == resume_id))
         ]
+
+    def storing(self, name: str | None) -> RoutedEngine | None:
+        """Return the engine that stores the response with a name, unless it is gone or stopping."""
+        if name is None:
+            return None
+        for each in self.engines.values():
+            key = each.response_key
+            if key is not None and each.reason != STOPPING and has_issued(key, name):
+                return each
+        return None
 
     def known_ids(self) -> list[str | None]:
         """The `resume_id` of every engine, ready or not; None where it is not known yet."""

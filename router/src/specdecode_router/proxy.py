@@ -1,4 +1,4 @@
-"""Requests that an engine answers as they are: models and tokenizer, on its API port."""
+"""Requests that an engine answers as they are, on its API port: models, tokenizer, responses."""
 
 import re
 from http import HTTPStatus
@@ -9,7 +9,8 @@ from starlette.requests import Request
 from yarl import URL
 
 from specdecode_router.client_request import ClientResponse, forwarded_headers
-from specdecode_router.engines import EnginePool
+from specdecode_router.engines import EnginePool, RoutedEngine
+from specdecode_router.routing.stored_response import is_stored_path, name_in_path
 from specdecode_server.errors import unavailable
 
 PATHS: Final = re.compile(
@@ -24,10 +25,22 @@ RELAYED_HEADERS: Final = frozenset({"content-type", "retry-after", "allow", "www
 
 def is_forwarded(method: str, path: str) -> bool:
     """Whether an engine's API port answers a request; no other path is ever sent there."""
-    found = PATHS.fullmatch(path)
-    if found is None or ".." in path or "\\" in path:
+    if ".." in path or "\\" in path:
         return False
+    found = PATHS.fullmatch(path)
+    if found is None:
+        return is_stored_path(method, path)
     return method in ("GET", "HEAD") if found["get"] else method == "POST"
+
+
+def _engines(pool: EnginePool, path: str) -> list[RoutedEngine]:
+    """Return the engines to try in turn.
+
+    If the one that stores a response has gone, another one refuses the id as it does unknown ones.
+    """
+    ready = sorted(pool.usable(), key=lambda each: each.requests)[:ATTEMPTS]
+    storing = pool.storing(name_in_path(path))
+    return ready if storing is None else [storing, *(each for each in ready if each is not storing)]
 
 
 async def forward(
@@ -37,7 +50,7 @@ async def forward(
     pool: EnginePool,
     session: aiohttp.ClientSession,
 ) -> None:
-    """Answer with the response of a ready engine.
+    """Answer with the response of a ready engine, or of the one that stores what the path names.
 
     Raises:
         HttpError: no engine is ready or answers.
@@ -46,7 +59,7 @@ async def forward(
     path = request.scope["raw_path"].decode("ascii", "replace")
     query = request.scope["query_string"].decode("latin-1")
     target = f"{path}?{query}" if query else path
-    for engine in sorted(pool.usable(), key=lambda each: each.requests)[:ATTEMPTS]:
+    for engine in _engines(pool, request.scope["path"]):
         assert engine.state is not None
         url = engine.address.url(target, engine.state.api_port)
         try:

@@ -4,13 +4,13 @@ import asyncio
 import logging
 import secrets
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from specdecode_api.internal_api import RESUME_ID_DIFFERS
+from specdecode_api.response_names import RANDOM_DIGITS
 from specdecode_router.attempt import EngineAttempt, length_header
 from specdecode_router.call import (
     BreakReason,
@@ -53,7 +53,8 @@ class Relay:
     async def respond(self, request: ClientRequest, response: ClientResponse) -> None:
         """Answer a request; what no engine can answer is answered with an error."""
         seed = secrets.randbits(SEED_BITS)
-        call = Call(request.path, uuid.uuid4().hex, int(time.time()), seed)
+        random = secrets.token_hex(RANDOM_DIGITS // 2)
+        call = Call(request.path, random, int(time.time()), seed, request.named)
         await _CallRun(self, request, response, call).run()
 
     async def watch_stalls(self) -> None:
@@ -67,7 +68,7 @@ class Relay:
 
     def _has_other(self, attempt: EngineAttempt) -> bool:
         call = attempt.call
-        if call.breaks >= self.retries:
+        if call.breaks >= self.retries or self.pool.storing(call.named) is not None:
             return False
         wanted = call.resume_id if call.has_sent else None
         return bool(self.pool.usable(wanted, (attempt.engine.address,)))
@@ -107,6 +108,7 @@ class _CallRun:
 
     async def _try(self, engine: RoutedEngine) -> bool:
         """Run the call on an engine; return whether another may be tried if it has not ended."""
+        self._name_response(engine)
         attempt = EngineAttempt(
             engine, self._call, self._response, lambda: self._accept(engine), self._pool.clock
         )
@@ -131,6 +133,12 @@ class _CallRun:
             self._relay.attempts.discard(attempt)
             self._metrics.attempts.labels(engine.pod, result).inc()
 
+    def _name_response(self, engine: RoutedEngine) -> None:
+        """Let the id of a response lead to the engine that stores it, until the id is sent."""
+        call = self._call
+        if call.path == "/v1/responses" and not call.has_sent:
+            call.request_id = engine.named_for(call.request_id[:RANDOM_DIGITS])
+
     async def _next_engine(self) -> RoutedEngine | None:
         """Wait for an engine until the deadline."""
         engine = self._choose()
@@ -149,6 +157,12 @@ class _CallRun:
     def _choose(self) -> RoutedEngine | None:
         now_s, call = self._pool.clock(), self._call
         avoid = {address for address, until_s in self._avoid.items() if until_s > now_s}
+        if (storing := self._pool.storing(call.named)) is not None:
+            is_free = storing.address not in avoid and storing.answers_stored(now_s)
+            if not is_free:
+                return None
+            self._metrics.choices.labels("stored").inc()
+            return storing
         usable = self._pool.usable(call.resume_id if call.has_started else None, avoid)
         if not usable and call.has_started and call.can_start_over:
             usable = self._pool.usable(None, avoid)

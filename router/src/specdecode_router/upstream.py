@@ -11,6 +11,7 @@ from specdecode_api.internal_api import (
     HEADER_TOKEN,
     PATH_ENGINE,
     PATH_GENERATE,
+    QUERY_RESPONSE_KEY,
     EngineState,
     StreamEvent,
 )
@@ -118,7 +119,9 @@ class UpstreamClient:
         timeout = aiohttp.ClientTimeout(total=POLL_SECONDS, sock_connect=CONNECT_SECONDS)
         try:
             async with self.session.get(
-                address.url(PATH_ENGINE), headers=self._headers(), timeout=timeout
+                address.url(f"{PATH_ENGINE}?{QUERY_RESPONSE_KEY}=1"),
+                headers=self._headers(),
+                timeout=timeout,
             ) as response:
                 text = await response.text()
                 if response.status != HTTPStatus.OK:

@@ -44,5 +44,18 @@ def invalid(param: str, message: str, code: str | None = None) -> HttpError:
     return HttpError(400, message, param=param, code=code)
 
 
+def response_not_found(named_id: str, param: str) -> HttpError:
+    """Return the refusal of an id that names no stored response of the client, for any reason."""
+    return HttpError(
+        404,
+        f"{param} is {named_id[:SHOWN_VALUE_CHARS]!r}: no stored response with it is found; a "
+        "response is kept for at most an hour, for the API key that created it, unless store is "
+        "false, until it is deleted, newer ones need its memory or its engine ends; send the whole "
+        "conversation in input",
+        param=param,
+        code="response_not_found",
+    )
+
+
 def unavailable(message: str, code: str, retry_after_s: int) -> HttpError:
     return HttpError(503, message, "server_error", code=code, retry_after_s=retry_after_s)

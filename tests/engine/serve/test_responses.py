@@ -204,7 +204,7 @@ def test_reasoning_is_left_out_on_request(server: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
-        ({"store": True}, "store", "set store: false"),
+        ({"store": True}, "store", "with store: false"),
         ({"background": True}, "background", "remove it"),
         ({"previous_response_id": "resp_1"}, "previous_response_id", "earlier items"),
         ({"conversation": "conv_1"}, "conversation", "earlier items"),
@@ -219,9 +219,9 @@ def test_reasoning_is_left_out_on_request(server: RunningServer) -> None:
         (
             {"input": [{"type": "computer_call"}]},
             "input[0]",
-            "custom_tool_call_output or reasoning",
+            "reasoning or item_reference",
         ),
-        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0]", "set store: false"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0]", "with store: false"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "input[0].content",

@@ -110,6 +110,7 @@ OTHERS = {
     ("serving", "requestLabels"): ["code"],
     ("serving", "corsOrigins"): ["*"],
     ("serving", "page"): True,
+    ("serving", "responses", "store"): "256Mi",
     ("serving", "tracing", "endpoint"): "http://collector:4318",
     ("serving", "toolParser"): "hermes",
     ("serving", "reasoningParser"): "None",

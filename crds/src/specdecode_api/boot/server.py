@@ -108,6 +108,13 @@ class ServerBoot(FileRecord):
         "which spans of requests are sent. If null, OTEL_EXPORTER_OTLP_ENDPOINT of the environment "
         "names it, and without that no spans are made.",
     )
+    response_store_bytes: int | None = Field(
+        default=None,
+        ge=2**20,
+        lt=2**63,
+        description="Memory for responses of POST /v1/responses that clients may read and "
+        "continue, for at most an hour, the oldest dropped first. If null, none is stored.",
+    )
     request_headers_timeout_seconds: float = Field(
         default=10.0,
         gt=0,

@@ -7,7 +7,7 @@ latest tables are exported: see `MAX_TABLES`.
 from typing import Final
 
 from specdecode_api.metrics.core import TABLE
-from specdecode_api.metrics.form import counter, histogram
+from specdecode_api.metrics.form import counter, gauge, histogram
 from specdecode_api.metrics.speculation import BATCH_BUCKET
 
 STRATUM: Final = (BATCH_BUCKET, "sampling", "grammar", "prompt", "request_label")
@@ -101,9 +101,14 @@ REQUEST_PROMPT_TOKENS = counter("request_prompt_tokens", "Prompt tokens of succe
 REQUEST_COMPLETION_TOKENS = counter(
     "request_completion_tokens", "Output tokens of successful requests."
 )
+STORED_RESPONSES = gauge("stored_responses", "Responses that clients may read and continue.")
+STORED_RESPONSE_BYTES = gauge(
+    "stored_response_bytes", "Memory of the stored responses; the oldest are dropped at the limit."
+)
 
 LATENCIES = (FIRST_TOKEN_SECONDS, INTER_TOKEN_SECONDS, REQUEST_SECONDS)
 CALLS = (
     REQUESTS, HTTP_ERRORS, TABLE_RELOADS, DRAFT_EXCHANGES, ENGINE_FAILURES, RESUMED_REQUESTS,
     IGNORED_FIELDS, REQUEST_PROMPT_TOKENS, REQUEST_COMPLETION_TOKENS,
+    STORED_RESPONSES, STORED_RESPONSE_BYTES,
 )  # fmt: skip

@@ -26,7 +26,8 @@ ROUTER_ATTEMPTS = counter(
 ROUTER_CHOICES = counter(
     "router_choices",
     "Engines chosen, by reason: prefix (longest known beginning), hash (of session or prompt), "
-    "load (the preferred engine had too much), only (there was no other).",
+    "load (the preferred engine had too much), only (there was no other), stored (it stores the "
+    "response that the request continues).",
     "reason",
 )
 ROUTER_RESUMED = counter(

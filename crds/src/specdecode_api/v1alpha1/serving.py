@@ -7,7 +7,14 @@ from pydantic import Field
 from specdecode_api import names
 from specdecode_api.base import ResourceRecord
 from specdecode_api.parsers import ReasoningFormat, ToolFormat
-from specdecode_api.v1alpha1.scalars import CorsOrigin, HttpUrl, ObjectName, RequestLabel, SecretKey
+from specdecode_api.v1alpha1.scalars import (
+    ByteSize,
+    CorsOrigin,
+    HttpUrl,
+    ObjectName,
+    RequestLabel,
+    SecretKey,
+)
 
 
 class ApiKeysSpec(ResourceRecord):
@@ -28,6 +35,18 @@ class TracingSpec(ResourceRecord):
     endpoint: HttpUrl = Field(
         description="Its base URL, such as http://collector.observability:4318; spans go to "
         "v1/traces below it."
+    )
+
+
+class ResponsesSpec(ResourceRecord):
+    """Responses of POST /v1/responses that clients may read and continue."""
+
+    store: ByteSize | None = Field(
+        default=None,
+        description="Memory of each pod for stored responses, such as 256Mi: it counts towards the "
+        "pod's memory, so add it to resources. A response is kept for at most an hour, the oldest "
+        "dropped first, and lost with its pod; with several replicas, only routers find it "
+        "(spec.router). None is stored where absent.",
     )
 
 
@@ -55,6 +74,9 @@ class Serving(ResourceRecord):
         default=False,
         description="Serve a page with a chat at / of every engine, which shows what speculation "
         "does; kubectl port-forward reaches it.",
+    )
+    responses: ResponsesSpec = Field(
+        default=ResponsesSpec(), description="Stored responses of POST /v1/responses."
     )
     tool_parser: Literal["Auto", "None", ToolFormat] = Field(
         default="Auto",

@@ -74,6 +74,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--drain-socket", "server.drain_socket", str),
     ("--drain-seconds", "server.drain_seconds", float),
     ("--max-body-bytes", "server.max_body_bytes", int),
+    ("--response-store-bytes", "server.response_store_bytes", int),
     ("--request-headers-timeout", "server.request_headers_timeout_seconds", float),
     ("--request-body-timeout", "server.request_body_timeout_seconds", float),
     ("--watchdog-timeout", "server.step_timeout_seconds", float),

@@ -23,6 +23,7 @@ from specdecode_engine.serve.engine.core import EngineFailed, GrammarBusy
 from specdecode_engine.serve.internal import routes
 from specdecode_engine.serve.openai import chat, completions, models
 from specdecode_engine.serve.openai.responses import api as responses
+from specdecode_engine.serve.openai.responses import stored_routes
 from specdecode_engine.serve.openai.service import Service
 from specdecode_engine.serve.page import routes as page
 from specdecode_engine.serve.page.host_guard import HostGuard, is_loopback
@@ -34,6 +35,7 @@ API = (
     completions.router,
     chat.router,
     responses.router,
+    stored_routes.router,
     messages.router,
     models.router,
     speculation.router,
@@ -131,7 +133,7 @@ def _with_headers(app: ASGIApp, service: Service) -> ASGIApp:
         app = CORSMiddleware(
             app,
             allow_origins=origins,
-            allow_methods=("GET", "HEAD", "POST"),
+            allow_methods=("GET", "HEAD", "POST", "DELETE"),
             allow_headers=("*",),
             expose_headers=(request_id.HEADER, "Retry-After"),
         )

@@ -11,7 +11,13 @@ from starlette.requests import ClientDisconnect
 
 from specdecode_engine.batch.request import QueueFull, RequestRefused, RequestTooLong
 from specdecode_engine.serve.engine.core import EngineFailed, GrammarBusy
-from specdecode_server.errors import SHOWN_VALUE_CHARS, HttpError, invalid, unavailable
+from specdecode_server.errors import (
+    SHOWN_VALUE_CHARS,
+    HttpError,
+    invalid,
+    response_not_found,
+    unavailable,
+)
 
 __all__ = [
     "SHOWN_VALUE_CHARS",
@@ -22,6 +28,7 @@ __all__ = [
     "invalid",
     "model_not_found",
     "respond_to_error",
+    "response_not_found",
     "too_long",
     "unavailable",
 ]

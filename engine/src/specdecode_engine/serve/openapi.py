@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,6 +21,7 @@ from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.formatting import END_OF_STREAM
 from specdecode_engine.serve.openai.protocol import CompletionBody
 from specdecode_engine.serve.openai.responses import models as responses
+from specdecode_engine.serve.openai.responses import stored_routes
 from specdecode_engine.serve.openai.responses.protocol import ResponsesBody
 from specdecode_server.request_id import HEADER as REQUEST_ID
 
@@ -49,10 +51,35 @@ class Operation:
     event: type[BaseModel] | None = None
     needs_key: bool = True
     error: type[BaseModel] = models.ErrorResponse
+    query: tuple[dict[str, Any], ...] = ()
 
 
 _GENERATION = _LOADED | _WITH_BODY | _NAMED | _GENERATING
 _TOKENIZER = _LOADED | _WITH_BODY | _NAMED
+_STORED = {404: "no response with this id is stored for the API key"}
+_PAGE: tuple[dict[str, Any], ...] = (
+    {
+        "name": "limit",
+        "in": "query",
+        "schema": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": stored_routes.MAX_LIMIT,
+            "default": stored_routes.DEFAULT_LIMIT,
+        },
+    },
+    {
+        "name": "order",
+        "in": "query",
+        "schema": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
+    },
+    {
+        "name": "after",
+        "in": "query",
+        "description": "id of the last item of the page before",
+        "schema": {"type": "string"},
+    },
+)
 
 OPERATIONS = (
     Operation(
@@ -64,8 +91,24 @@ OPERATIONS = (
         _GENERATION, ChatBody, models.ChatChunk,
     ),
     Operation(
-        "post", "/v1/responses", "Generate output items", responses.ResponseObject, _GENERATION,
+        "post", "/v1/responses", "Generate output items", responses.ResponseObject,
+        _GENERATION | {404: "the model is not served here, or no stored response has this id"},
         ResponsesBody, responses.ResponseEvent,
+    ),
+    Operation(
+        "get", stored_routes.PATH, "A stored response", responses.ResponseObject, _STORED
+    ),
+    Operation(
+        "delete", stored_routes.PATH, "Forget a stored response", responses.DeletedResponse,
+        _STORED,
+    ),
+    Operation(
+        "get", stored_routes.PATH_ITEMS, "Items of the conversation before a stored response",
+        responses.InputItemList, _STORED, query=_PAGE,
+    ),
+    Operation(
+        "post", stored_routes.PATH_CANCEL, "Refused: no response runs in the background",
+        responses.ResponseObject, _STORED,
     ),
     Operation(
         "post", "/v1/messages", "Generate the next message, for Anthropic's clients",
@@ -161,7 +204,7 @@ def _operation(each: Operation, references: dict[Any, dict[str, Any]]) -> dict[s
     operation: dict[str, Any] = {
         "summary": each.summary,
         "operationId": f"{each.method}_{each.path.strip('/').replace('/', '_')}",
-        "parameters": [*_path_parameters(each.path), *_HEADERS],
+        "parameters": [*_path_parameters(each.path), *each.query, *_HEADERS],
         "responses": responses,
     }
     if each.needs_key:
@@ -201,7 +244,8 @@ _HEADERS = [
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
-    if "{name}" not in path:
-        return []
     schema = {"type": "string", "minLength": 1}
-    return [{"name": "name", "in": "path", "required": True, "schema": schema}]
+    return [
+        {"name": name, "in": "path", "required": True, "schema": schema}
+        for name in re.findall(r"{(\w+)}", path)
+    ]

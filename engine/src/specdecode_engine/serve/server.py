@@ -62,11 +62,11 @@ class SignalledServer(uvicorn.Server):
         """Serve until stopped or failed; return the exit code of the process."""
         self._service.engine.start()
         ending = asyncio.create_task(self._end())
-        watch, keys = self._service.watch, self._service.keys
+        watch = self._service.watch
         tokens = self._service.router_tokens
-        checks = [self._service.sample_rates]
+        checks = [self._service.sample_rates, self._service.refresh_keys]
+        checks += [self._service.expire_responses]
         checks += [watch.check] if watch else []
-        checks += [keys.refresh] if keys else []
         checks += [tokens.refresh] if tokens else []
         watching = [asyncio.create_task(_repeat(check)) for check in checks]
         async with answering_drain(self._service.lifecycle, self._listeners.drain):
@@ -86,6 +86,8 @@ class SignalledServer(uvicorn.Server):
             connection.shutdown()  # at once when idle, else after the current response
         if lifecycle.failure is None:
             await self._drain()
+        if self._service.responses is not None:
+            self._service.responses.clear()
         self.should_exit = True
         return 0 if lifecycle.failure is None else 1
 

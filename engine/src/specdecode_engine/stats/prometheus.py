@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -76,12 +76,14 @@ class EngineMetrics:
     Args:
         read: returns the core's latest snapshot.
         describe: returns the labels of `metrics.INFO`; errors count under its table.
+        stored: returns the number of stored responses, and their bytes.
     """
 
     def __init__(
         self,
         read: Callable[[], CoreSnapshot],
         describe: Callable[[], Mapping[str, str]] = dict,
+        stored: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         self.registry = CollectorRegistry()
         self._engine = _EngineCollector(read, describe)
@@ -99,6 +101,8 @@ class EngineMetrics:
         self._ignored_fields = self._counter(requests.IGNORED_FIELDS)
         self._prompt_tokens = self._counter(requests.REQUEST_PROMPT_TOKENS)
         self._completion_tokens = self._counter(requests.REQUEST_COMPLETION_TOKENS)
+        self._gauge(requests.STORED_RESPONSES, lambda: stored()[0])
+        self._gauge(requests.STORED_RESPONSE_BYTES, lambda: stored()[1])
         latencies = (self.first_token_s, self.inter_token_s, self.request_s)
         self._by_table = (*latencies, self.requests, self._errors)
         self.tables = TableLabels(self._by_table)
@@ -119,6 +123,9 @@ class EngineMetrics:
 
     def _counter(self, each: MetricSpec) -> Counter:
         return Counter(each.family, each.help, each.labels, registry=self.registry)
+
+    def _gauge(self, each: MetricSpec, read: Callable[[], float]) -> None:
+        Gauge(each.family, each.help, registry=self.registry).set_function(read)
 
     def count_error(self, status: int) -> None:
         """Count an HTTP request that ended in an error, under the table in force."""

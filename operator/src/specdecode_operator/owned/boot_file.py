@@ -87,6 +87,7 @@ def boot_file(
             request_labels=tuple(spec.serving.request_labels),
             cors_origins=tuple(spec.serving.cors_origins),
             page=spec.serving.page or None,
+            response_store_bytes=_response_store_bytes(spec),
             tracing_endpoint=spec.serving.tracing.endpoint if spec.serving.tracing else None,
             tool_parser=_tool_parser(spec),
             reasoning_parser=_reasoning_parser(spec),
@@ -110,6 +111,11 @@ def threads(spec: Spec) -> int | None:
     if spec.engine.device != "CPU" or limit is None:
         return None
     return max(1, math.floor(amount(limit) / spec.parallelism.tensor))
+
+
+def _response_store_bytes(spec: Spec) -> int | None:
+    size = spec.serving.responses.store
+    return None if size is None else whole_amount(size)
 
 
 def _tool_parser(spec: Spec) -> ToolParserName:

@@ -65,6 +65,7 @@ OWNED: Final[Mapping[tuple[str, ...], str]] = {
     ("server", "request_labels"): "use serving.requestLabels",
     ("server", "cors_origins"): "use serving.corsOrigins",
     ("server", "page"): "use serving.page",
+    ("server", "response_store_bytes"): "use serving.responses.store",
     ("server", "tracing_endpoint"): "use serving.tracing.endpoint",
     ("server", "tool_parser"): "use serving.toolParser",
     ("server", "reasoning_parser"): "use serving.reasoningParser",

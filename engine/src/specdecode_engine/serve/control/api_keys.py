@@ -34,6 +34,7 @@ _SPECULATION_PATHS = frozenset({names.PATH_TABLE, names.PATH_DRAFT})
 _OTHER_PATHS = frozenset(
     {"/tokenize", "/detokenize", "/tokenizer_info", "/model_info", "/get_model_info"}
 )
+_DIGEST = "specdecode.key_digest"
 _REMEDY = (
     "write the keys to it, one per line; in Kubernetes to the Secret that serving.apiKeys names, "
     "for example with: kubectl create secret generic NAME --from-literal=keys=KEY"
@@ -101,11 +102,20 @@ class ApiKeyStore:
         self._digests = fixed if path is None else fixed | read_digests(path)
         self.error = ""
 
+    @property
+    def digests(self) -> Digests:
+        """Of the keys that are valid now."""
+        return self._digests
+
     def allow(self, key: str) -> bool:
         """Whether a key is valid; takes the same time for valid and invalid ones."""
+        return self.match(key) is not None
+
+    def match(self, key: str) -> bytes | None:
+        """Return the digest of a valid key, after the same time as for an invalid one."""
         digest = _digest(key)
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return any(matches)
+        return digest if any(matches) else None
 
     async def refresh(self) -> None:
         """Read the file again. If that fails, none of its keys is valid: removal revokes them."""
@@ -127,7 +137,10 @@ class ApiKeyStore:
 
 
 class Authorization:
-    """ASGI middleware that refuses requests without a valid API key before their body is read."""
+    """ASGI middleware that refuses requests without a valid API key before their body is read.
+
+    `key_digest` is the digest of the key of a request that it has passed on.
+    """
 
     def __init__(
         self,
@@ -162,12 +175,13 @@ class Authorization:
                 "this server requires an API key: send the header 'Authorization: Bearer KEY'; "
                 "OpenAI's clients send it when api_key or OPENAI_API_KEY is set"
             )
-        elif not self._keys.allow(header[len(_SCHEME) :].strip()):
+        elif (digest := self._keys.match(header[len(_SCHEME) :].strip())) is None:
             message = (
                 "the API key is not valid for this server: check it for typing errors, or request "
                 "a key from the server's administrator"
             )
         else:
+            scope[_DIGEST] = digest
             return None
         return errors.HttpError(401, message, code="invalid_api_key")
 
@@ -177,6 +191,12 @@ class Authorization:
             return False
         header = Headers(scope=scope).get(names.HEADER_OWNER, "")
         return hmac.compare_digest(header.encode(), self._owner.encode())
+
+
+def key_digest(request: Request) -> bytes:
+    """Return the digest of the API key that a request was allowed with; b"" if none is needed."""
+    digest: bytes = request.scope.get(_DIGEST, b"")
+    return digest
 
 
 def is_client_api(method: str, path: str) -> bool:

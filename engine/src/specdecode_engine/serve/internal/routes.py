@@ -6,7 +6,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from specdecode_api.internal_api import PATH_ENGINE, PATH_GENERATE, EngineState, Envelope
+from specdecode_api.internal_api import (
+    PATH_ENGINE,
+    PATH_GENERATE,
+    QUERY_RESPONSE_KEY,
+    EngineState,
+    Envelope,
+)
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.anthropic import messages
 from specdecode_engine.serve.internal.reply import InternalReply
@@ -57,12 +63,14 @@ async def _read(request: Request, max_bytes: int) -> tuple[Envelope, bytes]:
     return parse_json(Envelope, head), body
 
 
-@router.get(PATH_ENGINE)
+@router.get(PATH_ENGINE, response_model_exclude_unset=True)
 async def get_engine(request: Request) -> EngineState:
     """Return what a router chooses engines by; cheap, for a request every second."""
     service = service_of(request)
     _check_token(service, request)
-    is_loaded = service.lifecycle.is_loaded
+    is_loaded, store = service.lifecycle.is_loaded, service.responses
+    wants_key = QUERY_RESPONSE_KEY in request.query_params
+    key = {} if store is None or not wants_key else {"response_key": store.key.hex()}
     return EngineState(
         reason=service.lifecycle.not_ready_reason(),
         resume_id=service.resume_id.value,
@@ -72,6 +80,7 @@ async def get_engine(request: Request) -> EngineState:
         requests=service.lifecycle.running_requests,
         capacity=service.boot.scheduling.max_running_requests,
         max_body_bytes=service.max_body_bytes if is_loaded else 0,
+        **key,
     )
 
 

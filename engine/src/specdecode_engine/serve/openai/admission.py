@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
@@ -21,6 +21,7 @@ from specdecode_engine.batch.request import FinishReason, Request, SamplingParam
 from specdecode_engine.batch.sampling_defaults import LEAST_TOP_P
 from specdecode_engine.grammar import GrammarSource, TranslatedGrammar
 from specdecode_engine.serve import errors
+from specdecode_engine.serve.control.api_keys import key_digest
 from specdecode_engine.serve.json_body import read_json
 from specdecode_engine.serve.openai.formatting import ResponseFormatter, ResponseHead
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
@@ -63,13 +64,15 @@ class PreparedCall:
 class GenerationApi(Generic[Body]):
     """An API that generates text.
 
-    `prepare` runs in a thread; it encodes prompts and checks their length.
+    `prepare` runs in a thread; it encodes prompts and checks their length. `resolve`, if there is
+    one, runs before it: it puts in what the body names, for the digest of the client's key.
     """
 
     path: str
     body_type: type[Body]
     prepare: Callable[[Body, Service], PreparedCall]
-    make_formatter: Callable[[Body, ResponseHead, Vocabulary], ResponseFormatter]
+    make_formatter: "MakeFormatter[Body]"
+    resolve: "Resolve[Body] | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +112,19 @@ class CallOrigin:
         return cls(uuid.uuid4().hex, int(time.time()))
 
 
-async def generate(http_request: HttpRequest, api: GenerationApi[Body]) -> Response:
+MakeFormatter = Callable[[Body, ResponseHead, Vocabulary], ResponseFormatter]
+Resolve = Callable[[Body, Service, CallOrigin, bytes], Awaitable[tuple[Body, MakeFormatter[Body]]]]
+
+
+async def generate(
+    http_request: HttpRequest, api: GenerationApi[Body], origin: CallOrigin | None = None
+) -> Response:
     """Read and admit a request, or raise `HttpError`; the reply runs it."""
     service = service_of(http_request)
     service.lifecycle.check_admission()
     started_s = service.clock()
     body = await read_json(http_request, api.body_type, service.max_body_bytes)
-    call = await admit(http_request, api, body, CallOrigin.here())
+    call = await admit(http_request, api, body, origin or CallOrigin.here())
     return StreamingReply(service, call, started_s)
 
 
@@ -134,6 +143,10 @@ async def admit(
             "mixture of experts, start the engine with --enable-return-routed-experts "
             "(model.return_routed_experts)",
         )
+    make_formatter = api.make_formatter
+    if api.resolve is not None:
+        owner = key_digest(http_request)
+        body, make_formatter = await api.resolve(body, service, origin, owner)
     call = await asyncio.to_thread(api.prepare, body, service)
     if body.truncate_prompt_tokens is not None:
         call = await asyncio.to_thread(_truncated, call, body, service)
@@ -156,7 +169,7 @@ async def admit(
     prompt_tokens = sum(len(token_ids) for token_ids, _ in call.prompts)
     head = ResponseHead(origin.request_id, origin.created, service.served_name, prompt_tokens)
     choices = _choices(body, call, requests, vocabulary)
-    formatter = api.make_formatter(body, head, vocabulary)
+    formatter = make_formatter(body, head, vocabulary)
     return AdmittedCall(origin.request_id, body, requests, choices, formatter)
 
 

@@ -14,6 +14,7 @@ from specdecode_engine.serve import VERSION
 from specdecode_engine.serve.control.api_keys import ApiKeyStore, Digests
 from specdecode_engine.serve.control.drafts import Drafts
 from specdecode_engine.serve.control.ready_line import ReadyEngine, kv_tokens
+from specdecode_engine.serve.control.response_store import ResponseStore
 from specdecode_engine.serve.control.resume_id import ResumeId
 from specdecode_engine.serve.control.router_tokens import RouterTokens
 from specdecode_engine.serve.control.tables import ReadBoot, Tables, TableWatch
@@ -72,6 +73,8 @@ class Service:
         token_path = boot.server.router_token_path
         self.router_tokens = None if token_path is None else RouterTokens(Path(token_path))
         self.api_port = boot.server.port
+        store_bytes = boot.server.response_store_bytes
+        self.responses = None if store_bytes is None else ResponseStore(store_bytes, clock)
         self.clock = clock
         self.created = int(time.time())
         self.lifecycle = ServerLifecycle()
@@ -95,7 +98,7 @@ class Service:
             clock=clock,
         )
         self.tracing = start_tracing(boot.server.tracing_endpoint, clock)
-        self.metrics = EngineMetrics(lambda: self.engine.snapshot, self.describe)
+        self.metrics = EngineMetrics(lambda: self.engine.snapshot, self.describe, self._stored)
         self.rates = RecentRates()
         unused = frozenset(() if boot.scheduling.priority else ("priority",))
         self.ignored_fields = IgnoredFields(self.metrics.count_ignored_fields, unused)
@@ -146,6 +149,24 @@ class Service:
         """The largest body of a request for text; available once the engine is loaded."""
         longest, most = self.text.longest_token_bytes, self.boot.server.max_body_bytes
         return max_body_bytes(self.engine.context_length, longest, most)
+
+    def _stored(self) -> tuple[int, int]:
+        """Return the number of stored responses and their bytes."""
+        store = self.responses
+        return (0, 0) if store is None else (len(store), store.num_bytes)
+
+    async def refresh_keys(self) -> None:
+        """Read the API keys again; what belongs to a key that was removed is forgotten."""
+        if self.keys is None:
+            return
+        await self.keys.refresh()
+        if self.responses is not None:
+            self.responses.keep_owners(self.keys.digests)
+
+    async def expire_responses(self) -> None:
+        """Forget stored responses that are too old."""
+        if self.responses is not None:
+            self.responses.expire()
 
     async def sample_rates(self) -> None:
         """Add the latest totals of the core to the recent rates."""

@@ -1,14 +1,20 @@
-"""POST /v1/responses, stateless: input items in, output items out.
+"""POST /v1/responses: input items in, output items out.
 
 A body becomes one of chat and takes the same way; the formatter makes items of its message.
 """
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from specdecode_engine.serve.openai.admission import GenerationApi, PreparedCall, generate
+from specdecode_engine.serve.openai.admission import (
+    CallOrigin,
+    GenerationApi,
+    PreparedCall,
+    generate,
+)
 from specdecode_engine.serve.openai.chat import prepare_chat
 from specdecode_engine.serve.openai.chat_protocol import ChatBody, ChatMessage
 from specdecode_engine.serve.openai.responses.formatter import ResponsesFormatter
@@ -22,12 +28,13 @@ from specdecode_engine.serve.openai.responses.protocol import (
     ReasoningItem,
     ResponsesBody,
 )
+from specdecode_engine.serve.openai.responses.stored import resolve
 from specdecode_engine.serve.openai.responses.tools import (
     CalledTool,
     chat_tools,
     custom_arguments,
 )
-from specdecode_engine.serve.openai.service import Service
+from specdecode_engine.serve.openai.service import Service, service_of
 
 router = APIRouter()
 
@@ -105,7 +112,7 @@ def _part(item: InputItem) -> dict[str, Any]:
         case ReasoningItem():
             return {"role": "assistant", "reasoning_content": item.content or item.summary}
         case ItemReference():
-            raise AssertionError("item references are refused when they are read")
+            raise AssertionError("a reference is replaced by the item that it names")
 
 
 def _call(item: FunctionCallItem | CustomCallItem, arguments: str) -> dict[str, Any]:
@@ -115,9 +122,11 @@ def _call(item: FunctionCallItem | CustomCallItem, arguments: str) -> dict[str, 
     return {"role": "assistant", "tool_calls": [call]}
 
 
-API = GenerationApi("/v1/responses", ResponsesBody, prepare_response, ResponsesFormatter)
+API = GenerationApi("/v1/responses", ResponsesBody, prepare_response, ResponsesFormatter, resolve)
 
 
 @router.post(API.path)
 async def create_response(request: Request) -> Response:
-    return await generate(request, API)
+    store = service_of(request).responses
+    origin = None if store is None else CallOrigin(store.new_name(), int(time.time()))
+    return await generate(request, API, origin)

@@ -1,10 +1,11 @@
 """OpenAI's `response` object and the events of its stream."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from specdecode_engine.batch.request import FinishReason
 from specdecode_engine.serve.openai.formatting import Event, ResponseHead
+from specdecode_engine.serve.openai.json_text import to_json
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.responses.items import ResponseItems
 from specdecode_engine.serve.openai.responses.protocol import ResponsesBody
@@ -15,17 +16,32 @@ from specdecode_engine.serve.text.tokenizer import Vocabulary
 _STATUS = {FinishReason.STOP: "completed", FinishReason.LENGTH: "incomplete"}
 
 
+Keep = Callable[[bytes], bool]
+"""Stores the JSON of a finished response; returns whether there was room."""
+
+
 class ResponsesFormatter:
-    """Formats the only choice of a response."""
+    """Formats the only choice of a response.
+
+    Args:
+        keep: of a response that is stored; called before the client gets its end.
+    """
 
     has_named_events: bool = True
     opens_at_once: bool = True
     end_marker: str | None = None
 
-    def __init__(self, body: ResponsesBody, head: ResponseHead, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        body: ResponsesBody,
+        head: ResponseHead,
+        vocabulary: Vocabulary,
+        keep: Keep | None = None,
+    ) -> None:
         del vocabulary  # of log-probabilities, which this API does not return
         self._body = body
         self._head = head
+        self._keep = keep
         self._choice = body.tool_choice or ToolChoice("auto")
         self._items = ResponseItems(
             head.request_id,
@@ -45,7 +61,7 @@ class ResponsesFormatter:
         for choice in choices:
             self._items.add(choice.deltas)
             self._finish(choice)
-        return self._response(usage)
+        return self._finished(usage)
 
     def first_events(self) -> Iterable[Event]:
         kinds = ("response.created", "response.in_progress")
@@ -58,7 +74,7 @@ class ResponsesFormatter:
         return self._numbered([*self._items.add(choice.deltas), *self._finish(choice)])
 
     def last_events(self, usage: dict[str, Any]) -> Iterable[Event]:
-        last = {"type": f"response.{self._status}", "response": self._response(usage)}
+        last = {"type": f"response.{self._status}", "response": self._finished(usage)}
         return self._numbered([last])
 
     def error_event(self, body: dict[str, Any]) -> Event:
@@ -78,6 +94,13 @@ class ResponsesFormatter:
     def _numbered(self, events: Sequence[Event]) -> list[Event]:
         start, self.num_events = self.num_events, self.num_events + len(events)
         return [event | {"sequence_number": start + i} for i, event in enumerate(events)]
+
+    def _finished(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """Return the finished response, which is stored first, so that a client can name it."""
+        response = self._response(usage)
+        if self._keep is None or self._status == "failed" or self._keep(to_json(response)):
+            return response
+        return response | {"store": False}
 
     def _response(self, usage: dict[str, Any] | None) -> dict[str, Any]:
         is_incomplete = self._status == "incomplete"
@@ -109,9 +132,9 @@ class ResponsesFormatter:
             "parallel_tool_calls": (
                 body.parallel_tool_calls is not False and self._choice.is_parallel
             ),
-            "previous_response_id": None,
+            "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": effort, "summary": None},
-            "store": False,
+            "store": self._keep is not None,
             "temperature": body.temperature,
             "text": {"format": text_format or {"type": "text"}},
             "tool_choice": self._choice.for_responses(),

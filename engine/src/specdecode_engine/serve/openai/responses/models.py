@@ -84,7 +84,7 @@ class ResponseObject(BaseModel):
     max_output_tokens: int | None
     metadata: dict[str, str]
     parallel_tool_calls: bool
-    previous_response_id: None
+    previous_response_id: str | None
     reasoning: dict[str, str | None]
     store: bool
     temperature: float | None
@@ -93,6 +93,24 @@ class ResponseObject(BaseModel):
     tools: list[dict[str, Any]]
     top_p: float | None
     truncation: str
+
+
+class DeletedResponse(BaseModel):
+    """The response of DELETE /v1/responses/{response_id}."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputItemList(BaseModel):
+    """Items of the conversation before a response; ids are null on an empty page."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 
 class ResponseEvent(BaseModel):

@@ -1,4 +1,4 @@
-"""Body of POST /v1/responses: input items, flat tools, and what a stateless server refuses."""
+"""Body of POST /v1/responses: input items, flat tools, and what is refused."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -105,21 +105,20 @@ class ReasoningItem(_Item):
 
 
 class ItemReference(_Item):
-    """An item of a stored response."""
+    """An item of a stored response; `type` may be left out."""
 
-    type: Literal["item_reference"]
-
-    @model_validator(mode="after")
-    def _refuse(self) -> Self:
-        raise ValueError(
-            "an item_reference names an item of a stored response, and responses are not stored; "
-            "set store: false in the client, which then sends the item itself"
-        )
+    type: Literal["item_reference"] | None = None
+    id: str
 
 
 def _item_type(item: object) -> str:
+    if isinstance(item, ItemReference):
+        return "item_reference"
     kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
-    return "message" if kind is None else str(kind)
+    if kind is not None:
+        return str(kind)
+    is_reference = isinstance(item, dict) and "id" in item and "role" not in item
+    return "item_reference" if is_reference else "message"
 
 
 InputItem = Annotated[
@@ -134,8 +133,8 @@ InputItem = Annotated[
         _item_type,
         custom_error_type="item_type",
         custom_error_message="its type has to be message, function_call, function_call_output, "
-        "custom_tool_call, custom_tool_call_output or reasoning; change the type or remove the "
-        "item",
+        "custom_tool_call, custom_tool_call_output, reasoning or item_reference; change the type "
+        "or remove the item",
     ),
 ]
 
@@ -193,7 +192,7 @@ class ReasoningConfig(_Item):
 def _refuse(remedy: str) -> AfterValidator:
     def check(value: object) -> object:
         if value:
-            raise ValueError(f"it is not supported: responses are not stored; {remedy}")
+            raise ValueError(f"it is not supported; {remedy}")
         return None
 
     return AfterValidator(check)
@@ -225,11 +224,9 @@ class ResponsesBody(GenerationBody):
     truncation: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool | None = None
-    store: Annotated[bool | None, _refuse("set store: false")] = None
+    store: bool | None = None
     background: Annotated[bool | None, _refuse("remove it")] = None
-    previous_response_id: Annotated[
-        object, _refuse("send the earlier items in input and remove it")
-    ] = None
+    previous_response_id: str | None = None
     conversation: Annotated[object, _refuse("send the earlier items in input and remove it")] = None
     prompt: Annotated[object, _refuse("send instructions and input")] = None
 
