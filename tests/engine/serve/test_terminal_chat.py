@@ -1,7 +1,7 @@
 """`specdecode-engine chat` as a process, against real servers and one that it starts."""
 
-import io
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -10,7 +10,6 @@ import sys
 import httpx
 import pytest
 
-from specdecode_engine.cli.chat.screen import Screen, printable
 from tests.engine.serve.conftest import EXAMPLES, wait_until
 from tests.engine.serve.scripted import scripted_server
 
@@ -109,6 +108,34 @@ def test_a_key_is_read_from_the_environment_and_never_shown(start_server, tmp_pa
     assert "sk-one" not in out
 
 
+def test_a_key_that_is_missing_is_read_without_echo(start_server, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("sk-hidden\n")
+    server = start_server(api_key_path=keys)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        words = ("-m", "specdecode_engine", "chat", server.url, "--max-tokens", "5")
+        os.execv(sys.executable, (sys.executable, *words))
+    shown = read_until(terminal, "API key: ")
+    os.write(terminal, b"sk-hidden\n")
+    shown += read_until(terminal, "> ")
+    os.write(terminal, b"hello\n")
+    shown += read_until(terminal, "tokens, ")
+    os.write(terminal, b"\x04")
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert "sk-hidden" not in shown
+
+
+def read_until(terminal, text):
+    """What a terminal shows, up to a text that must come."""
+    shown = ""
+    while text not in shown:
+        shown += os.read(terminal, 4096).decode(errors="replace")
+    return shown
+
+
 def test_a_refused_message_ends_a_chat_from_a_pipe(drafting_server):
     code, _, error = run(drafting_server.url, "--temperature", "7", given="hi\n")
     assert code == 1
@@ -136,20 +163,6 @@ def test_reasoning_is_before_the_answer(write_model, tmp_path):
         code, out, error = run(server.url, given="<think>why not</think>the fox\n")
     assert (code, error) == (0, "")
     assert out.startswith("why not\nthe fox\n[")
-
-
-def test_text_of_a_model_cannot_command_the_terminal():
-    hostile = "a\x1b]0;title\x07b\x1b[2Jc\u202ed\r\x9b1m\te\n"
-    shown = printable(hostile)
-    assert shown == "a\ufffd]0;title\ufffdb\ufffd[2Jc\ufffdd\ufffd\ufffd1m\te\n"
-    family = "\U0001f469\u200d\U0001f469"
-    assert printable(f"é北京{family}") == f"é北京{family}"
-
-
-def test_a_file_gets_no_control_sequence():
-    out = io.StringIO()
-    Screen(out).line("status", is_dim=True)
-    assert out.getvalue() == "status\n"
 
 
 def test_the_end_of_the_input_ends_the_chat(start_server):
