@@ -1,7 +1,6 @@
 """`specdecode-engine chat` as a process, against real servers and one that it starts."""
 
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 
 from tests.engine.serve.conftest import EXAMPLES, wait_until
 from tests.engine.serve.scripted import scripted_server
+from tests.terminals import Terminal
 
 STATUS = re.compile(r"\[(\d+) tokens, [\d.]+ tokens/s, first after \d+ ms, accept length [\d.]+\]")
 QUESTION = "Count from one to twenty."
@@ -112,28 +112,16 @@ def test_a_key_that_is_missing_is_read_without_echo(start_server, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("sk-hidden\n")
     server = start_server(api_key_path=keys)
-    pid, terminal = pty.fork()
-    if pid == 0:
-        words = ("-m", "specdecode_engine", "chat", server.url, "--max-tokens", "5")
-        os.execv(sys.executable, (sys.executable, *words))
-    shown = read_until(terminal, "API key: ")
-    os.write(terminal, b"sk-hidden\n")
-    shown += read_until(terminal, "> ")
-    os.write(terminal, b"hello\n")
-    shown += read_until(terminal, "tokens, ")
-    os.write(terminal, b"\x04")
-    _, status = os.waitpid(pid, 0)
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert "sk-hidden" not in shown
-
-
-def read_until(terminal, text):
-    """What a terminal shows, up to a text that must come."""
-    shown = ""
-    while text not in shown:
-        shown += os.read(terminal, 4096).decode(errors="replace")
-    return shown
+    words = ("-m", "specdecode_engine", "chat", server.url, "--max-tokens", "5")
+    terminal = Terminal([sys.executable, *words], {**os.environ})
+    terminal.read_until("API key: ")
+    terminal.write("sk-hidden\n")
+    terminal.read_until("> ")
+    terminal.write("hello\n")
+    terminal.read_until("5 tokens")
+    terminal.write("\x04")
+    assert terminal.wait() == 0
+    assert "sk-hidden" not in terminal.text
 
 
 def test_a_refused_message_ends_a_chat_from_a_pipe(drafting_server):

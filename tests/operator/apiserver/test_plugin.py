@@ -18,13 +18,12 @@ from specdecode_api import names
 from specdecode_api.metrics import core
 from specdecode_engine.stats.prometheus import EngineMetrics
 from specdecode_engine.stats.snapshot import CoreSnapshot
-from specdecode_operator.objects import kinds
-from specdecode_operator.objects.kinds import EVENT, POD, RESOURCE, ResourceKind
-from specdecode_operator.owned.labels import pod_labels
+from specdecode_operator.objects.kinds import EVENT, RESOURCE, ResourceKind
 from specdecode_operator.plugin.__main__ import main
 from specdecode_operator.plugin.logs import Wanted, logs
 from specdecode_operator.plugin.lookup import Scope
 from specdecode_operator.plugin.reach import connect
+from tests.operator.apiserver.conftest import RUNNING
 
 pytestmark = pytest.mark.apiserver
 
@@ -41,40 +40,6 @@ def plugin(plane, kubeconfig, capsys):
         return code, captured.out, captured.err
 
     return run
-
-
-@pytest.fixture
-def pod(api, namespace):
-    """Create an engine pod with a status."""
-    api.client.post(kinds.SERVICE_ACCOUNT.path(namespace), json={"metadata": {"name": "default"}})
-
-    def create(name, port=8001, node=None, **status):
-        engine = {
-            "name": "engine",
-            "image": "none",
-            "ports": [{"name": "management", "containerPort": port}],
-        }
-        spec = {"containers": [engine]} | ({"nodeName": node} if node else {})
-        metadata = {
-            "name": name,
-            "labels": pod_labels("chat"),
-            "annotations": {names.ANNOTATION_CONFIG_HASH: "v1-new"},
-        }
-        manifest = {"metadata": metadata | {"namespace": namespace}, "spec": spec}
-        api.create(POD, manifest)
-        return api.merge(POD, namespace, name, {"status": status}, "/status")
-
-    return create
-
-
-RUNNING = {
-    "phase": "Running",
-    "conditions": [{"type": "Ready", "status": "True"}],
-    "containerStatuses": [
-        {"name": "engine", "state": {"running": {}}, "ready": True, "started": True,
-         "restartCount": 0, "image": "none", "imageID": "none"}
-    ],
-}  # fmt: skip
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

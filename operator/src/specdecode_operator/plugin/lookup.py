@@ -15,6 +15,7 @@ from specdecode_operator.objects.kinds import (
     Manifest,
 )
 from specdecode_operator.owned.labels import selector_text, service_selector
+from specdecode_operator.plugin.engine_pod import container_port
 from specdecode_operator.plugin.errors import PluginError, nobody
 from specdecode_operator.plugin.reach import Reader
 
@@ -99,14 +100,6 @@ async def engine_metrics(reader: Reader, pod: Manifest) -> str:
     """
     name = pod["metadata"]["name"]
     path = POD.path(pod["metadata"]["namespace"], name)
-    path = f"{path}:{_management_port(pod)}/proxy{names.PATH_METRICS}"
+    port = container_port(pod, names.MANAGEMENT_PORT_NAME, names.MANAGEMENT_PORT)
+    path = f"{path}:{port}/proxy{names.PATH_METRICS}"
     return await reader.text(path, f"pods/proxy of {name}")
-
-
-def _management_port(pod: Manifest) -> int:
-    """The container port with the name of the management port; else the default."""
-    for container in pod["spec"]["containers"]:
-        for port in container.get("ports") or ():
-            if port.get("name") == names.MANAGEMENT_PORT_NAME:
-                return int(port["containerPort"])
-    return names.MANAGEMENT_PORT
