@@ -196,7 +196,8 @@ async def _status(options: argparse.Namespace, console: Console) -> None:
     from specdecode_operator.plugin.status_view import status
 
     async with connect(options.kubeconfig, options.context) as reader:
-        await _show(lambda: status(reader, _scope(options)), options, console)
+        bars = options.watch and console.is_terminal
+        await _show(lambda: status(reader, _scope(options), with_bars=bars), options, console)
 
 
 async def _recommend(options: argparse.Namespace, console: Console) -> None:
