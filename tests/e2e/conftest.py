@@ -26,6 +26,7 @@ spec:
   pageSize: 8
   replicas: {replicas}
   parallelism: {{tensor: {tensor}}}
+  serving: {{page: true}}
   lifecycle: {{preStop: 3s, drainTimeout: 40s}}
   resources: {{requests: {{cpu: 50m, memory: 512Mi}}}}
   engine: {{device: CPU, threads: 1, kvCache: {{size: 64Mi}}}}

@@ -1,5 +1,8 @@
 """On the real node: an answer through the Service, drift repaired, children gone with theirs."""
 
+import signal
+import subprocess
+import sys
 import time
 
 import httpx
@@ -28,6 +31,47 @@ def test_a_resource_answers_through_its_service_and_speculates(cluster, apply) -
     with cluster.port_forward("deployment/chat", names.MANAGEMENT_PORT) as url:
         metrics = httpx.get(f"{url}/metrics", timeout=10).text
     assert accept_length(metrics) > 1.2
+
+
+def test_the_plugin_forwards_the_page_and_a_chat(cluster, apply) -> None:
+    """By the real kubectl and kubelet, also after the pod has ended."""
+    apply("chat", replicas=2)
+    command = [sys.executable, "-m", "specdecode_operator.plugin"]
+    flags = [] if cluster.context is None else ["--context", cluster.context]
+    with subprocess.Popen(
+        [*command, "ui", "chat", "--no-browser", *flags],
+        env=cluster.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            url, *words = process.stdout.readline().split()
+            page = httpx.get(url, timeout=30)
+            assert page.status_code == 200
+            assert "<title>" in page.text
+            assert "default-src 'none'" in page.headers["content-security-policy"]
+            pod = words[words.index("pod") + 1].rstrip(";")
+            cluster.kubectl("delete", "pod", pod, "--wait")
+            wait_until(lambda: unreachable_page(url), print, 120)
+        finally:
+            process.send_signal(signal.SIGINT)
+            out, error = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, ""), error
+    assert f"the connection to pod {pod} has ended; now to pod chat-" in error
+    ran = subprocess.run(
+        [*command, "chat", "chat", "--max-tokens", "20", *flags],
+        env=cluster.environment, input="the quick brown fox\n",
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "tokens/s" in ran.stdout
+
+
+def unreachable_page(url: str) -> str | None:
+    try:
+        status = httpx.get(url, timeout=30).status_code
+    except httpx.TransportError as error:
+        return f"no page: {error!r}"
+    return None if status == 200 else f"no page: {status}"
 
 
 def test_an_engine_of_two_ranks_answers_as_without_a_draft(cluster, apply) -> None:

@@ -165,6 +165,8 @@ def test_other_paths_of_the_api_are_forwarded_and_no_management_path_is(shared):
     assert httpx.get(router.url + "/health").json() == {"status": "ok"}
     assert set(httpx.get(router.url + "/version").json()) == {"version"}
     assert httpx.head(router.url + "/v1/models").status_code == 200
+    report = httpx.get(router.url + "/v1/speculation").json()
+    assert keys_of(report) == keys_of(httpx.get(engine.url + "/v1/speculation").json())
     for path in (
         "/metrics", "/server_info", "/ready", "/live", "/degraded", "/speculation/table",
         "/internal/generate", "/internal/engine", "/v1/models/../../metrics",
@@ -173,6 +175,34 @@ def test_other_paths_of_the_api_are_forwarded_and_no_management_path_is(shared):
         for method in ("GET", "PUT", "POST", "DELETE"):
             response = httpx.request(method, router.url + path, headers={HEADER_TOKEN: TOKEN})
             assert response.status_code in (404, 405), (method, path, response.status_code)
+
+
+def test_the_page_of_an_engine_keeps_its_security_headers(start_engine, start_router):
+    """The page is the engine's, byte for byte, and may do no more at the router's address."""
+    engine = start_engine(page=True)
+    url = start_router([engine]).url
+    through, direct = httpx.get(url), httpx.get(engine.url)
+    assert (through.status_code, through.content) == (200, direct.content)
+    assert headers_of_content(through) == headers_of_content(direct)
+    assert "frame-ancestors 'none'" in through.headers["content-security-policy"]
+    head = httpx.head(url)
+    assert (head.status_code, head.content) == (200, b"")
+    assert headers_of_content(head) == headers_of_content(direct)
+    refused = httpx.post(url)
+    assert refused.status_code == 404
+
+
+def headers_of_content(response: httpx.Response) -> dict[str, str]:
+    """The headers without those of one answer: when it was, by whom, and its id."""
+    own = {"date", "server", "x-request-id", "connection"}
+    return {name: value for name, value in response.headers.items() if name not in own}
+
+
+def test_a_page_that_is_off_is_not_found_at_the_router(start_engine, start_router):
+    engine = start_engine(page=False)
+    through, direct = (httpx.get(each) for each in (start_router([engine]).url, engine.url))
+    assert through.status_code == direct.status_code == 404
+    assert through.json() == direct.json()
 
 
 def test_internal_headers_of_clients_reach_no_engine(router):

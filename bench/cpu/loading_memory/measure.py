@@ -38,7 +38,7 @@ def load(folder: Path, way: str) -> LanguageModel:
         dtype=torch.bfloat16,
         device=CPU,
         context_length=256,
-        progress=False,
+        progress=None,
         open_store=None,
         linears=Linears.of(choice) if is_packed else Linears(),
     )

@@ -86,6 +86,9 @@ TERMINATION_LOG: Final = "/dev/termination-log"
 # Path of the file for the termination message, see `report.TerminationMessage`.
 VARIABLE_TERMINATION_MESSAGE_PATH: Final = "SPECDECODE_TERMINATION_MESSAGE_PATH"
 
+# API keys of an engine, one per line; a client uses the first.
+VARIABLE_API_KEY: Final = "SPECDECODE_API_KEY"
+
 # On the API port.
 PATH_HEALTH: Final = "/health"
 PATH_PING: Final = "/ping"

@@ -101,10 +101,22 @@ class ModelReport(Report):
     bytes_total: int | None = Field(default=None, ge=0, le=2**53)
 
 
+class StartProgress(Report):
+    """What an engine does before it serves: `done` of `total`, if that is counted."""
+
+    stage: Annotated[str, StringConstraints(max_length=256)]
+    done: int = Field(default=0, ge=0, le=2**53)
+    total: int | None = Field(default=None, ge=0, le=2**53)
+    unit: Annotated[str, StringConstraints(max_length=16)] = ""
+    """B for bytes."""
+
+
 class Progress(Report):
-    """Response of a container that downloads models."""
+    """Response of a container that downloads models, or of an engine that starts."""
 
     models: tuple[ModelReport, ...] = Field(default=(), max_length=8)
+    start: StartProgress | None = None
+    """None once the engine serves and has captured all CUDA graphs."""
 
 
 class Degradation(Report):

@@ -1,4 +1,4 @@
-"""Requests that an engine answers as they are, on its API port: models, tokenizer, responses."""
+"""Requests that an engine answers as they are on its API port: models, responses, its page."""
 
 import re
 from http import HTTPStatus
@@ -14,13 +14,16 @@ from specdecode_router.routing.stored_response import is_stored_path, name_in_pa
 from specdecode_server.errors import unavailable
 
 PATHS: Final = re.compile(
-    r"(?P<get>/v1/models(/.{1,512})?|/tokenizer_info|/(get_)?model_info|/openapi\.json)"
+    r"(?P<get>/|/v1/speculation|/v1/models(/.{1,512})?|/tokenizer_info|/(get_)?model_info|/openapi\.json)"
     r"|/tokenize|/detokenize|/v1/messages/count_tokens"
 )
 SECONDS: Final = 30.0
 ATTEMPTS: Final = 3
 RETRY_AFTER_SECONDS: Final = 1
-RELAYED_HEADERS: Final = frozenset({"content-type", "retry-after", "allow", "www-authenticate"})
+RELAYED_HEADERS: Final = frozenset(
+    {"content-type", "retry-after", "allow", "www-authenticate"}
+    | {"content-security-policy", "x-content-type-options", "referrer-policy", "cache-control"}
+)
 
 
 def is_forwarded(method: str, path: str) -> bool:

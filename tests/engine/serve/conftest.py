@@ -18,7 +18,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.serve.engine.core import Core, LoadedEngine, Progress
+from specdecode_engine.process.start_progress import ShowProgress
+from specdecode_engine.serve.engine.core import Core, LoadedEngine
 from specdecode_engine.serve.listeners import Listeners
 from specdecode_engine.serve.openai.service import Service
 from specdecode_engine.serve.server import SignalledServer
@@ -129,7 +130,7 @@ def model_folder(
 class RunningServer:
     """A server in a thread of its own; `stop` is what SIGTERM does."""
 
-    def __init__(self, boot: EngineBoot, load: Callable[[Progress], LoadedEngine]) -> None:
+    def __init__(self, boot: EngineBoot, load: Callable[[ShowProgress], LoadedEngine]) -> None:
         self.loaded: LoadedEngine | None = None
         self.failures: list[Exception] = []
         self._clients: list[openai.OpenAI] = []
@@ -163,7 +164,7 @@ class RunningServer:
         assert await service.engine.close(5)
         return code
 
-    def _keep(self, progress: Progress) -> LoadedEngine:
+    def _keep(self, progress: ShowProgress) -> LoadedEngine:
         self.loaded = self._load(progress)
         return self.loaded
 
@@ -251,7 +252,7 @@ def start_server(model_folder: Path) -> Iterator[Callable[..., RunningServer]]:
     running: list[RunningServer] = []
 
     def start(
-        load: Callable[[Progress], LoadedEngine] | None = None,
+        load: Callable[[ShowProgress], LoadedEngine] | None = None,
         folder: Path = model_folder,
         drain_seconds: float = 10.0,
         is_ready: bool = True,
@@ -335,8 +336,8 @@ def real_server(
         }
     )
 
-    def load(progress: Progress) -> LoadedEngine:
-        core = build_core(boot, progress=False)
+    def load(progress: ShowProgress) -> LoadedEngine:
+        core = build_core(boot)
         return LoadedEngine(core, folder, core.facts)
 
     return RunningServer(boot, load)

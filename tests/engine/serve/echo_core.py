@@ -18,7 +18,8 @@ from specdecode_engine.batch.request import (
     RequestTooLong,
     TokenLogprobs,
 )
-from specdecode_engine.serve.engine.core import LoadedEngine, Progress
+from specdecode_engine.process.start_progress import ShowProgress
+from specdecode_engine.serve.engine.core import LoadedEngine
 from specdecode_engine.stats.snapshot import CoreSnapshot, Values
 
 
@@ -170,17 +171,17 @@ def _score(token_ids: tuple[int, ...], count: int | None) -> tuple[TokenLogprobs
     )
 
 
-def load_echo(boot: EngineBoot, progress: Progress, **core: Any) -> LoadedEngine:
+def load_echo(boot: EngineBoot, progress: ShowProgress, **core: Any) -> LoadedEngine:
     """Load an echo core, also in a process of its own; `core` are its arguments."""
     return LoadedEngine(EchoCore(**core), Path(boot.model.path))
 
 
-def die_at_start(boot: EngineBoot, progress: Progress, **core: Any) -> LoadedEngine:
+def die_at_start(boot: EngineBoot, progress: ShowProgress, **core: Any) -> LoadedEngine:
     """End the process as Linux does when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
 
 
-def fail_at_start(boot: EngineBoot, progress: Progress, **core: Any) -> LoadedEngine:
+def fail_at_start(boot: EngineBoot, progress: ShowProgress, **core: Any) -> LoadedEngine:
     """Fail as an engine whose configuration cannot be served."""
     raise ValueError("no weights in this folder; name another")

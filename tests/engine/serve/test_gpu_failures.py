@@ -14,8 +14,9 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.report import Degradations, Degraded, TerminationReason
 from specdecode_engine.batch.request import Output
 from specdecode_engine.process import termination_message_for
+from specdecode_engine.process.start_progress import ShowProgress
 from specdecode_engine.serve.app import build_app
-from specdecode_engine.serve.engine.core import LoadedEngine, Progress
+from specdecode_engine.serve.engine.core import LoadedEngine
 from specdecode_engine.serve.engine.engine_thread import EngineThread
 from specdecode_engine.serve.openai.service import Service
 from specdecode_engine.startup.build import build_core
@@ -62,7 +63,7 @@ def start(gpu: ShadowDevice, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]
         }
         boot = EngineBoot.model_validate(document)
 
-        def load(progress: Progress) -> LoadedEngine:
+        def load(progress: ShowProgress) -> LoadedEngine:
             core = build_core(boot)
             return LoadedEngine(core, EXAMPLES / "target", core.facts)
 

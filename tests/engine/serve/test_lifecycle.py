@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import pytest
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.metrics.core import RUNNING_REQUESTS
+from specdecode_api.report import Progress, StartProgress
 from specdecode_engine.drain_socket import DRAIN, DrainClient
+from specdecode_engine.graphs.plan import CAPTURING, GraphReport, GraphSetReport
 from specdecode_engine.serve.app import build_app
 from specdecode_engine.serve.engine.core import LoadedEngine
 from specdecode_engine.serve.openai.service import Service
@@ -54,7 +57,7 @@ def test_probes_answer_while_the_model_loads(start_server, model_folder, eventua
     may_go_on = threading.Event()
 
     def load(progress):
-        progress("weights 2 of 5")
+        progress(StartProgress(stage="weights 2 of 5"))
         assert may_go_on.wait(10)
         return LoadedEngine(EchoCore(), model_folder, {"device": "cpu"})
 
@@ -71,6 +74,47 @@ def test_probes_answer_while_the_model_loads(start_server, model_folder, eventua
     server.wait_ready()
     assert server.get("/startup").status_code == 200
     assert server.get("/server_info").json()["facts"] == {"device": "cpu"}
+
+
+def test_progress_is_reported_until_the_engine_serves(start_server, model_folder, eventually):
+    may_go_on = threading.Event()
+    shown = StartProgress(stage="loading secret-folder", done=3, total=5, unit="B")
+
+    def load(progress):
+        progress(StartProgress(stage="loading checkpoints"))
+        progress(shown)
+        assert may_go_on.wait(60)
+        return LoadedEngine(EchoCore(), model_folder, {"device": "cpu"})
+
+    server = start_server(load, is_ready=False)
+    eventually(lambda: progress_of(server).start == shown)
+    with pytest.raises(openai.InternalServerError) as caught:
+        ask(server)
+    assert "loading checkpoints" in str(caught.value)
+    assert "secret-folder" not in str(caught.value)
+    may_go_on.set()
+    server.wait_ready()
+    assert progress_of(server) == Progress()
+
+
+def progress_of(server):
+    return Progress.model_validate_json(server.get("/progress").text)
+
+
+class CapturingCore(EchoCore):
+    """Two of three pairs are captured."""
+
+    def snapshot(self):
+        captured = (GraphSetReport(3, (1, 2)),)
+        return replace(
+            super().snapshot(), graphs=GraphReport("cuda", captured, pending=("3 x 4: no time",))
+        )
+
+
+def test_a_loaded_engine_reports_the_graphs_that_it_still_captures(start_server, model_folder):
+    server = start_server(lambda progress: LoadedEngine(CapturingCore(), model_folder))
+    expected = StartProgress(stage=CAPTURING, done=2, total=3, unit="pair")
+    assert progress_of(server).start == expected
 
 
 def test_a_failed_load_ends_the_process_with_one_line(start_server, caplog):

@@ -6,13 +6,15 @@ import threading
 import httpx
 import pytest
 
+from specdecode_api.report import StartProgress
 from specdecode_engine.drain_socket import DRAIN, UNDRAIN, DrainClient
 from specdecode_engine.serve.engine.core import LoadedEngine
 from tests.engine.serve.echo_core import EchoCore
 
 API = ("/health", "/ping", "/version", "/v1/models", "/v1/models/echo")
 MANAGEMENT = (
-    "/startup", "/ready", "/live", "/degraded", "/metrics", "/server_info", "/speculation/table",
+    "/startup", "/ready", "/live", "/degraded", "/progress", "/metrics", "/server_info",
+    "/speculation/table",
 )  # fmt: skip
 BODY = {"prompt": "the quick brown fox", "max_tokens": 40}
 
@@ -95,7 +97,7 @@ def test_health_is_for_load_balancers_and_hides_internal_errors(
     may_load = threading.Event()
 
     def load(progress):
-        progress("weights of /secret/path")
+        progress(StartProgress(stage="weights of /secret/path"))
         assert may_load.wait(20)
         return LoadedEngine(EchoCore(), model_folder)
 

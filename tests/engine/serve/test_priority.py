@@ -64,7 +64,7 @@ def single_slot(gate: Gate) -> Iterator[RunningServer]:
     )
 
     def load(progress: object) -> LoadedEngine:
-        core = build_core(boot, progress=False)
+        core = build_core(boot)
         core.step = gate.guard(core.step)  # type: ignore[method-assign]
         return LoadedEngine(core, EXAMPLES / "target", core.facts)
 

@@ -1,6 +1,5 @@
 """`specdecode-engine chat` as a process, against real servers and one that it starts."""
 
-import io
 import os
 import re
 import signal
@@ -10,9 +9,9 @@ import sys
 import httpx
 import pytest
 
-from specdecode_engine.cli.chat.screen import Screen, printable
 from tests.engine.serve.conftest import EXAMPLES, wait_until
 from tests.engine.serve.scripted import scripted_server
+from tests.terminals import Terminal
 
 STATUS = re.compile(r"\[(\d+) tokens, [\d.]+ tokens/s, first after \d+ ms, accept length [\d.]+\]")
 QUESTION = "Count from one to twenty."
@@ -109,6 +108,22 @@ def test_a_key_is_read_from_the_environment_and_never_shown(start_server, tmp_pa
     assert "sk-one" not in out
 
 
+def test_a_key_that_is_missing_is_read_without_echo(start_server, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("sk-hidden\n")
+    server = start_server(api_key_path=keys)
+    words = ("-m", "specdecode_engine", "chat", server.url, "--max-tokens", "5")
+    terminal = Terminal([sys.executable, *words], {**os.environ})
+    terminal.read_until("API key: ")
+    terminal.write("sk-hidden\n")
+    terminal.read_until("> ")
+    terminal.write("hello\n")
+    terminal.read_until("5 tokens")
+    terminal.write("\x04")
+    assert terminal.wait() == 0
+    assert "sk-hidden" not in terminal.text
+
+
 def test_a_refused_message_ends_a_chat_from_a_pipe(drafting_server):
     code, _, error = run(drafting_server.url, "--temperature", "7", given="hi\n")
     assert code == 1
@@ -136,20 +151,6 @@ def test_reasoning_is_before_the_answer(write_model, tmp_path):
         code, out, error = run(server.url, given="<think>why not</think>the fox\n")
     assert (code, error) == (0, "")
     assert out.startswith("why not\nthe fox\n[")
-
-
-def test_text_of_a_model_cannot_command_the_terminal():
-    hostile = "a\x1b]0;title\x07b\x1b[2Jc\u202ed\r\x9b1m\te\n"
-    shown = printable(hostile)
-    assert shown == "a\ufffd]0;title\ufffdb\ufffd[2Jc\ufffdd\ufffd\ufffd1m\te\n"
-    family = "\U0001f469\u200d\U0001f469"
-    assert printable(f"é北京{family}") == f"é北京{family}"
-
-
-def test_a_file_gets_no_control_sequence():
-    out = io.StringIO()
-    Screen(out).line("status", is_dim=True)
-    assert out.getvalue() == "status\n"
 
 
 def test_the_end_of_the_input_ends_the_chat(start_server):

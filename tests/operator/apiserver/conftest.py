@@ -32,6 +32,7 @@ from specdecode_operator.engines.engine_poller import EnginePoller
 from specdecode_operator.objects import kinds
 from specdecode_operator.objects.kinds import ResourceKind
 from specdecode_operator.objects.observed import Key
+from specdecode_operator.owned.labels import pod_labels
 from specdecode_operator.process.resync import Resync
 from specdecode_operator.reconcile import Reconciler
 from specdecode_operator.settings import Settings
@@ -53,6 +54,16 @@ RIGHTS = {
     "Role": ResourceKind(RBAC, "v1", "Role", "roles", ()),
     "RoleBinding": ResourceKind(RBAC, "v1", "RoleBinding", "rolebindings", ()),
 }
+
+
+RUNNING = {
+    "phase": "Running",
+    "conditions": [{"type": "Ready", "status": "True"}],
+    "containerStatuses": [
+        {"name": "engine", "state": {"running": {}}, "ready": True, "started": True,
+         "restartCount": 0, "image": "none", "imageID": "none"}
+    ],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -330,6 +341,30 @@ def chat(api, namespace, example):
         manifest = example(**spec)
         manifest["metadata"] = {"name": name, "namespace": namespace}
         return api.create(kinds.RESOURCE, manifest)
+
+    return create
+
+
+@pytest.fixture
+def pod(api, namespace):
+    """Create an engine pod with a status."""
+    api.client.post(kinds.SERVICE_ACCOUNT.path(namespace), json={"metadata": {"name": "default"}})
+
+    def create(name, port=8001, node=None, **status):
+        engine = {
+            "name": "engine",
+            "image": "none",
+            "ports": [{"name": "management", "containerPort": port}],
+        }
+        spec = {"containers": [engine]} | ({"nodeName": node} if node else {})
+        metadata = {
+            "name": name,
+            "labels": pod_labels("chat"),
+            "annotations": {names.ANNOTATION_CONFIG_HASH: "v1-new"},
+        }
+        manifest = {"metadata": metadata | {"namespace": namespace}, "spec": spec}
+        api.create(kinds.POD, manifest)
+        return api.merge(kinds.POD, namespace, name, {"status": status}, "/status")
 
     return create
 

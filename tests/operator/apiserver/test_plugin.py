@@ -16,15 +16,15 @@ from prometheus_client import generate_latest
 
 from specdecode_api import names
 from specdecode_api.metrics import core
+from specdecode_api.report import Progress, StartProgress
 from specdecode_engine.stats.prometheus import EngineMetrics
 from specdecode_engine.stats.snapshot import CoreSnapshot
-from specdecode_operator.objects import kinds
-from specdecode_operator.objects.kinds import EVENT, POD, RESOURCE, ResourceKind
-from specdecode_operator.owned.labels import pod_labels
+from specdecode_operator.objects.kinds import EVENT, RESOURCE, ResourceKind
 from specdecode_operator.plugin.__main__ import main
 from specdecode_operator.plugin.logs import Wanted, logs
 from specdecode_operator.plugin.lookup import Scope
 from specdecode_operator.plugin.reach import connect
+from tests.operator.apiserver.conftest import RUNNING
 
 pytestmark = pytest.mark.apiserver
 
@@ -41,40 +41,6 @@ def plugin(plane, kubeconfig, capsys):
         return code, captured.out, captured.err
 
     return run
-
-
-@pytest.fixture
-def pod(api, namespace):
-    """Create an engine pod with a status."""
-    api.client.post(kinds.SERVICE_ACCOUNT.path(namespace), json={"metadata": {"name": "default"}})
-
-    def create(name, port=8001, node=None, **status):
-        engine = {
-            "name": "engine",
-            "image": "none",
-            "ports": [{"name": "management", "containerPort": port}],
-        }
-        spec = {"containers": [engine]} | ({"nodeName": node} if node else {})
-        metadata = {
-            "name": name,
-            "labels": pod_labels("chat"),
-            "annotations": {names.ANNOTATION_CONFIG_HASH: "v1-new"},
-        }
-        manifest = {"metadata": metadata | {"namespace": namespace}, "spec": spec}
-        api.create(POD, manifest)
-        return api.merge(POD, namespace, name, {"status": status}, "/status")
-
-    return create
-
-
-RUNNING = {
-    "phase": "Running",
-    "conditions": [{"type": "Ready", "status": "True"}],
-    "containerStatuses": [
-        {"name": "engine", "state": {"running": {}}, "ready": True, "started": True,
-         "restartCount": 0, "image": "none", "imageID": "none"}
-    ],
-}  # fmt: skip
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -203,6 +169,24 @@ def test_top_reads_engines_through_the_api_server(chat, namespace, pod, plugin, 
     rows = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
     assert rows["chat-a"] == ["chat-a", "3", "–", "2.50", "0.0", "–", "5", "0", "50%", "–"]
     assert rows["chat-b"][-1] == "Pending"
+
+
+def test_status_reads_what_engines_load(chat, namespace, pod, plugin, serve, own_address):
+    """Also where an engine does not answer, as one whose container starts."""
+    chat()
+    start = StartProgress(stage="loading target", done=750, total=1000, unit="B")
+    text = Progress(start=start).model_dump_json()
+    port = serve(own_address, {names.PATH_PROGRESS: text}.get)
+    silent = serve(own_address, lambda path: None)
+    at = {"podIP": own_address, "podIPs": [{"ip": own_address}]}
+    pod("chat-a", port=port, phase="Running", **at)
+    pod("chat-b", port=silent, phase="Running", **at)
+    code, out, err = plugin("status", "chat", "-n", namespace)
+    assert (code, err) == (0, "")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[lines.index("Progress") + 1 :][0] == "chat-a loading target 75% 0.00 of 0.00 MB"
+    assert "━" not in out
+    assert not any("chat-b loading" in line for line in lines)
 
 
 def test_logs_of_all_pods_through_the_api_server(chat, namespace, pod, plugin, node):

@@ -7,12 +7,13 @@ import logging
 from collections.abc import MutableMapping, Sequence
 from itertools import zip_longest
 
+from specdecode_api import names
 from specdecode_engine.process import ConfigurationError
 from specdecode_engine.serve.control.api_keys import Digests, NoApiKeys, digests_of
 
 log = logging.getLogger(__name__)
 
-FLAG, VARIABLE = "--api-key", "SPECDECODE_API_KEY"
+FLAG, VARIABLE = "--api-key", names.VARIABLE_API_KEY
 
 
 def take_api_keys(

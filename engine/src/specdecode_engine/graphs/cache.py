@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tqdm import tqdm
-
 from specdecode_engine.adaptive.policy import AdaptivePolicy
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.shapes import ForwardKind, ForwardShape
 from specdecode_engine.graphs.capturer import GraphCapturer, GraphSet
-from specdecode_engine.graphs.plan import Eager, GraphPlan, GraphReport, GraphSpace
+from specdecode_engine.graphs.plan import CAPTURING, Eager, GraphPlan, GraphReport, GraphSpace
 from specdecode_engine.model.forward import DecodeFunction, ForwardOutputs
+from specdecode_engine.process.start_progress import ShowProgress, progress_bar
 
 NO_PLAN = GraphPlan((), {})
 
@@ -50,16 +49,16 @@ class GraphCache:
         self._eager_steps: dict[str, int] = {}
         self._latest: tuple[int, int] | None = None  # num_steps and batch size of the newest step
 
-    def capture_all(self, progress: bool = False) -> None:
+    def capture_all(self, progress: ShowProgress | None = None) -> None:
         """Capture what the budget allows, before the first step."""
         capturer = self._capturer
         if capturer is None:
             return
         total = capturer.pending_pairs
-        with tqdm(total=total, desc="capturing", unit="pair", disable=not progress) as bar:
-            while capturer.pending_pairs and capturer.has_start_time():
+        with progress_bar(progress, CAPTURING, total, "pair") as add:
+            while (before := capturer.pending_pairs) and capturer.has_start_time():
                 self.capture_next()
-                bar.update(total - capturer.pending_pairs - bar.n)
+                add(before - capturer.pending_pairs)
 
     def capture_next(self) -> bool:
         """Capture one more forward, while no step is in flight; return whether any is left."""

@@ -194,6 +194,10 @@ def _gap(size: int) -> int:
     return power // 4
 
 
+CAPTURING = "capturing CUDA graphs"
+"""The stage of an engine that does so."""
+
+
 class Eager(StrEnum):
     """Why a decode step ran eagerly."""
 

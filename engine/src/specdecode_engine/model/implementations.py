@@ -17,6 +17,7 @@ from specdecode_engine.model.target.sharding import shard_config
 from specdecode_engine.model.target.transformers_config import TransformersConfig
 from specdecode_engine.model.transformers.divided_config import divide_transformers_config
 from specdecode_engine.model.transformers.model import TransformersModel
+from specdecode_engine.process.start_progress import ShowProgress
 from specdecode_engine.ranks import ALONE, Ranks
 
 
@@ -68,7 +69,7 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     context_length: int,
-    progress: bool,
+    progress: ShowProgress | None,
     open_store: OpenStore | None,
     linears: Linears,
     ranks: Ranks = ALONE,

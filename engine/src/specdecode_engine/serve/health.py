@@ -6,8 +6,14 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from specdecode_api import names
-from specdecode_api.report import Degradation, Degradations, Degraded
-from specdecode_engine.graphs.plan import Eager, GraphReport
+from specdecode_api.report import (
+    Degradation,
+    Degradations,
+    Degraded,
+    Progress,
+    StartProgress,
+)
+from specdecode_engine.graphs.plan import CAPTURING, Eager, GraphReport
 from specdecode_engine.serve import VERSION
 from specdecode_engine.serve.openai.service import Service, service_of
 from specdecode_engine.stats.snapshot import CoreSnapshot
@@ -55,6 +61,20 @@ async def probe_ready(request: Request) -> Response:
 async def probe_live(request: Request) -> Response:
     """Report whether the process is alive, however busy; otherwise it should be restarted."""
     return _probe(service_of(request).dead_reason())
+
+
+@router.get(names.PATH_PROGRESS)
+async def get_progress(request: Request) -> Response:
+    """Report what the engine does before it serves, or the CUDA graphs that it captures since."""
+    service = service_of(request)
+    start = service.start_progress
+    if service.lifecycle.is_loaded:
+        graphs = (await service.engine.refresh_snapshot()).graphs
+        total = graphs.pairs + len(graphs.pending)
+        captured = StartProgress(stage=CAPTURING, done=graphs.pairs, total=total, unit="pair")
+        start = captured if graphs.pending else None
+    report = Progress(start=start).model_dump_json(exclude_none=True)
+    return Response(report, media_type="application/json")
 
 
 @router.get(names.PATH_DEGRADED)

@@ -32,6 +32,7 @@ from specdecode_engine.model.kv.kv_cache import KVCache, WindowPool
 from specdecode_engine.model.routed_experts import RoutedExperts, RoutedShape
 from specdecode_engine.model.target.config import NO_HIDDEN_STATES
 from specdecode_engine.model.target.language_model import LanguageModel
+from specdecode_engine.process.start_progress import ShowProgress
 from specdecode_engine.ranks import ALONE, Ranks, shared_clock
 from specdecode_engine.sampling.sampler import Sampler
 from specdecode_engine.schedule.drafting import Drafting
@@ -63,7 +64,7 @@ log = logging.getLogger(__name__)
 def build_core(
     boot: EngineBoot,
     *,
-    progress: bool = False,
+    progress: ShowProgress | None = None,
     clock: Callable[[], float] = time.monotonic,
     open_store: OpenStore | None = None,
     on_weights: Callable[[], None] = lambda: None,
@@ -79,7 +80,7 @@ def build_core(
 def build(
     config: EngineConfig,
     *,
-    progress: bool = False,
+    progress: ShowProgress | None = None,
     clock: Callable[[], float] = time.monotonic,
     open_store: OpenStore | None = None,
     on_weights: Callable[[], None] = lambda: None,
@@ -88,7 +89,7 @@ def build(
     """Load the checkpoints and wire an engine core.
 
     Args:
-        progress: show bars while loading.
+        progress: is called with what is loaded, captured and measured; None shows no bars.
         clock: seconds, monotonic.
         open_store: opens the tensors of the target and of a STANDALONE draft; benchmarks replace
             it for models that are not stored.
@@ -332,7 +333,7 @@ def _with_measured_costs(
     limits: Limits,
     policy: AdaptivePolicy,
     clock: Callable[[], float],
-    progress: bool,
+    progress: ShowProgress | None,
 ) -> AdaptivePolicy:
     """Return the policy; goodput gets the measured cost of steps on this machine."""
     speculation = config.boot.speculation

@@ -14,6 +14,7 @@ from specdecode_engine.graphs.capturer import GraphCapturer
 from specdecode_engine.graphs.cuda_graph import CaptureStream
 from specdecode_engine.graphs.plan import Budget, CaptureDecision, GraphPlan, GraphSpace
 from specdecode_engine.model.forward import DecodeFunction
+from specdecode_engine.process.start_progress import ShowProgress
 from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.startup.config import CUDA, OFF, EngineConfig, GraphsUnavailable
 from specdecode_kernels import Backend
@@ -100,7 +101,7 @@ def make_graphs(
     return GraphCache(functions, config.space, config.reachable, capturer, config.mode)
 
 
-def capture_all(graphs: GraphCache, wanted: str, progress: bool) -> None:
+def capture_all(graphs: GraphCache, wanted: str, progress: ShowProgress | None) -> None:
     """Capture the plan and log its time and memory.
 
     Args:

@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.shapes import StepSizes
 from specdecode_engine.model.checkpoint.config_file import DTYPES
 from specdecode_engine.model.drafts.draft_config import DraftConfig
 from specdecode_engine.model.implementations import divide_config, read_config
+from specdecode_engine.process.start_progress import ShowProgress, progress_bar
 from specdecode_engine.startup.config import EngineConfig, draft_shapes, resolve_speculation
 from specdecode_engine.startup.draft_methods.registry import METHODS, draft_folder, read_draft
 from specdecode_engine.startup.kernel_needs import KernelNeeds
@@ -30,7 +30,7 @@ def has_compiled_kernels(config: EngineConfig) -> bool:
     return not is_interpreted()
 
 
-def compile_kernels(config: EngineConfig, *, progress: bool) -> None:
+def compile_kernels(config: EngineConfig, *, progress: ShowProgress | None) -> None:
     """Compile every kernel of an engine on a GPU whose ops are Triton's; log the time."""
     if not has_compiled_kernels(config):
         return
@@ -45,8 +45,9 @@ def compile_kernels(config: EngineConfig, *, progress: bool) -> None:
     variants = list_variants(calls, capability)
     threads = len(os.sched_getaffinity(0))
     done = compile_variants(variants, threads)
-    for _ in tqdm(done, "compiling kernels", len(variants), disable=not progress):
-        """A bar."""
+    with progress_bar(progress, "compiling kernels", len(variants), "kernel") as add:
+        for _ in done:
+            add(1)
     log.info("%d Triton kernels ready in %.1f s", len(variants), time.monotonic() - started_s)
 
 

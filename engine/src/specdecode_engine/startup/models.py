@@ -13,6 +13,7 @@ from specdecode_engine.model.drafts.draft_exchange import staging_bytes
 from specdecode_engine.model.implementations import load_model
 from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.target.language_model import LanguageModel
+from specdecode_engine.process.start_progress import ShowProgress
 from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.startup.draft_methods.method import LoadedDraft
@@ -47,11 +48,13 @@ class LoadedModels(NamedTuple):
         return tuple(sorted(limits))
 
 
-def load_models(config: EngineConfig, progress: bool, open_store: OpenStore | None) -> LoadedModels:
+def load_models(
+    config: EngineConfig, progress: ShowProgress | None, open_store: OpenStore | None
+) -> LoadedModels:
     """Load target and draft onto the engine's device.
 
     Args:
-        progress: show bars.
+        progress: is called with bytes as they are read; None shows no bars.
         open_store: opens the tensors of the target and of a STANDALONE draft.
     """
     linears = Linears.of(config.kernels["target"], config.boot.model.quantization)
@@ -71,7 +74,7 @@ def model_loader(
     open_store: OpenStore | None,
     linears: Linears,
     *,
-    progress: bool = False,
+    progress: ShowProgress | None = None,
     ranks: Ranks = ALONE,
 ) -> LoadModel:
     """Return what loads a language model of an engine.

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tqdm import tqdm
-
 from specdecode_engine.adaptive.cost import CostPoint
 from specdecode_engine.adaptive.policy import (
     AdaptivePolicy,
@@ -26,6 +24,7 @@ from specdecode_engine.adaptive.table import all_steps
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.batch.shapes import DraftShape
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.process.start_progress import ShowProgress, progress_bar
 from specdecode_engine.ranks import shared_clock
 from specdecode_engine.schedule.drafting import Drafting
 from specdecode_engine.schedule.limits import Limits
@@ -65,7 +64,7 @@ def profile_steps(
     policy: AdaptivePolicy,
     budget_s: float,
     clock: Callable[[], float],
-    progress: bool = False,
+    progress: ShowProgress | None = None,
 ) -> tuple[CostPoint, ...]:
     """Measure every choice that `policy` can make, before serving begins.
 
@@ -86,17 +85,19 @@ def profile_steps(
 
     points: list[CostPoint] = []
     stages = plan_stages(limits, candidates_of)
-    for stage in tqdm(stages, desc="measuring step times", disable=not progress):
-        if now() >= ends_s:
-            log.info(
-                "measuring step times: the budget of %g s is used up; batch size %d and later ones "
-                "are learned while serving",
-                budget_s,
-                stage.batch_size,
-            )
-            break
-        dictated.verify_tokens = policy.table.range_of(stage.batch_size).verify_tokens
-        points += _measure_stage(core, dictated, stage, lambda: now() < ends_s)
+    with progress_bar(progress, "measuring step times", len(stages), "batch") as add:
+        for stage in stages:
+            if now() >= ends_s:
+                log.info(
+                    "measuring step times: the budget of %g s is used up; batch size %d and later "
+                    "ones are learned while serving",
+                    budget_s,
+                    stage.batch_size,
+                )
+                break
+            dictated.verify_tokens = policy.table.range_of(stage.batch_size).verify_tokens
+            points += _measure_stage(core, dictated, stage, lambda: now() < ends_s)
+            add(1)
     for line in _lines(points):
         log.info("%s", line)
     return tuple(points)

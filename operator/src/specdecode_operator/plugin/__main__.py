@@ -13,7 +13,9 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from specdecode_api import names
 from specdecode_api.command_line import ArgumentParser, bad_number
+from specdecode_api.terminal_chat.session import add_chat_options
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.lookup import Scope
 from specdecode_operator.plugin.trial_arguments import add_trial_commands
@@ -31,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     console = _console()
     try:
-        asyncio.run(options.action(options, console))
+        if (work := options.action(options, console)) is not None:
+            asyncio.run(work)
     except PluginError as error:
         print(f"kubectl specdecode: {error}", file=sys.stderr)
         return FAILED
@@ -112,6 +115,7 @@ def _parser() -> ArgumentParser:
             help="write a page with plots of one resource to standard output, as HTML",
         )
     )
+    _add_connections(actions, common)
     add_trial_commands(actions, common)
     return parser
 
@@ -157,13 +161,43 @@ def _add_report(parser: ArgumentParser) -> None:
     parser.set_defaults(action=_report, all_namespaces=False)
 
 
+def _add_connections(actions: Any, common: ArgumentParser) -> None:
+    ui = actions.add_parser(
+        "ui",
+        parents=[common],
+        help="forward a port to the page of an engine, and open it in a browser",
+        description="Forward a port of 127.0.0.1 to the page of a ready engine pod, print its URL, "
+        "and open it in a browser if standard output is a terminal. If the pod ends, the same port "
+        "is forwarded to another one. The engines need serving.page: true, and you need create on "
+        "pods/portforward (the role edit).",
+    )
+    ui.add_argument("name", metavar="NAME")
+    ui.add_argument(
+        "--port", type=_port, default=0, metavar="N", help="port of 127.0.0.1 (a free one)"
+    )
+    ui.add_argument("--no-browser", action="store_true", help="only print the URL")
+    ui.set_defaults(action=_ui)
+    chat = actions.add_parser(
+        "chat",
+        parents=[common],
+        help="chat with an engine in the terminal",
+        description="Chat with a ready engine pod through a forwarded port; each line is a "
+        f"message. An API key is read from {names.VARIABLE_API_KEY}, or from the terminal without "
+        "echo if the engine needs one. You need create on pods/portforward (the role edit).",
+    )
+    chat.add_argument("name", metavar="NAME")
+    add_chat_options(chat)
+    chat.set_defaults(action=_chat)
+
+
 async def _status(options: argparse.Namespace, console: Console) -> None:
     # Imported here: the client takes a second to import, and `--help` does not need it.
     from specdecode_operator.plugin.reach import connect
     from specdecode_operator.plugin.status_view import status
 
     async with connect(options.kubeconfig, options.context) as reader:
-        await _show(lambda: status(reader, _scope(options)), options, console)
+        bars = options.watch and console.is_terminal
+        await _show(lambda: status(reader, _scope(options), with_bars=bars), options, console)
 
 
 async def _recommend(options: argparse.Namespace, console: Console) -> None:
@@ -212,6 +246,18 @@ async def _logs(options: argparse.Namespace, console: Console) -> None:
         await logs(reader, _scope(options), wanted, write)
 
 
+def _ui(options: argparse.Namespace, _: Console) -> None:
+    from specdecode_operator.plugin.connect_commands import ui
+
+    ui(options)
+
+
+def _chat(options: argparse.Namespace, _: Console) -> None:
+    from specdecode_operator.plugin.connect_commands import chat
+
+    chat(options)
+
+
 def _scope(options: argparse.Namespace) -> Scope:
     return Scope(options.name, options.namespace, options.all_namespaces)
 
@@ -251,6 +297,16 @@ def _interval(text: str) -> float:
         value = 0.0
     if not 0.1 <= value <= 3600:
         raise bad_number(text, "write a number of seconds from 0.1 to 3600")
+    return value
+
+
+def _port(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if not 1 <= value <= 65535:
+        raise bad_number(text, "write a port from 1 to 65535, or no --port for a free one")
     return value
 
 

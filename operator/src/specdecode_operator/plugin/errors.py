@@ -1,5 +1,6 @@
 """Errors that end a command, as messages for its user."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from specdecode_api import names
@@ -49,6 +50,23 @@ def nobody(name: str, namespace: str, others: list[str]) -> PluginError:
         f"no {names.KIND} {name} in namespace {namespace}; {there}; "
         "use -n for another namespace; `kubectl specdecode status -A` lists all"
     )
+
+
+def forward_error(lines: Sequence[str], pod: str, port: int) -> PluginError:
+    """Explain why kubectl does not forward a port, from the last lines that it wrote."""
+    text = " ".join(" ".join(lines).split())
+    last = lines[-1].strip() if lines else "it wrote nothing"
+    if "forbidden" in text.lower():
+        return PluginError(
+            f"{last}; request the role edit (or create on pods/portforward) in that namespace",
+            HTTPStatus.FORBIDDEN,
+        )
+    if "unable to listen" in text.lower():
+        why = "is in use" if "address already in use" in text else "may not be used"
+        return PluginError(
+            f"port {port} of 127.0.0.1 {why}; choose another one with --port, or leave --port out"
+        )
+    return PluginError(f"kubectl port-forward to pod {pod} has ended: {last}")
 
 
 def _role(what: str, verb: str) -> str:

@@ -5,20 +5,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from pydantic import ValidationError
+
 from specdecode_api import names
+from specdecode_api.report import Progress
 from specdecode_operator.objects.kinds import (
     CONTROLLER_REVISION,
     DEPLOYMENT,
     EVENT,
     POD,
     RESOURCE,
+    TRIAL,
     Manifest,
 )
 from specdecode_operator.owned.labels import selector_text, service_selector
+from specdecode_operator.plugin.engine_pod import container_port
 from specdecode_operator.plugin.errors import PluginError, nobody
 from specdecode_operator.plugin.reach import Reader
 
 MAX_PODS_WITH_EVENTS = 20
+PROGRESS_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +97,47 @@ async def revisions(reader: Reader, resource: Manifest) -> list[Manifest]:
     return await reader.items(CONTROLLER_REVISION, metadata["namespace"], labelSelector=selector)
 
 
+async def progress(reader: Reader, pod: Manifest) -> Progress | None:
+    """What a pod does before it serves, read through the API server; None if it does not answer.
+
+    Raises:
+        PluginError: reading is not permitted, or the API server does not answer.
+    """
+    try:
+        async with asyncio.timeout(PROGRESS_S):
+            text = await _engine_text(reader, pod, names.PATH_PROGRESS)
+        return Progress.model_validate_json(text)
+    except (TimeoutError, ValidationError):
+        return None
+    except PluginError as error:
+        if error.code in (None, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            raise
+        return None  # its container starts, or is of an earlier release
+
+
+async def trial(reader: Reader, resource: Manifest) -> Manifest | None:
+    """The running trial of a resource."""
+    name = (resource.get("status") or {}).get("activeTrial")
+    if not name:
+        return None
+    namespace = resource["metadata"]["namespace"]
+    found = await reader.items(TRIAL, namespace, fieldSelector=f"metadata.name={name}")
+    return found[0] if found else None
+
+
 async def engine_metrics(reader: Reader, pod: Manifest) -> str:
     """The metrics that an engine exports, read through the API server.
 
     Raises:
         PluginError: the engine or the API server returned an error.
     """
+    return await _engine_text(reader, pod, names.PATH_METRICS)
+
+
+async def _engine_text(reader: Reader, pod: Manifest, engine_path: str) -> str:
+    """The response of a pod's management port."""
     name = pod["metadata"]["name"]
     path = POD.path(pod["metadata"]["namespace"], name)
-    path = f"{path}:{_management_port(pod)}/proxy{names.PATH_METRICS}"
+    port = container_port(pod, names.MANAGEMENT_PORT_NAME, names.MANAGEMENT_PORT)
+    path = f"{path}:{port}/proxy{engine_path}"
     return await reader.text(path, f"pods/proxy of {name}")
-
-
-def _management_port(pod: Manifest) -> int:
-    """The container port with the name of the management port; else the default."""
-    for container in pod["spec"]["containers"]:
-        for port in container.get("ports") or ():
-            if port.get("name") == names.MANAGEMENT_PORT_NAME:
-                return int(port["containerPort"])
-    return names.MANAGEMENT_PORT

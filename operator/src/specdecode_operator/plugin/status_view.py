@@ -1,5 +1,6 @@
 """Draws diagnoses: one in full, or many as a table."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -9,16 +10,30 @@ from rich.table import Table
 from rich.text import Text
 
 from specdecode_api import names
+from specdecode_operator.objects.kinds import Manifest
 from specdecode_operator.plugin import lookup
 from specdecode_operator.plugin.diagnosis import ConditionLine, Diagnosis, PodLine, diagnose
+from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.lookup import Scope
+from specdecode_operator.plugin.progress import (
+    ProgressLine,
+    model_progress,
+    pod_progress,
+    trial_progress,
+)
+from specdecode_operator.plugin.progress_view import draw_progress
 from specdecode_operator.plugin.reach import Reader
 from specdecode_operator.plugin.wording import age
+
+MAX_PODS = 20
+"""Whose progress is read."""
 
 GOOD, BAD, FAINT = "green", "red", "dim"
 
 
-def draw_diagnosis(diagnosis: Diagnosis) -> RenderableType:
+def draw_diagnosis(
+    diagnosis: Diagnosis, progress: Sequence[ProgressLine] = (), *, with_bars: bool = False
+) -> RenderableType:
     """One resource in full."""
     parts: list[RenderableType] = [_title(diagnosis)]
     if diagnosis.why:
@@ -27,6 +42,8 @@ def draw_diagnosis(diagnosis: Diagnosis) -> RenderableType:
     if diagnosis.conditions:
         parts += _section("Conditions", _conditions(diagnosis.conditions))
     parts += _section("Pods", _pods(diagnosis.pods) if diagnosis.pods else Text("none", FAINT))
+    if progress:
+        parts += _section("Progress", draw_progress(progress, with_bars=with_bars))
     parts += _section("Events", _events(diagnosis) if diagnosis.events else Text("none", FAINT))
     return Group(*parts)
 
@@ -104,15 +121,17 @@ def _table(*columns: str) -> Table:
     return table
 
 
-async def status(reader: Reader, scope: Scope) -> RenderableType:
-    """The current output."""
+async def status(reader: Reader, scope: Scope, *, with_bars: bool = False) -> RenderableType:
+    """The current output; progress of one resource is drawn as bars or as text."""
     found = await lookup.resources(reader, scope)
     now = datetime.now(UTC)
     if scope.name is not None and len(found) == 1:
         pods = await lookup.pods(reader, found[0])
-        return draw_diagnosis(
-            diagnose(found[0], pods, await lookup.events(reader, found[0], pods), now)
+        events, progress = await asyncio.gather(
+            lookup.events(reader, found[0], pods), _progress(reader, found[0], pods)
         )
+        diagnosis = diagnose(found[0], pods, events, now)
+        return draw_diagnosis(diagnosis, progress, with_bars=with_bars)
     diagnoses: list[Diagnosis] = [diagnose(resource, (), (), now) for resource in found]
     if not diagnoses:
         where = (
@@ -120,3 +139,24 @@ async def status(reader: Reader, scope: Scope) -> RenderableType:
         )
         return Text(f"no {names.KIND}{where}")
     return draw_list(diagnoses, with_namespace=scope.is_everywhere)
+
+
+async def _progress(
+    reader: Reader, resource: Manifest, found: Sequence[Manifest]
+) -> list[ProgressLine]:
+    """What pods and the running trial do, as far as it may be read."""
+    asked = [each for each in found if (each.get("status") or {}).get("podIP")][:MAX_PODS]
+    lines = list[ProgressLine]()
+    try:
+        reports = await asyncio.gather(*(lookup.progress(reader, each) for each in asked))
+        for pod, report in zip(asked, reports, strict=True):
+            if report is not None:
+                lines += pod_progress(pod["metadata"]["name"], report)
+    except PluginError as error:
+        lines += [*model_progress(resource), ProgressLine("pods", str(error), None, "")]
+    try:
+        if (trial := await lookup.trial(reader, resource)) is not None:
+            lines.append(trial_progress(trial, resource))
+    except PluginError as error:
+        lines.append(ProgressLine("trial", str(error), None, ""))
+    return lines

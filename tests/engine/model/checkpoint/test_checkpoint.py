@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from specdecode_api.report import StartProgress
 from specdecode_engine.model.checkpoint import checkpoint
 from specdecode_engine.model.checkpoint.config_file import CheckpointError
 from specdecode_engine.model.layers.layers import Mlp
@@ -231,10 +232,13 @@ def test_progress_is_shown_only_when_asked(
     folder = write(tmp_path / "tiny", config, tensors)
     Llama.load(folder, device=CPU)
     assert capsys.readouterr().err == ""
-    Llama.load(folder, device=CPU, progress=True)
+    reports: list[StartProgress] = []
+    Llama.load(folder, device=CPU, progress=reports.append)
     shown = capsys.readouterr()
     assert "loading tiny: 100%" in shown.err
     assert shown.out == ""
+    assert (reports[0].stage, reports[0].done, reports[0].unit) == ("loading tiny", 0, "B")
+    assert reports[-1].done == reports[-1].total == sum(each.nbytes for each in tensors.values())
 
 
 def test_weights_outlive_their_file(

@@ -58,7 +58,7 @@ def open_target(implementation: ModelImplementation) -> LanguageModel:
         dtype=torch.float32,
         device=CPU,
         context_length=64,
-        progress=False,
+        progress=None,
         open_store=None,
         linears=Linears(),
     )

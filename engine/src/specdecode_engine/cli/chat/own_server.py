@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from specdecode_engine.cli.chat.conversation import ChatError
+from specdecode_api.terminal_chat.api_client import ChatError
 
 READY = re.compile(r"ready in .*?: (http://\S+/v1)\b")
 END_S = 60.0

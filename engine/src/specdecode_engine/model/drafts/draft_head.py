@@ -20,6 +20,7 @@ from specdecode_engine.model.layers.linears import Linears, Placement
 from specdecode_engine.model.layers.rope import make_rotary_limits
 from specdecode_engine.model.target.language_model import LanguageModel, LanguageModelConfig
 from specdecode_engine.model.target.weights import Weights
+from specdecode_engine.process.start_progress import ShowProgress
 from specdecode_kernels import AnyWeight
 
 Config = TypeVar("Config", bound=HeadConfig)
@@ -47,7 +48,7 @@ class HiddenStateHead(ABC, Generic[Config]):
         target: LanguageModel,
         *,
         config: Config | None = None,
-        progress: bool = False,
+        progress: ShowProgress | None = None,
         linears: Linears | None = None,
         device: torch.device | None = None,
         must_share: Collection[AnyWeight] = (),

@@ -43,6 +43,7 @@ from specdecode_engine.model.target.config import (
 from specdecode_engine.model.target.language_model import LanguageModel, NeededRows
 from specdecode_engine.model.target.sharding import ShardedStore, shard_config
 from specdecode_engine.model.target.weights import Weights, decoder_shapes
+from specdecode_engine.process.start_progress import ShowProgress
 from specdecode_engine.ranks import ALONE, Ranks
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -69,7 +70,7 @@ class Llama(LanguageModel):
         dtype: torch.dtype | None = None,
         device: torch.device,
         context_length: int | None = None,
-        progress: bool = False,
+        progress: ShowProgress | None = None,
         open_store: OpenStore | None = None,
         linears: Linears | None = None,
         ranks: Ranks = ALONE,

@@ -4,7 +4,6 @@ Maps that read the same input are fused: each part is read into its rows of one 
 loading needs no memory but that of the model and of one tensor.
 """
 
-import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from itertools import chain
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from specdecode_engine.model.checkpoint.checkpoint import Shape, SharedTensorError, TensorStore
 from specdecode_engine.model.layers.experts import Experts, gates_first
@@ -45,6 +43,7 @@ from specdecode_engine.model.layers.sparse_mlp import (
 )
 from specdecode_engine.model.target.config import DecoderConfig
 from specdecode_engine.model.target.head_order import order_heads, order_qkv
+from specdecode_engine.process.start_progress import BYTES, ShowProgress, progress_bar
 from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_kernels import AnyWeight, AttentionParams, Backend, QuantizedTensor
 from specdecode_kernels.torch.elementwise import accumulation_dtype
@@ -128,7 +127,7 @@ class Weights:
     store: TensorStore
     placement: Placement
     linears: Linears
-    _bar: "tqdm[None]"
+    _add: Callable[[int], None]
     must_share: Collection[AnyWeight] = ()
 
     @classmethod
@@ -140,24 +139,17 @@ class Weights:
         linears: Linears,
         *,
         label: str,
-        progress: bool,
+        progress: ShowProgress | None,
         must_share: Collection[AnyWeight] = (),
     ) -> Iterator["Weights"]:
-        """Read within the context; a progress bar goes to stderr.
+        """Read within the context.
 
         Args:
             must_share: loaded weights that the checkpoint must lack or repeat.
         """
         total = sum(stored.bytes for stored in store.tensors.values())
-        with tqdm(
-            total=total,
-            desc=label,
-            unit="B",
-            unit_scale=True,
-            disable=not progress,
-            file=sys.stderr,
-        ) as bar:
-            yield cls(store, placement, linears, bar, must_share)
+        with progress_bar(progress, label, total, BYTES) as add:
+            yield cls(store, placement, linears, add, must_share)
 
     @property
     def ops(self) -> Backend:
@@ -182,7 +174,7 @@ class Weights:
         )
         for name, one, part in zip(names, stored, taken.split_with_sizes(rows), strict=True):
             self.store.read(name, part)
-            self._bar.update(one.bytes)
+            self._add(one.bytes)
         return taken
 
     def take_map(self, *names: str, kind: MapKind = MapKind.LAYER) -> Tensor | QuantizedTensor:
@@ -192,7 +184,7 @@ class Weights:
             read = [one.quantized.read() for one in stored if one.quantized is not None]
             parts = [one for one in read if one is not None]
             if len(parts) == len(names) and (whole := joined(parts, self.placement)) is not None:
-                self._bar.update(sum(one.bytes for one in stored))
+                self._add(sum(one.bytes for one in stored))
                 return whole
         return self.take(*names)
 

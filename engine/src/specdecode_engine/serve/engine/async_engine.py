@@ -14,6 +14,7 @@ from typing import NamedTuple
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import Output, Request
 from specdecode_engine.grammar import TokenBytes
+from specdecode_engine.process.start_progress import ShowProgress
 from specdecode_engine.serve.engine.core import EngineFailed
 from specdecode_engine.serve.engine.engine_thread import one_line
 from specdecode_engine.serve.engine.messages import (
@@ -124,7 +125,7 @@ class AsyncEngine:
     Args:
         connect: makes the link to the engine.
         prepare: called whenever an engine has started, before any request.
-        on_progress: called with what is being loaded.
+        on_progress: called with what the engine does before it serves.
         on_lost: called when the engine died and starts again.
         on_resumed: called with the number of streams that the next engine continues.
         on_failure: called with the error that ended the engine.
@@ -135,7 +136,7 @@ class AsyncEngine:
         connect: Connect,
         prepare: Callable[[Started], Awaitable[None]],
         on_failure: Callable[[Exception], None],
-        on_progress: Callable[[str], None] = lambda description: None,
+        on_progress: ShowProgress = lambda progress: None,
         on_lost: Callable[[Exception], None] = lambda error: None,
         on_resumed: Callable[[int], None] = lambda number: None,
         clock: Callable[[], float] = time.monotonic,
@@ -279,8 +280,8 @@ class AsyncEngine:
                 self._dispatch(outputs)
             case Reply():
                 self._note_reply(event)
-            case Progressed(description):
-                self._on_progress(description)
+            case Progressed(progress):
+                self._on_progress(progress)
             case Started():
                 self.context_length = event.context_length
                 self._note_snapshot(event.snapshot)

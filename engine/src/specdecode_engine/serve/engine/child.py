@@ -23,8 +23,9 @@ from specdecode_engine.process import (
     return_freed_tensors,
     termination_message_for,
 )
+from specdecode_engine.process.start_progress import ShowProgress
 from specdecode_engine.serve.engine.compile_threads import CompileThreads
-from specdecode_engine.serve.engine.core import LoadedEngine, ProcessFailed, Progress, RankPlace
+from specdecode_engine.serve.engine.core import LoadedEngine, ProcessFailed, RankPlace
 from specdecode_engine.serve.engine.engine_host import EngineHost
 from specdecode_engine.serve.engine.followers import Followers, LeadingCore, follow
 from specdecode_engine.serve.engine.messages import EngineCall, Event, Failed
@@ -35,7 +36,7 @@ PR_SET_PDEATHSIG = 1  # of Linux' sys/prctl.h
 PROGRAM = "from specdecode_engine.serve.engine.child import run; run({})"
 
 LoadBoot = Callable[..., LoadedEngine]
-"""A function of a module, sent by its name: of a boot file, `Progress` and, where the target is
+"""A function of a module, sent by its name: of a boot file, `ShowProgress` and, where the target is
 divided, `place` and `links`; see `load_engine`."""
 
 
@@ -113,7 +114,7 @@ def run(file_descriptor: int) -> None:
 
 
 def _load(
-    boot: EngineBoot, load: LoadBoot, links: tuple[Connection, ...], progress: Progress
+    boot: EngineBoot, load: LoadBoot, links: tuple[Connection, ...], progress: ShowProgress
 ) -> LoadedEngine:
     loaded = load(boot, progress)
     freeze_heap()
@@ -128,7 +129,7 @@ def _follow(
     """Load the engine of a follower, and follow the leader to its end."""
     code = 0
     try:
-        loaded = load(boot, lambda description: None)
+        loaded = load(boot, lambda progress: None)
         freeze_heap()
         follow(loaded.core, leader, CompileThreads())
     except Exception as error:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Protocol
 
 from specdecode_api.boot import EngineBoot
-from specdecode_api.report import TerminationReason
+from specdecode_api.report import StartProgress, TerminationReason
 from specdecode_engine.adaptive.policy import StageDraft
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import Output, Request
 from specdecode_engine.process import keep_freed_memory
+from specdecode_engine.process.start_progress import ShowProgress
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
 
@@ -63,10 +64,6 @@ class Core(Protocol):
         """State and totals, as plain numbers."""
 
 
-Progress = Callable[[str], None]
-"""Called with a short description of what is being loaded; from any thread."""
-
-
 def make_links(size: int) -> list[list[Connection]]:
     """Make the links of each rank: of the leader to every follower, and of each to the leader."""
     pairs = [Pipe() for _ in range(size - 1)]
@@ -102,7 +99,7 @@ class LoadedEngine:
     table: RangeTable | None = None
 
 
-Load = Callable[[Progress], LoadedEngine]
+Load = Callable[[ShowProgress], LoadedEngine]
 
 
 class EngineFailed(Exception):
@@ -133,7 +130,7 @@ class ProcessFailed(EngineFailed):
 
 def load_engine(
     boot: EngineBoot,
-    progress: Progress,
+    progress: ShowProgress,
     place: RankPlace | None = None,
     links: tuple[Connection, ...] = (),
 ) -> LoadedEngine:
@@ -143,7 +140,7 @@ def load_engine(
         place: which rank this process is, where the target is divided.
         links: to the other ranks.
     """
-    progress("importing torch")
+    progress(StartProgress(stage="importing torch"))
     # Imported here: torch takes seconds, and the server answers its probes meanwhile. A server
     # whose engine is another process never imports it.
     from specdecode_engine.ranks import ALONE
@@ -152,10 +149,11 @@ def load_engine(
 
     ranks = ALONE
     if place is not None:
-        progress(f"waiting for {place.size} ranks")
+        progress(StartProgress(stage=f"waiting for {place.size} ranks"))
         device = choose_device(boot.device)
         ranks = join_ranks(place.rank, place.size, place.store, links, device)
-    progress("loading checkpoints")
-    core = build_core(boot, progress=ranks.rank == 0, on_weights=keep_freed_memory, ranks=ranks)
+    progress(StartProgress(stage="loading checkpoints"))
+    shown = progress if ranks.rank == 0 else None
+    core = build_core(boot, progress=shown, on_weights=keep_freed_memory, ranks=ranks)
     table = core.scheduler.drafting.policy.table
     return LoadedEngine(core, Path(boot.model.path), core.facts, core.stage_draft, table)

@@ -130,7 +130,7 @@ class EngineHost:
         return False
 
     def _load_core(self) -> Core:
-        loaded = self._load(lambda description: self._emit(Progressed(description)))
+        loaded = self._load(lambda progress: self._emit(Progressed(progress)))
         core, self._stage_draft = loaded.core, loaded.stage_draft
         self._started = Started(
             core.context_length,

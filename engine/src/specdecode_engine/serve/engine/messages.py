@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from specdecode_api.report import StartProgress
 from specdecode_engine.adaptive.table import RangeTable
 from specdecode_engine.batch.request import Output, Request, RequestRefused
 from specdecode_engine.grammar import TokenBytes
@@ -112,9 +113,9 @@ class Reply(NamedTuple):
 
 
 class Progressed(NamedTuple):
-    """What is being loaded."""
+    """What the engine does before it serves."""
 
-    description: str
+    progress: StartProgress
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from fastapi import Request
 
 from specdecode_api.boot import EngineBoot
+from specdecode_api.report import StartProgress
 from specdecode_engine.process import STARTED_S, StepTimedOut, termination_message_for
 from specdecode_engine.serve import VERSION
 from specdecode_engine.serve.control.api_keys import ApiKeyStore, Digests
@@ -78,6 +79,7 @@ class Service:
         self.clock = clock
         self.created = int(time.time())
         self.lifecycle = ServerLifecycle()
+        self.start_progress: StartProgress | None = None
         self._on_failure = on_failure
         self._on_loaded = on_loaded
         self._is_step_late = False
@@ -240,7 +242,7 @@ class Service:
         )
 
     async def _load_text(self, engine: Started) -> None:
-        self._note_progress("tokenizer")
+        self._note_progress(StartProgress(stage="tokenizer"))
         self._text = await asyncio.to_thread(load_text_model, engine.model_folder)
         self.formats = resolve_formats(
             self._text.chat_template, self.boot.server, self._text.vocabulary.added_tokens
@@ -258,8 +260,10 @@ class Service:
             "reasoning_parser": server.reasoning_parser,
         }
 
-    def _note_progress(self, description: str) -> None:
-        self.lifecycle.progress = description
+    def _note_progress(self, progress: StartProgress) -> None:
+        self.start_progress = progress
+        if progress.total is None:  # clients see it: a count has the name of a folder
+            self.lifecycle.progress = progress.stage
 
 
 def service_of(request: Request) -> Service:

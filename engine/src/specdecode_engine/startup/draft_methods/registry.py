@@ -18,6 +18,7 @@ from specdecode_engine.model.drafts.speculators import open_draft
 from specdecode_engine.model.implementations import read_opened_config
 from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.target.language_model import LanguageModel, LanguageModelConfig
+from specdecode_engine.process.start_progress import ShowProgress
 from specdecode_engine.startup.draft_methods.blocks import InBlocks
 from specdecode_engine.startup.draft_methods.chain import InChain
 from specdecode_engine.startup.draft_methods.frozen import OverTargetKv
@@ -102,7 +103,7 @@ def load_draft(
     load_model: LoadModel,
     linears: Linears,
     *,
-    progress: bool = False,
+    progress: ShowProgress | None = None,
     device: torch.device | None = None,
     must_share: Collection[AnyWeight] = (),
 ) -> LoadedDraft | None:

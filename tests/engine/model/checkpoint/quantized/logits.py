@@ -27,7 +27,7 @@ def our_logits(
         dtype=torch.float32,
         device=CPU,
         context_length=32,
-        progress=False,
+        progress=None,
         open_store=open_checkpoint,
         linears=Linears(),
     )

@@ -1,0 +1,1 @@
+"""A conversation in the terminal with a served model, for both programs that have one."""
