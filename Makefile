@@ -14,7 +14,7 @@ SEED ?= 1
 .PHONY: help setup fmt lint vocabulary size import-graph manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-ngram bench-fallback bench-dialled bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-router bench-graphs bench-operator \
         bench-gpu gpu-carry request-trace traffic rollout-suite \
-        compile-gate fuzz soak grammars schemas clients page peer-flags peer-fields test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
+        compile-gate fuzz soak grammars schemas clients page peer-flags peer-fields peer-server test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
 
 help: ## List all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -48,7 +48,7 @@ size: setup ## Count lines and files and list the longest functions (ARGS=--chec
 import-graph: setup ## Count entries, imports, levels and circles of each folder (ARGS=--check: fail above scripts/import_graph/permitted.json; ARGS=--write: permit the present counts)
 	@$(RUN) python -m scripts.import_graph $(ARGS)
 
-manifests: setup ## Generate the CRD, the boot file's schema, the field reference, the chart's table of values, the list of models and the table of peers' flags and fields
+manifests: setup ## Generate the CRD, the boot file's schema, the field reference, the chart's table of values, the list of models and the page for users of vLLM and SGLang
 	$(RUN) python -m specdecode_api
 	$(RUN) python scripts/chart_values.py
 	$(RUN) python -m scripts.model_table
@@ -143,6 +143,9 @@ peer-flags: setup ## Read the flags of vLLM and SGLang from their wheels, and ch
 
 peer-fields: setup ## Read the fields of requests from the wheels of vLLM, SGLang, openai and anthropic, and check that each has a row in checks/peer_fields/request_fields.toml
 	@PYTHONPATH=. $(RUN) python -m checks.peer_fields $(ARGS)
+
+peer-server: setup ## Read the endpoints and metrics of vLLM and SGLang from their wheels, and check that each has a row in checks/peer_server and that claims about them hold
+	@PYTHONPATH=. $(RUN) python -m checks.peer_server $(ARGS)
 
 bench-engine: setup ## Compare the engine with transformers, OpenVINO and llama.cpp (QUICK=1: a minute and a half; BASE=commit: compare with that commit)
 	@PYTHONPATH=. $(RUN) python -m bench.cpu.$(if $(BASE),base_comparison $(BASE),engine) $(if $(QUICK),--quick) $(ARGS)

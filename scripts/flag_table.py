@@ -1,7 +1,8 @@
-"""Writes docs/from-vllm-and-sglang.md from the tables of flags and fields; `--check` only compares.
+"""Writes docs/from-vllm-and-sglang.md from the tables of flags and others; `--check` only compares.
 
 The rows of flags are those of `specdecode_api.peer_flags`, which the engine's command line reads
-too; `scripts.field_table` has the fields of requests.
+too; `scripts.field_table` has the fields of requests, `scripts.server_tables` endpoints, metrics
+and the comparison.
 """
 
 import re
@@ -10,6 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from checks.peer_fields.table import RequestFields, read_request_fields
+from checks.peer_server.comparison import read_comparison
+from checks.peer_server.table import read_endpoints, read_metric_rows
+from scripts import server_tables
 from scripts.field_table import section
 from specdecode_api.peer_flags import Peer, PeerFlag, PeerFlags, Treatment, read_peer_flags
 from specdecode_engine.cli.flags import OWN_FLAGS
@@ -50,7 +54,13 @@ CONVERSION_TEXTS = {
 
 HEAD = (
     "# From vLLM and SGLang\n\n"
+    "What becomes of the flags, request fields, endpoints and metrics of vLLM {vllm} and SGLang "
+    "{sglang}, and what is better and what is missing here. "
     "This page is written by `python -m scripts.flag_table`.\n\n"
+)
+
+FLAGS = (
+    "\n## Flags\n\n"
     "`specdecode-engine` reads the flags of `vllm serve` {vllm} and `sglang.launch_server` "
     "{sglang}. A flag is taken, ignored with one line in the log, or refused with what to use "
     "instead; all errors of a command line are reported together. A flag is taken only where "
@@ -80,6 +90,8 @@ def document(table: PeerFlags, fields: RequestFields) -> str:
     return "".join(
         [
             HEAD.format_map(versions),
+            server_tables.comparison(read_comparison()),
+            FLAGS.format_map(versions),
             "## Flags that are taken\n\n",
             _taken(rows, table.earlier.values()),
             "\n## Keys of `--speculative-config`\n\n",
@@ -92,6 +104,8 @@ def document(table: PeerFlags, fields: RequestFields) -> str:
             "\n## Flags that are refused\n\n",
             _others(rows, Treatment.REFUSED),
             section(fields),
+            server_tables.endpoints(read_endpoints()),
+            server_tables.metrics(read_metric_rows()),
         ]
     )
 

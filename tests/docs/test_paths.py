@@ -28,6 +28,8 @@ _SPAN = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 _PATH = re.compile(r"(?:\.\./)*[\w<*.][\w<>*./-]*(?:::[\w*]+)?")
 _TARGET = re.compile(r"make (?P<name>[a-z][a-z0-9-]*)")
+_PEERS = ("vllm/", "sglang/")
+"""Packages of others, whose files docs name."""
 _EXTENSIONS = (".py", ".md", ".yaml", ".yml", ".json", ".toml", ".tsv", ".c", ".png", ".sh", ".go")
 
 
@@ -52,6 +54,8 @@ def _known() -> frozenset[str]:
 def is_repository_path(span: str) -> bool:
     """Whether a code span names a file or folder of ours, and not a URL, key or resource."""
     if not _PATH.fullmatch(span) or span in NOT_THERE:
+        return False
+    if span.startswith(_PEERS):
         return False
     if span.startswith(".") and not span.startswith(("../", ".ci/")):
         return False
@@ -128,7 +132,16 @@ def test_a_missing_file_and_a_missing_test_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "span", ["/v1/models", "hf://ORG/NAME", "nvidia.com/gpu", "pods/log", "a b/c.py", "x.partial"]
+    "span",
+    [
+        "/v1/models",
+        "hf://ORG/NAME",
+        "nvidia.com/gpu",
+        "pods/log",
+        "a b/c.py",
+        "x.partial",
+        "vllm/config/lora.py",
+    ],
 )
 def test_urls_and_keys_are_not_paths(span: str) -> None:
     assert not is_repository_path(span)
