@@ -1,5 +1,7 @@
 """The sections of a run, in order; each yields its rows as it measures them."""
 
+from functools import partial
+
 from bench.gpu.runner import Section
 from bench.gpu.sections import (
     attention,
@@ -33,6 +35,13 @@ SECTIONS: tuple[Section, ...] = (
     Section("trace", "What a step consists of", trace.measure, budget_s=30, least_s=10),
     Section("attention", "G3, G4 attention", attention.measure, budget_s=60, least_s=15),
     Section("small", "G5 small kernels", small_kernels.measure, budget_s=40, least_s=10),
+    Section(
+        "sampling",
+        "G5 sampling and routers",
+        partial(small_kernels.measure, ops=small_kernels.SAMPLING),
+        30,
+        10,
+    ),
     Section("envelope", "G8 adaptive against every fixed depth", envelope.measure, 90, least_s=30),
     Section("verify", "G9 verifying less than is drafted", verify.measure, 60, least_s=30),
     Section("overlap", "G7 overlap and idle time", overlap.measure, budget_s=40, least_s=20),
