@@ -24,6 +24,7 @@ OPS = (
     "compact_kv",
 )
 SAMPLING = ("sample", "route_experts")
+EXPERTS = ("experts", "linear")
 RECURRENT = ("gated_delta", "keep_drafted")
 CASES_EACH = 24
 
