@@ -57,8 +57,10 @@ class Options:
             "--list", action="store_true", dest="listing", help="entries, and why they are due"
         )
         kinds.add_argument("--check", action="store_true", help="read queue and marks")
-        parser.add_argument("--out", type=Path, help="folder of the results")
-        parser.add_argument("--carry", type=Path, default=FOLDER, help="folder of carried files")
+        parser.add_argument("--out", type=_absolute, help="folder of the results")
+        parser.add_argument(
+            "--carry", type=_absolute, default=FOLDER, help="folder of carried files"
+        )
         read = parser.parse_args(arguments)
         if read.minutes is not None and not 0 < read.minutes <= MAX_MINUTES:
             parser.error(f"--minutes is {read.minutes:g}; it must be above 0, at most 9")
@@ -120,6 +122,7 @@ def _run(entries: "list[Entry]", options: Options, began_s: float) -> int:
 
 @contextmanager
 def _place(entries: "list[Entry]", options: Options) -> "Iterator[Place]":
+    from bench.gpu.gpu_queue.bases import base_folder, carry_base
     from bench.gpu.gpu_queue.running import Place
 
     is_dry, commit = options.dry_run, commit_of(ROOT, options.carry)
@@ -127,15 +130,19 @@ def _place(entries: "list[Entry]", options: Options) -> "Iterator[Place]":
     card = f"shadow device ({DRY})" if is_dry else _card()
     print(f"{card}, commit {commit}; results go to {out}", flush=True)
     with tempfile.TemporaryDirectory(prefix="gpu-queue-bases-") as exported:
-        bases = Path(exported) if is_dry else options.carry
-        if is_dry:
-            from bench.gpu.gpu_queue.bases import carry_base
-
-            for entry in entries:
-                if entry.base is not None:
-                    carry_base(entry.base.commit, bases)
+        commits = {entry.base.commit for entry in entries if entry.base is not None}
+        bases = options.carry
+        if is_dry and not all(base_folder(bases, one).exists() for one in commits):
+            bases = Path(exported)
+            for one in commits:
+                carry_base(one, bases)
         versions = installed_versions()
         yield Place(ROOT, out, options.carry, bases, is_dry, card, commit, versions)
+
+
+def _absolute(text: str) -> Path:
+    """Commands run in the checkout, wherever this program was started."""
+    return Path(text).resolve()
 
 
 def _card() -> str:
