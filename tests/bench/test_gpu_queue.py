@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.gpu.checkout import MANIFEST, MARKS, commit_of, write_manifest
+from bench.gpu.gpu_queue import command
 from bench.gpu.gpu_queue.bases import base_folder, carry_base
 from bench.gpu.gpu_queue.collecting import collect
 from bench.gpu.gpu_queue.command import MAX_MINUTES, Options, main
@@ -65,8 +66,8 @@ PROGRAMS = {
 
 def git(root: Path, *arguments: str) -> str:
     identity = ("-c", "user.name=test", "-c", "user.email=test@localhost")
-    command = ("git", "-C", str(root), *identity, *arguments)
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    words = ("git", "-C", str(root), *identity, *arguments)
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def toml(name: str, more: str = "") -> str:
@@ -497,6 +498,34 @@ def test_options_without_sense_are_refused(arguments: list[str]) -> None:
     assert caught.value.code == 2
 
 
+def test_the_check_of_lint_fails_with_name_and_line(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "ROOT", root)
+    assert main(["--check"], 0.0) == 0
+    (root / FILE).write_text(toml("first", "expected = 3"))
+    assert main(["--check"], 0.0) == 1
+    assert capsys.readouterr().err.startswith("bench/gpu/queue.toml:1: entry first: expected: ")
+
+
+def test_collecting_by_command_prints_changes_and_refusals(
+    measured: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "ROOT", measured)
+    given = ["--collect", str(place(measured).out)]
+    assert [main(given, 0.0) for _ in range(2)] == [0, 0]
+    assert capsys.readouterr().out.endswith("marked: first\nmarked: second\nnothing new\n")
+    assert main(["--collect", str(measured)], 0.0) == 1
+    assert "contains no results" in capsys.readouterr().err
+
+
+def test_the_docs_list_every_entry_with_its_seconds() -> None:
+    text = (ROOT / "docs" / "gpu.md").read_text()
+    for one in read_queue(ROOT):
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{one.name}` |")]
+        assert f"| {one.seconds:g} s" in row
+
+
 def test_a_run_without_a_gpu_names_the_dry_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -513,9 +542,9 @@ def test_the_queue_of_this_checkout_is_well_formed() -> None:
 
 
 def test_a_dry_run_writes_one_result_per_entry(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "bench" / "gpu" / "gpu_queue"), "--dry-run"]
+    program = [sys.executable, str(ROOT / "bench" / "gpu" / "gpu_queue"), "--dry-run"]
     where = ["--carry", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
-    done = subprocess.run([*command, *where], capture_output=True, text=True, env=dict(os.environ))
+    done = subprocess.run([*program, *where], capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 0, done.stdout + done.stderr
     results = {one.entry: one for one in read_results(tmp_path / "out").values()}
     entries = read_queue(ROOT)
