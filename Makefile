@@ -13,7 +13,7 @@ SEED ?= 1
 
 .PHONY: help setup fmt lint vocabulary size import-graph manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-ngram bench-fallback bench-dialled bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-router bench-graphs bench-operator \
-        bench-gpu gpu-carry request-trace traffic rollout-suite \
+        bench-gpu gpu-carry gpu-queue request-trace traffic rollout-suite \
         compile-gate fuzz soak grammars schemas clients page peer-flags peer-fields peer-server test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
 
 help: ## List all targets
@@ -36,6 +36,7 @@ lint: setup ## Check format, style, types, import contracts and counts, generate
 	$(RUN) python -m scripts.model_table --check
 	$(RUN) python -m scripts.flag_table --check
 	$(RUN) python -m scripts.import_graph --check
+	$(RUN) python -m bench.gpu.gpu_queue --check
 	@$(MAKE) --no-print-directory vocabulary
 
 vocabulary: setup ## Check the words of docs and messages, and that class names are unique (ARGS=--summary)
@@ -177,8 +178,11 @@ bench-graphs: setup ## Count CUDA graphs by speculation table, pruned and not
 bench-gpu: setup ## Measure this machine's GPU within nine minutes; without a GPU, a dry run on a shadow device
 	@$(RUN) python bench/gpu $(ARGS)
 
-gpu-carry: setup ## Download wheels into bench/carry for a GPU machine that has only torch and transformers
+gpu-carry: setup ## Write into bench/carry what a GPU machine lacks that has only torch and transformers: wheels, the commit, older builds
 	@PYTHONPATH=. $(RUN) python -m bench.gpu.carry $(ARGS)
+
+gpu-queue: ## Run what only a GPU can show and what is due, in MINUTES (at most 9), into the folder OUT; COLLECT=folder: keep its results (ARGS=--list, ARGS=--dry-run)
+	@$(or $(wildcard .venv/bin/python),python3) bench/gpu/gpu_queue $(if $(COLLECT),--collect "$(COLLECT)") $(if $(MINUTES),--minutes $(MINUTES)) $(if $(OUT),--out "$(OUT)") $(ARGS)
 
 bench-detection: setup ## Serve damaged drafts, count false alarms (simulated, and over lives of an engine), and time an engine that leaves its draft out (QUICK=1: fewer; ARGS="--part cost")
 	@PYTHONPATH=. $(RUN) python -m checks.detection $(if $(QUICK),--quick) $(ARGS)

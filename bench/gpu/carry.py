@@ -1,7 +1,8 @@
-"""`python -m bench.gpu.carry`: fetch the wheels that a machine with torch and transformers lacks.
+"""`python -m bench.gpu.carry`: fetch what a machine with torch and transformers lacks.
 
-Versions are those of uv.lock. FlashInfer comes with what its import needs, without a compiler. What
-travels is at most 64 MiB, code included, so more than that is an error.
+That is wheels, the commit with the hashes of its files, and the older commits that entries of the
+queue compare with. Versions are those of uv.lock. FlashInfer comes with what its import needs,
+without a compiler. At most 64 MiB travel, checkout included, so more than that is an error.
 """
 
 import argparse
@@ -13,8 +14,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bench.gpu.carried import FOLDER
+from bench.gpu.checkout import git, write_manifest
+from bench.gpu.gpu_queue.bases import carry_base
+from bench.gpu.gpu_queue.entries import read_queue
 
-LOCK = Path(__file__).resolve().parents[2] / "uv.lock"
+ROOT = Path(__file__).resolve().parents[2]
+LOCK = ROOT / "uv.lock"
 LOCKED = (
     "pydantic",
     "pydantic-core",
@@ -51,12 +56,30 @@ def main() -> int:
     shutil.rmtree(options.folder, ignore_errors=True)
     names = locked_versions(LOCKED if options.without_peers else (*LOCKED, *PEERS))
     subprocess.run(command(names, options.python, options.folder), check=True)
-    wheels = sorted(options.folder.glob("*.whl"))
-    for wheel in wheels:
-        print(f"{wheel.stat().st_size / 2**20:7.2f} MiB  {wheel.name}")
-    total = sum(wheel.stat().st_size for wheel in wheels)
-    print(f"{total / 2**20:7.2f} MiB in {options.folder}, at most {MOST_BYTES >> 20}")
+    print(f"commit {write_manifest(ROOT, options.folder).commit}")
+    for entry in read_queue(ROOT):
+        if entry.base is not None:
+            carry_base(entry.base.commit, options.folder)
+    sizes = {part.name: size_of(part) for part in sorted(options.folder.iterdir())}
+    sizes["the checkout"] = sum(size_of(ROOT / name) for name in travelling())
+    for name, size in sizes.items():
+        print(f"{size / 2**20:7.2f} MiB  {name}")
+    total = sum(sizes.values())
+    print(f"{total / 2**20:7.2f} MiB in all, at most {MOST_BYTES >> 20}")
     return 1 if total > MOST_BYTES else 0
+
+
+def travelling() -> list[str]:
+    """List the files of the checkout that are copied to another machine."""
+    listed = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    return [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder."""
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
 def locked_versions(names: Iterable[str]) -> list[str]:

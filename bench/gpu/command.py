@@ -5,7 +5,6 @@ Imports nothing that needs carried wheels before they are there, hence the impor
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -14,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.gpu.carried import FOLDER, missing, use_carried
+from bench.gpu.checkout import commit_of, installed_versions
 from bench.gpu.report import DRY, Report, Run
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ RESULTS = ROOT / "bench" / "results"
 TOTAL_S = 540
 SPARE_S = 10
 """Left at the end for what has to be stopped."""
-PACKAGES = ("torch", "triton", "transformers", "numpy", "flashinfer-python")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ def main(arguments: list[str], began_s: float) -> int:
     if is_dry:
         why = "asked for" if options.dry_run else "torch finds no CUDA device here"
         print(f"{DRY}: {why}; results go to {folder}", flush=True)
-    report = Report(_run(is_dry), folder)
+    report = Report(_run(is_dry, options.carry), folder)
     with tempfile.TemporaryDirectory(prefix="gpu-bench-") as models, _device(is_dry):
         return _run_all(options, _context(is_dry, Path(models)), report, began_s)
 
@@ -84,6 +82,8 @@ def _run_all(options: Options, context: "Context", report: Report, began_s: floa
     from bench.gpu.runner import run_sections
     from bench.gpu.sections import SECTIONS
 
+    if unknown := set(options.only) - {one.name for one in SECTIONS}:
+        raise SystemExit(f"--only {', '.join(sorted(unknown))}: no section has this name")
     chosen = [one for one in SECTIONS if not options.only or one.name in options.only]
     if context.is_dry:  # on any machine, next to anything else
         chosen = [replace(one, budget_s=options.seconds) for one in chosen]
@@ -157,22 +157,9 @@ def _context(is_dry: bool, models: Path) -> "Context":
     return Context(device, is_dry, scale, Engines(device, scale, models))
 
 
-def _run(is_dry: bool) -> Run:
+def _run(is_dry: bool, carry: Path) -> Run:
     import torch
 
     device = f"shadow device ({DRY})" if is_dry else torch.cuda.get_device_name()
-    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return Run(device, datetime.now(UTC).date().isoformat(), is_dry, versions, _commit())
-
-
-def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+    date = datetime.now(UTC).date().isoformat()
+    return Run(device, date, is_dry, installed_versions(), commit_of(ROOT, carry))

@@ -1,10 +1,11 @@
 """Engines of the 8B shape: built once, shared, given back before peers need the room."""
 
 from pathlib import Path
+from typing import cast
 
 import torch
 
-from bench.gpu.random_weights import opener, write_configs
+from bench.gpu.random_weights import opener, write_configs, write_mixture
 from bench.gpu.record import CannotMeasure
 from bench.gpu.scale import Scale
 from bench.gpu.ways import plain_weights
@@ -30,6 +31,7 @@ class Engines:
     def __init__(self, device: torch.device, scale: Scale, folder: Path) -> None:
         self._device = device
         self._scale = scale
+        self._folder = folder
         self._target, self._draft = write_configs(folder, scale.model)
         self._kept: dict[str, EngineCore] = {}
         self._faults: dict[str, str] = {}
@@ -61,6 +63,27 @@ class Engines:
     def with_overlap(self, num_steps: int) -> EngineCore:
         """Build the same, but for the waiting; not kept."""
         return self._build(self.document("static", (num_steps,), batches=(1,), overlap=True))
+
+    def of_mixture(self) -> EngineCore:
+        """Build a mixture of experts without a draft; not kept."""
+        scale = self._scale
+        folder = write_mixture(self._folder / "mixture", scale.mixture_model, scale.mixture)
+        document = self.document(None, (0,), scale.batches, kv_part=0.5)
+        document["model"] = {"path": str(folder), "context_length": scale.mixture_model.context}
+        return self._build(document)
+
+    def with_head(self, algorithm: str, head: Path) -> EngineCore:
+        """Build an engine whose head or draft lies in a folder; not kept.
+
+        A random head is not left out although nothing of it is accepted.
+        """
+        scale = self._scale
+        document = self.document("goodput", scale.head_depths, scale.head_batches, kv_part=0.5)
+        own = {"algorithm": algorithm, "draft_path": str(head), "profile_seconds": 0}
+        document["speculation"] = {**cast(dict[str, object], document["speculation"]), **own}
+        core = self._build(document)
+        core.scheduler.drafting.health = None
+        return core
 
     def agree(self, epsilon: float) -> None:
         """Turn the dial of every engine that is built, in place: CUDA graphs see it too.

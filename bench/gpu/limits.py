@@ -7,7 +7,7 @@ The model is the roofline of Williams et al. (2009).
 
 from dataclasses import dataclass
 
-from bench.gpu.scale import ModelSize
+from bench.gpu.scale import MixtureSize, ModelSize
 from specdecode_engine.model.checkpoint.config_file import DTYPES
 
 
@@ -50,3 +50,17 @@ def step_seconds(
     """Least time of a step: one verify of num_steps + 1 rows each and num_steps draft passes."""
     verify = target.seconds(floors, batch * (num_steps + 1), kv_tokens)
     return verify + num_steps * draft.seconds(floors, batch, kv_tokens)
+
+
+def mixture_seconds(
+    size: ModelSize, mixture: MixtureSize, floors: Floors, rows: int, kv_tokens: float
+) -> float:
+    """Least time for a mixture to read the experts that rows choose at random, and all the rest."""
+    itemsize = DTYPES[size.dtype].itemsize
+    attention = size.hidden * size.head_dim * (2 * size.heads + 2 * size.kv_heads)
+    expert = 3 * size.hidden * mixture.inner
+    chosen = mixture.experts * (1 - (1 - mixture.top_k / mixture.experts) ** rows)
+    layer = attention + size.hidden * mixture.experts + chosen * expert
+    read = itemsize * (size.layers * layer + size.vocab * size.hidden)
+    kv = 2 * size.layers * size.kv_heads * size.head_dim * itemsize * kv_tokens
+    return (read + kv) / floors.memory_bytes_per_s

@@ -6,13 +6,21 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels import (
+    INT4,
+    INT8,
     Backend,
+    DeltaShape,
     DraftedNodes,
+    ExpertRouting,
+    ExpertWeights,
+    GatedActivation,
     LayerKV,
     PenaltyParamsBatch,
     RoutingConfig,
     SamplingParamsBatch,
+    quantize,
 )
+from specdecode_kernels.testing.gated_delta import DeltaForm, ancestry_of, delta_rows
 
 BATCH, NODES, VOCAB, HIDDEN = 3, 7, 1000, 128
 PARENTS = (0, 0, 0, 1, 1, 2, 3)
@@ -23,7 +31,8 @@ Calls = dict[str, Callable[[Backend], object]]
 def op_calls(device: torch.device) -> Calls:
     """Every op by name; the tensors are the same each time this is asked."""
     draw = _Draw(torch.Generator().manual_seed(0), device)
-    return {**_elementwise(draw), **_trees(draw), **_paths(draw), **_sampling(draw)}
+    on_rows = _elementwise(draw) | _trees(draw) | _paths(draw) | _sampling(draw)
+    return on_rows | _mixtures(draw) | _recurrent(device)
 
 
 class _Draw:
@@ -119,4 +128,55 @@ def _sampling(draw: _Draw) -> Calls:
     return {
         "apply_penalties": lambda ops: ops.apply_penalties(logits, penalties, drafted),
         "sample": lambda ops: ops.sample(logits, params, positions, None),
+    }
+
+
+def _mixtures(draw: _Draw) -> Calls:
+    experts, top_k, inner, rows = 8, 2, 64, 21
+    gate_up, down = (
+        draw.normal(experts, outputs, inputs) * inputs**-0.5
+        for outputs, inputs in ((2 * inner, HIDDEN), (HIDDEN, inner))
+    )
+    half = torch.bfloat16
+    x, ids = draw.normal(rows, HIDDEN, dtype=half), draw.normal(rows, experts).topk(top_k).indices
+    routing = ExpertRouting(ids.int(), torch.full(ids.shape, 1 / top_k, device=draw.device))
+    weights = ExpertWeights(gate_up.to(half), down.to(half))
+
+    def linear(name: str) -> Callable[[Backend], object]:
+        weight = quantize(gate_up[0].to(half), {"int8": INT8, "int4": INT4}[name])
+        return lambda ops: ops.linear(x, weight, None)
+
+    return {
+        "experts": lambda ops: ops.experts(x, routing, weights, GatedActivation("silu")),
+        "linear, int8": linear("int8"),
+        "linear, int4": linear("int4"),
+    }
+
+
+def _recurrent(device: torch.device) -> Calls:
+    form = DeltaForm(DeltaShape(2, 4, 64, 64, 4), torch.bfloat16, nodes=NODES)
+    marks = ancestry_of([PARENTS] * BATCH, device)
+
+    def delta(is_tree: bool) -> Callable[[Backend], object]:
+        rows = delta_rows(range(BATCH), [NODES] * BATCH, 0, marks if is_tree else None, device)
+
+        def run(ops: Backend) -> object:
+            state = form.draw_state(1, device)
+            inputs = form.draw_inputs(BATCH * NODES, 2, device)
+            return ops.gated_delta(*inputs, form.draw_params(3, device), state, 1, rows)
+
+        return run
+
+    def keep(ops: Backend) -> object:
+        state = form.draw_state(4, device)
+        state.drafted.fill_(0.5)
+        state.drafted_gates.fill_(0.5)
+        slots, accepted = (torch.tensor(each, device=device) for each in ([2, 0, 1], [3, 0, 6]))
+        ops.keep_drafted(form.draw_params(5, device), state, slots, None, accepted)
+        return state.inputs, state.matrices.to(torch.bfloat16)
+
+    return {
+        "gated_delta, chains": delta(is_tree=False),
+        "gated_delta, trees": delta(is_tree=True),
+        "keep_drafted": keep,
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Generator, Tensor
 
-from bench.gpu.scale import ModelSize
+from bench.gpu.scale import MixtureSize, ModelSize
 from specdecode_engine.model.checkpoint.checkpoint import Part, Shape, StoredTensor
 
 FIRST_LAYER = "model.layers.0."
@@ -81,6 +81,23 @@ def write_configs(folder: Path, size: ModelSize) -> tuple[Path, Path]:
         one.mkdir(parents=True, exist_ok=True)
         (one / "config.json").write_text(json.dumps(hf_keys(size, layers)))
     return folders
+
+
+def write_mixture(folder: Path, size: ModelSize, mixture: MixtureSize) -> Path:
+    """Write the config.json of a Qwen3-MoE; return its folder."""
+    keys = hf_keys(size, size.layers) | {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "num_experts": mixture.experts,
+        "num_experts_per_tok": mixture.top_k,
+        "moe_intermediate_size": mixture.inner,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(keys))
+    return folder
 
 
 def hf_keys(size: ModelSize, layers: int) -> dict[str, object]:

@@ -26,8 +26,7 @@ class Run:
     def stem(self) -> str:
         """Name of both files, without the ending."""
         name = "dry-run" if self.is_dry else self.device
-        slug = "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
-        return f"gpu-{slug}-{self.date}"
+        return f"gpu-{slug(name)}-{self.date}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +49,9 @@ class Report:
     def write(self, records: tuple[SectionRecord, ...], state: str) -> None:
         """Replace both files; a kill at any time leaves the ones before or the new ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        _replace(
-            self.json_file, json.dumps(self.document(records, state), indent=1, allow_nan=False)
-        )
-        _replace(self.markdown_file, self.markdown(records, state))
+        document = json.dumps(self.document(records, state), indent=1, allow_nan=False)
+        replace_file(self.json_file, document)
+        replace_file(self.markdown_file, self.markdown(records, state))
 
     def document(self, records: tuple[SectionRecord, ...], state: str) -> dict[str, object]:
         """Return all of it as plain values."""
@@ -75,6 +73,11 @@ class Report:
         for record in records:
             lines += ["", *_tables(record, headings)]
         return "\n".join(lines) + "\n"
+
+
+def slug(name: str) -> str:
+    """Return a device's name as a part of a file's name."""
+    return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
 
 
 def _section(record: SectionRecord, is_dry: bool) -> dict[str, object]:
@@ -135,7 +138,8 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def _replace(file: Path, text: str) -> None:
+def replace_file(file: Path, text: str) -> None:
+    """Write a file so that a kill at any time leaves the one before or the new one."""
     beside = file.with_suffix(f"{file.suffix}.{threading.get_ident()}.new")
     beside.write_text(text, encoding="utf-8")
     os.replace(beside, file)

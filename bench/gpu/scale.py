@@ -19,10 +19,23 @@ class ModelSize:
 
 
 @dataclass(frozen=True, slots=True)
+class MixtureSize:
+    """Shape of a mixture whose layers all have experts, besides that of its attention."""
+
+    experts: int
+    top_k: int
+    inner: int  # of an expert
+
+
+@dataclass(frozen=True, slots=True)
 class Scale:
     """All sizes of a run."""
 
     model: ModelSize
+    mixture_model: ModelSize
+    mixture: MixtureSize
+    head_depths: tuple[int, ...]  # draft steps of a block drafter and of an EAGLE-3 head
+    head_batches: tuple[int, ...]
     kv_cache_bytes: int
     batches: tuple[int, ...]  # G1, G2 and the sizes that are captured
     most_running: int
@@ -53,10 +66,15 @@ class Scale:
 
 
 _8B = ModelSize(32, 4096, 14336, 32, 8, 128, 128_256, 2048, "bfloat16")
+_30B_A3B = ModelSize(48, 2048, 6144, 32, 4, 128, 151_936, 2048, "bfloat16")
 _TINY = ModelSize(2, 32, 64, 4, 2, 64, 128, 512, "bfloat16")
 
 REAL = Scale(
     model=_8B,
+    mixture_model=_30B_A3B,
+    mixture=MixtureSize(experts=128, top_k=8, inner=768),
+    head_depths=(1, 3, 5, 7, 15),
+    head_batches=(1, 2, 4, 8),
     kv_cache_bytes=14 << 30,
     batches=(1, 8, 64),
     most_running=128,
@@ -88,6 +106,10 @@ REAL = Scale(
 
 DRY = Scale(
     model=_TINY,
+    mixture_model=_TINY,
+    mixture=MixtureSize(experts=4, top_k=2, inner=16),
+    head_depths=(1, 3),
+    head_batches=(1,),
     kv_cache_bytes=8 << 20,
     batches=(1, 2),
     most_running=4,

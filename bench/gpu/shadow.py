@@ -9,8 +9,9 @@ from unittest import mock
 
 import torch
 
+from bench.cpu.kernels import experts, linear
 from bench.gpu import random_weights
-from bench.gpu.sections import attention, parity, peers, small_kernels, trace
+from bench.gpu.sections import attention, latents, parity, peers, small_kernels, trace
 from bench.gpu.stopwatch import BusySpan
 from specdecode_kernels import Backend, Choice, choose_backend
 from specdecode_kernels.testing import backend_of
@@ -20,6 +21,8 @@ from tests.shadow_cuda.flashinfer_module import installed_flashinfer
 from tests.shadow_cuda.ops import with_reference_numbers
 
 TOTAL_BYTES = 4 * GIB
+TINY_EXPERTS = {"tiny": (8, 2, 64, 32)}
+TINY_MAPS = ((128, 64),)
 
 
 @contextmanager
@@ -46,8 +49,10 @@ def shadow_device() -> Iterator[None]:
 
         for module in (small_kernels, trace):
             stack.enter_context(mock.patch.object(module, "busy_spans", launches))
-        for module in (attention, parity, peers):
+        for module in (attention, latents, parity, peers):
             stack.enter_context(mock.patch.object(module, "choose_backend", choose))
         for module in (parity, small_kernels):
             stack.enter_context(mock.patch.object(module, "backend_of", build))
+        stack.enter_context(mock.patch.object(experts, "SIZES", TINY_EXPERTS))
+        stack.enter_context(mock.patch.object(linear, "SIZES", TINY_MAPS))
         yield

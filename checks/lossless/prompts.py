@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from transformers import PreTrainedTokenizerBase
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
-def load_prompts(examples: Path, tokenizer: PreTrainedTokenizerBase) -> tuple[tuple[int, ...], ...]:
+def load_prompts(
+    examples: Path, tokenizer: "PreTrainedTokenizerBase"
+) -> tuple[tuple[int, ...], ...]:
     """Read prompts.json; chats go through the chat template."""
     prompts = []
     for entry in json.loads((examples / "prompts.json").read_text()):

@@ -17,14 +17,15 @@ from bench.gpu import carried, carry, targets
 from bench.gpu.command import RESULTS, main
 from bench.gpu.context import Context
 from bench.gpu.engines import STRONG, WEAK, Engines
-from bench.gpu.limits import Floors, Traffic, step_seconds
+from bench.gpu.gpu_queue.entries import read_queue
+from bench.gpu.limits import Floors, Traffic, mixture_seconds, step_seconds
 from bench.gpu.random_weights import RandomStore
 from bench.gpu.record import CannotMeasure, Row, SectionRecord, State, Target
 from bench.gpu.report import DRY, Report, Run
 from bench.gpu.runner import Section, run_sections
 from bench.gpu.scale import DRY as DRY_SCALE
 from bench.gpu.scale import REAL
-from bench.gpu.sections import SECTIONS
+from bench.gpu.sections import SECTIONS, block_draft, parity
 from bench.gpu.sections.waits import find_wait
 from bench.gpu.shadow import shadow_device
 from bench.gpu.steps import Load
@@ -33,6 +34,9 @@ from specdecode_engine.batch.request import Output
 from specdecode_engine.model.target.llama import Llama
 
 ROOT = Path(__file__).resolve().parents[2]
+QUEUED = {name for entry in read_queue(ROOT) for name in entry.command[2].split(",")}
+"""Sections that the dry run of the queue runs (`test_gpu_queue.py`)."""
+CHOSEN = [one.name for one in SECTIONS if one.name not in QUEUED - {"floors", "parity"}]
 COMMAND = [sys.executable, str(ROOT / "bench" / "gpu"), "--dry-run", "--carry", "nothing"]
 CPU = torch.device("cpu")
 
@@ -52,17 +56,19 @@ def read(folder: Path) -> dict[str, Any]:
 def dry_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("results")
     done = subprocess.run(
-        [*COMMAND, "--out", str(folder)], capture_output=True, text=True, env=environment()
-    )
+        [*COMMAND, "--only", ",".join(CHOSEN), "--out", str(folder)],
+        capture_output=True, text=True, env=environment(),
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout
 
 
-def test_a_dry_run_runs_every_section_on_the_shadow_device(dry_run: tuple[Path, str]) -> None:
+def test_a_dry_run_runs_what_is_not_in_the_queue(dry_run: tuple[Path, str]) -> None:
     document = read(dry_run[0])
     assert document["state"] == "complete"
     sections = {one["name"]: one for one in document["sections"]}
-    assert list(sections) == [section.name for section in SECTIONS]
+    assert list(sections) == CHOSEN
+    assert {*CHOSEN} | QUEUED == {section.name for section in SECTIONS}
     compiled = sections.pop("compiled")
     assert compiled["reason"] == "a shadow device compiles nothing"
     for section in sections.values():
@@ -121,6 +127,8 @@ def test_a_dry_run_finds_kernels_equal_and_speculation_lossless(dry_run: tuple[P
     assert [row["measured"] for row in sections["lossless"]["rows"]] == [0]
     names = {row["metric"] for row in sections["parity"]["rows"]}
     assert {"rms_norm", "compact_kv", "sample", "store_kv", "verify_tree"} <= names
+    assert {"experts", "linear, int4", "gated_delta, trees", "keep_drafted"} <= names
+    assert any("latents" in name for name in names)
 
 
 def test_a_kill_half_way_leaves_whole_files(tmp_path: Path) -> None:
@@ -162,6 +170,41 @@ def test_the_deadline_ends_what_does_not_end(tmp_path: Path) -> None:
     )
     assert done.returncode == 3
     assert read(tmp_path / "out")["state"] == "cut off in hang"
+
+
+def test_a_section_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    chosen = ["--only", "floors,flors,decoded", "--out", str(tmp_path)]
+    done = subprocess.run([*COMMAND, *chosen], capture_output=True, text=True, env=environment())
+    assert done.returncode == 1
+    assert "--only decoded, flors: no section has this name" in done.stderr
+
+
+def test_a_kernel_that_raises_is_as_wrong_as_can_be() -> None:
+    def compare() -> float:
+        raise RuntimeError("illegal address")
+
+    row = parity._row("attend", compare)
+    assert (row.measured, row.is_met) == (float("inf"), False)
+    assert "RuntimeError: illegal address" in row.note
+
+
+def test_rates_follow_from_acceptance_and_times_of_steps() -> None:
+    assert block_draft.expected_tokens(0.5, 3) == 1.875
+    assert block_draft.best_rate({1: 1.0, 3: 1.2}, 0.5) == (1.875 / 1.2, 3)
+    assert block_draft.best_rate({1: 1.0, 3: 2.0}, 0.5) == (1.5, 1)
+
+
+def test_a_mixture_reads_the_experts_that_rows_choose() -> None:
+    floors = Floors(memory_bytes_per_s=3.0e12, gemm_flop_per_s=798e12, launch_us=3)
+    size, mixture = REAL.mixture_model, REAL.mixture
+
+    def read_bytes(rows: int) -> float:
+        return mixture_seconds(size, mixture, floors, rows, 0) * floors.memory_bytes_per_s
+
+    expert = 2 * 3 * 2048 * 768
+    assert read_bytes(1) == pytest.approx(6.1e9, rel=0.02)  # 3.3 billion, the embedding left out
+    assert read_bytes(2) - read_bytes(1) == pytest.approx(48 * 7.5 * expert)
+    assert read_bytes(10_000) - read_bytes(1) == pytest.approx(48 * 120 * expert)
 
 
 def test_results_of_a_dry_run_cannot_go_where_measured_ones_are() -> None:

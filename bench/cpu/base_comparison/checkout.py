@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,10 +54,16 @@ def base_side(revision: str, cache: Path | None = None) -> Side:
     return Side("base", commit, folder, folder / ".venv" / "bin" / "python")
 
 
-def export(commit: str, folder: Path) -> None:
-    """Write the files of a commit into a folder; the repository stays as it is."""
+def export(commit: str, folder: Path, parts: Sequence[str] = ()) -> None:
+    """Write the files of a commit into a folder; the repository stays as it is.
+
+    Args:
+        parts: git's patterns of files that are written, those without a match left out; all of
+            them if empty.
+    """
+    listed = [part for part in parts if part.startswith(":") or git("ls-tree", commit, "--", part)]
     folder.mkdir(parents=True, exist_ok=True)
-    command = ["git", "archive", "--format=tar", commit]
+    command = ["git", "archive", "--format=tar", commit, "--", *listed]
     archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         tar.extractall(folder, filter="data")

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,24 +18,49 @@ DRAFT_VOCABULARY_SHARE = 0.25
 """Of the target's vocabulary in EAGLE-3 heads of Llama 3: 32,000 of 128,256 tokens."""
 
 
-def write_heads(folder: Path, size: Size) -> dict[str, Path]:
-    """Write an EAGLE-3 head and a DFlash draft; return their folders by algorithm."""
-    return {"EAGLE3": _write_eagle3(folder, size), "DFLASH": _write_dflash(folder, size)}
+def write_heads(
+    folder: Path,
+    size: Size,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> dict[str, Path]:
+    """Write an EAGLE-3 head and a DFlash draft; return their folders by algorithm.
+
+    Args:
+        dtype: of the stored tensors.
+        device: where they are drawn, one after another.
+    """
+    draw = _Draw(dtype, device or torch.device("cpu"))
+    return {
+        "EAGLE3": _write_eagle3(folder, size, draw),
+        "DFLASH": _write_dflash(folder, size, draw),
+    }
 
 
-def _write_eagle3(folder: Path, size: Size) -> Path:
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    dtype: torch.dtype
+    device: torch.device
+
+    def __call__(self, rows: int, columns: int) -> Tensor:
+        drawn = torch.randn(rows, columns, device=self.device) / math.sqrt(columns)
+        return drawn.to("cpu", self.dtype)
+
+
+def _write_eagle3(folder: Path, size: Size, draw: _Draw) -> Path:
     hidden, vocab = size.hidden, round(size.vocab * DRAFT_VOCABULARY_SHARE)
-    layer = _layer(size, "midlayer", inputs=2 * hidden)
+    layers_read = [*range(min(size.layers, 3))]
+    layer = _layer(size, "midlayer", inputs=2 * hidden, draw=draw)
     tensors = {
         **layer,
         "midlayer.hidden_norm.weight": torch.ones(hidden),
-        "fc.weight": _random(hidden, 3 * hidden),
+        "fc.weight": draw(hidden, len(layers_read) * hidden),
         "norm.weight": torch.ones(hidden),
-        "lm_head.weight": _random(vocab, hidden),
+        "lm_head.weight": draw(vocab, hidden),
         "d2t": torch.zeros(vocab, dtype=torch.int64),
         "t2d": torch.arange(size.vocab) < vocab,
     }
-    read = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+    read = {"eagle_aux_hidden_state_layer_ids": layers_read}
     config = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "draft_vocab_size": vocab,
@@ -43,17 +69,17 @@ def _write_eagle3(folder: Path, size: Size) -> Path:
     return _write(folder / "eagle3", size, config, tensors)
 
 
-def _write_dflash(folder: Path, size: Size) -> Path:
-    hidden, layers = size.hidden, round(size.layers * DFLASH_LAYERS_PER_TARGET_LAYER)
+def _write_dflash(folder: Path, size: Size, draw: _Draw) -> Path:
+    hidden, layers = size.hidden, max(1, round(size.layers * DFLASH_LAYERS_PER_TARGET_LAYER))
     read = sorted({round(at * (size.layers - 2) / 4) for at in range(5)})
     tensors = {
-        "fc.weight": _random(hidden, len(read) * hidden),
+        "fc.weight": draw(hidden, len(read) * hidden),
         "hidden_norm.weight": torch.ones(hidden),
         "norm.weight": torch.ones(hidden),
     }
     for number in range(layers):
         prefix = f"layers.{number}"
-        tensors |= _layer(size, prefix, inputs=hidden)
+        tensors |= _layer(size, prefix, inputs=hidden, draw=draw)
         for name in ("q_norm", "k_norm"):
             tensors[f"{prefix}.self_attn.{name}.weight"] = torch.ones(size.head_dim)
     method = {"mask_token_id": size.vocab - 1, "target_layer_ids": read}
@@ -66,24 +92,20 @@ def _write_dflash(folder: Path, size: Size) -> Path:
     return _write(folder / "dflash", size, config, tensors)
 
 
-def _layer(size: Size, prefix: str, inputs: int) -> dict[str, Tensor]:
+def _layer(size: Size, prefix: str, inputs: int, draw: _Draw) -> dict[str, Tensor]:
     hidden, inner, width = size.hidden, size.intermediate, size.heads * size.head_dim
     keys = size.key_heads * size.head_dim
     return {
         f"{prefix}.input_layernorm.weight": torch.ones(hidden),
         f"{prefix}.post_attention_layernorm.weight": torch.ones(hidden),
-        f"{prefix}.self_attn.q_proj.weight": _random(width, inputs),
-        f"{prefix}.self_attn.k_proj.weight": _random(keys, inputs),
-        f"{prefix}.self_attn.v_proj.weight": _random(keys, inputs),
-        f"{prefix}.self_attn.o_proj.weight": _random(hidden, width),
-        f"{prefix}.mlp.gate_proj.weight": _random(inner, hidden),
-        f"{prefix}.mlp.up_proj.weight": _random(inner, hidden),
-        f"{prefix}.mlp.down_proj.weight": _random(hidden, inner),
+        f"{prefix}.self_attn.q_proj.weight": draw(width, inputs),
+        f"{prefix}.self_attn.k_proj.weight": draw(keys, inputs),
+        f"{prefix}.self_attn.v_proj.weight": draw(keys, inputs),
+        f"{prefix}.self_attn.o_proj.weight": draw(hidden, width),
+        f"{prefix}.mlp.gate_proj.weight": draw(inner, hidden),
+        f"{prefix}.mlp.up_proj.weight": draw(inner, hidden),
+        f"{prefix}.mlp.down_proj.weight": draw(hidden, inner),
     }
-
-
-def _random(rows: int, columns: int) -> Tensor:
-    return torch.randn(rows, columns) / math.sqrt(columns)
 
 
 def _write(folder: Path, size: Size, config: dict[str, object], tensors: dict[str, Tensor]) -> Path:

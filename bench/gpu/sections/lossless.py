@@ -7,8 +7,6 @@ are counted, float32 first.
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformers import AutoTokenizer
-
 from bench.gpu.context import Context
 from bench.gpu.record import Row
 from bench.gpu.targets import LOSSLESS
@@ -35,6 +33,8 @@ def measure(context: Context) -> Iterator[Row]:
 
 
 def _compare(context: Context, dtype: str, until_s: float) -> tuple[int, int, int]:
+    from transformers import AutoTokenizer  # takes seconds, which no other section needs
+
     drafts = {algorithm: EXAMPLES / folder for algorithm, folder in FOLDERS.items()}
     models = Models(EXAMPLES / "target", drafts, dtype, device=context.device.type)
     tokenizer = AutoTokenizer.from_pretrained(models.target)

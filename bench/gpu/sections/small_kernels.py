@@ -1,7 +1,7 @@
 """G5: all ops but attention: microseconds in a graph, and launches against torch's."""
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -22,8 +22,10 @@ OPS = (
     "build_tree_mask",
     "gather_accepted",
     "compact_kv",
-    "sample",
 )
+SAMPLING = ("sample", "route_experts")
+EXPERTS = ("experts", "linear")
+RECURRENT = ("gated_delta", "keep_drafted")
 CASES_EACH = 24
 
 
@@ -46,9 +48,9 @@ class OpCase(Protocol):
         ...
 
 
-def measure(context: Context) -> Iterator[Row]:
+def measure(context: Context, ops: Sequence[str] = OPS) -> Iterator[Row]:
     """Time each op's benchmark cases, small batches first."""
-    for op in OPS:
+    for op in ops:
         cases: Callable[[torch.device], Iterator[OpCase]]
         cases = importlib.import_module(f"bench.cpu.kernels.{op}").cases
         for number, case in enumerate(cases(context.device)):
