@@ -223,9 +223,10 @@ def test_an_older_build_runs_from_its_own_files(root: Path) -> None:
 
 
 def test_a_carried_older_build_has_what_benchmarks_need(tmp_path: Path) -> None:
-    carry_base("71973535", tmp_path)
-    folder = base_folder(tmp_path, "71973535")
-    assert (folder / "bench" / "gpu.py").exists()
+    commit = git(ROOT, "rev-parse", "HEAD")
+    carry_base(commit, tmp_path)
+    folder = base_folder(tmp_path, commit)
+    assert (folder / "bench" / "gpu" / "__main__.py").exists()
     assert (folder / "tests" / "shadow_cuda" / "active.py").exists()
     assert not (folder / "bench" / "results").exists()
     assert not (folder / "examples").exists()
@@ -541,18 +542,26 @@ def test_the_queue_of_this_checkout_is_well_formed() -> None:
     assert set(read_marks(ROOT)) <= {one.name for one in entries}
 
 
+def is_in_clone(commit: str) -> bool:
+    found = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
+    return subprocess.run(found, cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
 def test_a_dry_run_writes_one_result_per_entry(tmp_path: Path) -> None:
     program = [sys.executable, str(ROOT / "bench" / "gpu" / "gpu_queue"), "--dry-run"]
     where = ["--carry", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
     done = subprocess.run([*program, *where], capture_output=True, text=True, env=dict(os.environ))
-    assert done.returncode == 0, done.stdout + done.stderr
     results = {one.entry: one for one in read_results(tmp_path / "out").values()}
     entries = read_queue(ROOT)
-    assert set(results) == {one.name for one in entries}
+    assert set(results) == {one.name for one in entries}, done.stdout + done.stderr
     for one in entries:
         result = results[one.name]
-        assert (result.status, result.is_dry) == (Status.DONE, True)
-        assert set(result.reports) == ({"new", "base"} if one.base else {"new"})
+        has_base = one.base is not None and is_in_clone(one.base.commit)
+        lacks_base = one.base is not None and not has_base  # in a shallow clone
+        status = Status.FAILED if lacks_base else Status.DONE
+        assert (result.status, result.is_dry) == (status, True), result.reason + result.tail
+        assert result.reason.startswith("base: " if lacks_base else "")
+        assert set(result.reports) == ({"new", "base"} if has_base else {"new"})
         for report in result.reports.values():
             assert report["measured"] == DRY
             assert [section["state"] for section in report["sections"]] == ["done"] * len(

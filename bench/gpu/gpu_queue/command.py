@@ -135,7 +135,10 @@ def _place(entries: "list[Entry]", options: Options) -> "Iterator[Place]":
         if is_dry and not all(base_folder(bases, one).exists() for one in commits):
             bases = Path(exported)
             for one in commits:
-                carry_base(one, bases)
+                try:
+                    carry_base(one, bases)
+                except subprocess.CalledProcessError:  # its entry ends alone, without the folder
+                    print(f"commit {one} is not in this clone: git fetch --unshallow", flush=True)
         versions = installed_versions()
         yield Place(ROOT, out, options.carry, bases, is_dry, card, commit, versions)
 
