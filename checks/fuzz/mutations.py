@@ -20,8 +20,22 @@ def mutate(rng: random.Random, body: Json) -> Json:
     """Return a copy with one to three changes, of at most `MAX_CHARS` if the body has fewer."""
     while True:
         changed = _changed(rng, body)
-        if len(json.dumps(changed)) <= max(MAX_CHARS, len(json.dumps(body))):
+        if json_chars(changed, {}) <= max(MAX_CHARS, json_chars(body, {})):
             return changed
+
+
+def json_chars(value: Json, known: dict[int, int]) -> int:
+    """Return about how many characters a value has as JSON, without writing them.
+
+    Args:
+        known: of objects and lists by their identity; repetitions contain the same ones.
+    """
+    if not isinstance(value, dict | list):
+        return len(json.dumps(value))
+    if id(value) not in known:
+        parts = value if isinstance(value, list) else [*value, *value.values()]
+        known[id(value)] = 2 + sum(2 + json_chars(each, known) for each in parts)
+    return known[id(value)]
 
 
 def _changed(rng: random.Random, body: Json) -> Json:

@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from checks.fuzz.attack import AttackTally, find_defect
 from checks.fuzz.cases import CHAT, COMPLETIONS, Case, deep_recursion, draw_case
 from checks.fuzz.fields import FIELDS, field_names, valid_body
 from checks.fuzz.hostile import nested_schema, reference_chain
+from checks.fuzz.mutations import json_chars
 from checks.fuzz.stalls import SentRequest, Wait, describe_stall, longest
 from checks.fuzz.stored import PATH, SOME_NAME, KnownNames, draw_stored
 from checks.fuzz.streams import parse_stream
@@ -169,3 +171,12 @@ def test_a_slow_machine_may_stall_for_three_of_its_own_gaps() -> None:
     assert passes(0.1, 0.39)
     assert not passes(0.1, 0.41)
     assert passes(0.1, 0.41, checks_stall=False)
+
+
+def test_repetitions_of_repetitions_are_measured_unwritten() -> None:
+    body: Any = {"a": ["x", 1.5, None, {"b": "é"}], "c": {}}
+    written = len(json.dumps(body))
+    assert written <= json_chars(body, {}) <= written + 10
+    for _ in range(5):
+        body = [body] * 1000
+    assert json_chars(body, {}) > written * 1000**5
