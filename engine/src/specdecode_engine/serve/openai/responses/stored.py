@@ -73,7 +73,7 @@ def _check_unstored(body: ResponsesBody) -> None:
             place = f"input[{position}]"
             _refuse(
                 place,
-                f"{place} names an item of a stored response, and responses are not stored here: "
+                f"{place} is an item_reference, and responses are not stored here: "
                 f"send the item itself, or {FLAG}",
             )
 
