@@ -32,18 +32,34 @@ def accept(library: Any, compiler: Any, grammar: str, texts: list[str]) -> list[
 
 
 def accepts(library: Any, compiled: Any, text: str) -> bool:
-    matcher = _matcher(library, compiled)
-    return bool(matcher.accept_string(text, False)) and bool(matcher.is_terminated())
+    return TextFollower(library, compiled).accepts(text)
 
 
-def takes_prefix(library: Any, compiled: Any, text: str) -> bool:
-    """Whether a grammar accepts a text that begins with this one."""
-    return bool(_matcher(library, compiled).accept_string(text, False))
+class TextFollower:
+    """Follows texts by a grammar; from one text to the next it goes back to where they differ."""
 
+    def __init__(self, library: Any, compiled: Any) -> None:
+        ends_without_token, max_rollback = True, -1
+        self._matcher = library.GrammarMatcher(
+            compiled, None, ends_without_token, max_rollback, None
+        )
+        self._pieces: list[str] = []
 
-def _matcher(library: Any, compiled: Any) -> Any:
-    ends_without_token, max_rollback = True, -1
-    return library.GrammarMatcher(compiled, None, ends_without_token, max_rollback, None)
+    def accepts(self, text: str) -> bool:
+        return self.takes_prefix(text) and bool(self._matcher.is_terminated())
+
+    def takes_prefix(self, text: str) -> bool:
+        """Whether the grammar accepts a text that begins with this one."""
+        while not text.startswith(whole := "".join(self._pieces)):
+            self._matcher.rollback(1)
+            self._pieces.pop()
+        rest = text[len(whole) :]
+        if not rest:
+            return True
+        if not self._matcher.accept_string(rest, False):
+            return False
+        self._pieces.append(rest)
+        return True
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from checks.grammars.xgrammar_reader import accepts, load_library, takes_prefix
+from checks.grammars.xgrammar_reader import TextFollower, load_library
 from checks.schemas.member_order import in_some_order
 
 
@@ -31,14 +31,12 @@ def read(
         return 0.0, str(error).strip().splitlines()[-1]
     compile_s = time.perf_counter() - before
 
+    follower = TextFollower(library, compiled)
+
     def admits(text: str, is_valid: bool) -> bool:
-        if accepts(library, compiled, text):
+        if follower.accepts(text):
             return True
-        return is_valid and in_some_order(
-            text,
-            lambda prefix: takes_prefix(library, compiled, prefix),
-            lambda whole: accepts(library, compiled, whole),
-        )
+        return is_valid and in_some_order(text, follower.takes_prefix, follower.accepts)
 
     return compile_s, [admits(text, is_valid) for text, is_valid in instances]
 
