@@ -178,6 +178,18 @@ CASES: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
         ["a", "abc"], ["ab", 1],
     ),
     (
+        "unevaluatedItems next to prefixItems of other schemas",
+        {"$defs": {"two": {"prefixItems": [True, {"type": "integer"}]}}, "type": "array",
+         "prefixItems": [{"type": "string"}], "allOf": [{"$ref": "#/$defs/two"}],
+         "unevaluatedItems": False},
+        [[], ["a"], ["a", 1]], [[1], ["a", "b"], ["a", 1, 2]],
+    ),
+    (
+        "unevaluatedItems next to items of another schema",
+        {"type": "array", "allOf": [{"items": {"type": "integer"}}], "unevaluatedItems": False},
+        [[], [1, 2]], [["a"]],
+    ),
+    (
         "minProperties that required implies",
         {"type": "object", "required": ["a", "b"], "minProperties": 2},
         [{"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3}], [{"a": 1}],
@@ -235,6 +247,18 @@ def test_a_rewritten_keyword_admits_what_it_says(
         ),
         ({"type": "string", "format": "ipv4network"}, "known are date, date-time"),
         ({"type": "string", "format": "regex"}, "known are date, date-time"),
+        (
+            {"type": "array", "items": [{"type": "integer"}], "unevaluatedItems": False},
+            "unevaluatedItems",
+        ),
+        (
+            {
+                "type": "array",
+                "allOf": [{"anyOf": [{"prefixItems": [True]}, True]}],
+                "unevaluatedItems": False,
+            },
+            "unevaluatedItems",
+        ),
         ({"oneOf": [{"type": "string", "pattern": p} for p in ("^ab?", "^a")]}, "oneOf is not"),
         ({"oneOf": [{"type": "string", "pattern": p} for p in ("^a|b", "^c")]}, "oneOf is not"),
     ],

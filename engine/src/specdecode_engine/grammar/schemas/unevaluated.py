@@ -32,7 +32,7 @@ class _Unknown(Exception):
 def rewrite_unevaluated(part: Part, document: Document) -> None:
     """Replace the keywords by `additionalProperties` and `items`."""
     _rewrite_properties(part, document)
-    _rewrite_items(part)
+    _rewrite_items(part, document)
 
 
 def _rewrite_properties(part: Part, document: Document) -> None:
@@ -74,11 +74,54 @@ def _names_of_others(part: Part, document: Document, depth: int) -> Iterator[str
         yield from _names_of_others(each, document, depth - 1)
 
 
-def _rewrite_items(part: Part) -> None:
-    if part.get("unevaluatedItems") is True or ("unevaluatedItems" in part and "items" in part):
+def _rewrite_items(part: Part, document: Document) -> None:
+    wanted = part.get("unevaluatedItems")
+    if wanted is None:
+        return
+    if wanted is True or _has_all_items(part):
         del part["unevaluatedItems"]
-    if "unevaluatedItems" in part and not part.keys() & (_IN_PLACE | {"contains"}):
-        part["items"] = part.pop("unevaluatedItems")
+        return
+    try:
+        number = _items_of_others(part, document, _DEPTH)
+    except _Unknown:
+        return
+    del part["unevaluatedItems"]
+    first = branches(part, "prefixItems")
+    if number is not None:
+        part["items"] = wanted
+        if number > len(first):
+            part["prefixItems"] = [*first, *[True] * (number - len(first))]
+
+
+def _items_of_others(part: Part, document: Document, depth: int) -> int | None:
+    """Return how many first items schemas of `allOf` and `$ref` evaluate; None: all items.
+
+    Raises:
+        _Unknown: these are not the same for all values.
+    """
+    if part.keys() & ((_IN_PLACE | {"contains"}) - {"allOf", "$ref"}) or depth == 0:
+        raise _Unknown
+    if isinstance(part.get("items"), list):  # of earlier drafts: the first ones alone
+        raise _Unknown
+    others: list[Schema] = [*branches(part, "allOf")]
+    if "$ref" in part:
+        others.append({"$ref": part["$ref"]})
+    most = 0
+    for each in map(document.resolve, others):
+        if isinstance(each, bool):
+            continue
+        if not is_part(each):
+            raise _Unknown
+        number = _items_of_others(each, document, depth - 1)
+        if number is None or "unevaluatedItems" in each or _has_all_items(each):
+            return None
+        most = max(most, number, len(branches(each, "prefixItems")))
+    return most
+
+
+def _has_all_items(part: Part) -> bool:
+    """Whether `items` applies to all items that no other keyword of the part evaluates."""
+    return "items" in part and not isinstance(part["items"], list)
 
 
 def rewrite_contains(part: Part, document: Document) -> None:
