@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import os
+import random
 import re
 import subprocess
 import sys
@@ -248,3 +249,33 @@ def test_keys_without_a_file_are_read_once():
     store = ApiKeyStore(None, digests_of("--api-key", ["sk-fixed"]))
     asyncio.run(store.refresh())
     assert [store.allow(key) for key in (KEY, "sk-fixed")] == [False, True]
+
+
+PIECES = (
+    b"\n", b"\n", b"\r", b"\r\n", b" ", b"\t", b"\x00", b"\xff", b"\xc3", "é".encode(), b"\x85",
+    "\u2028".encode(), b"canary-1", b"canary-2", b"c" * 100_000, b"\xef\xbb\xbf", b"#", b"=",
+    b"\x7f",
+)  # fmt: skip
+
+
+def test_a_file_of_any_bytes_is_taken_or_refused_without_its_keys(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    rng, taken = random.Random(seed), 0
+    place = tmp_path / "keys"
+    place.write_text("valid\n")
+    store = ApiKeyStore(place)
+    for _ in range(300):
+        content = b"".join(rng.choices(PIECES, k=rng.randrange(1, 6)))
+        place.write_bytes(content)
+        asyncio.run(store.refresh())
+        assert not store.allow("valid"), seed
+        if store.error:
+            assert "canary" not in store.error, (seed, store.error)
+            assert "ccc" not in store.error, seed
+            assert not store.allow("canary-1"), seed
+        else:
+            taken += 1
+            lines = [line.strip() for line in content.decode().splitlines() if line.strip()]
+            assert lines, (seed, content)
+            assert all(map(store.allow, lines)), (seed, content)
+    assert 0 < taken < 300, seed
