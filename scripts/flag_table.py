@@ -10,6 +10,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from checks.harness.page_table import markdown_table
 from checks.peer_fields.table import RequestFields, read_request_fields
 from checks.peer_server.comparison import read_comparison
 from checks.peer_server.table import read_endpoints, read_metric_rows
@@ -121,7 +122,7 @@ def _taken(rows: Iterable[PeerFlag], earlier: Collection[PeerFlag] = ()) -> str:
         )
         for row in sorted(taken, key=lambda row: row.flag)
     ]
-    return _table(("flag", "of", "sets", "value"), lines)
+    return markdown_table(("flag", "of", "sets", "value"), lines)
 
 
 _TITLES = {Peer.VLLM: "vLLM", Peer.SGLANG: "SGLang"}
@@ -145,7 +146,7 @@ def _others_of_keys(rows: Iterable[PeerFlag]) -> str:
     for treatment in (Treatment.IGNORED, Treatment.REFUSED):
         for remedy, group in _by_remedy(rows, treatment).items():
             lines.append((_names(group), str(treatment), _with_code(remedy)))
-    return _table(("key", "", "instead"), lines)
+    return markdown_table(("key", "", "instead"), lines)
 
 
 def _others(rows: Iterable[PeerFlag], treatment: Treatment) -> str:
@@ -157,7 +158,7 @@ def _others(rows: Iterable[PeerFlag], treatment: Treatment) -> str:
         )
         for remedy, group in _by_remedy(rows, treatment).items()
     ]
-    return _table(("vLLM", "SGLang", "instead"), lines)
+    return markdown_table(("vLLM", "SGLang", "instead"), lines)
 
 
 def _by_remedy(rows: Iterable[PeerFlag], treatment: Treatment) -> Mapping[str, list[PeerFlag]]:
@@ -186,12 +187,6 @@ def _with_code(text: str) -> str:
 _CODE = re.compile(
     r"(?<![\w/-])(--[a-z][a-z0-9-]*|[A-Z]+(_[A-Z]+)+|hf://[A-Z/@]+|[a-z]+([._/][a-z_]+)+)"
 )
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    escaped = (tuple(cell.replace("|", "\\|") for cell in row) for row in rows)
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in escaped)]) + "\n"
 
 
 def undescribed() -> Iterator[str]:

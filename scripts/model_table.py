@@ -11,10 +11,10 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from checks.harness.page_table import markdown_table
 from specdecode_engine.model.layers.sparse_mlp import ExpertTensors
 from specdecode_engine.model.target.families import FAMILIES, Family, Windows
 from specdecode_engine.startup.model_check import CheckOptions, ModelCheck, check_pair
@@ -105,7 +105,7 @@ def _families() -> str:
         for name, family in FAMILIES.items()
     ]
     head = ("architecture", "differences from Llama", "sliding windows", "drafts", "KV cache")
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def _differences(family: Family) -> str:
@@ -158,7 +158,7 @@ def _zoo() -> str:
         "1e-4); random lossless cases by draft, with the KV cache in the weights' type and in "
         "float8; and decode steps of these cases that were replays of static graphs.\n\n"
     )
-    return run + _table(columns, rows) + "\n" + _table(("refused", "why"), refused)
+    return run + markdown_table(columns, rows) + "\n" + markdown_table(("refused", "why"), refused)
 
 
 def check_results(found: dict[str, Any], served: set[str], refused: set[str]) -> None:
@@ -185,7 +185,7 @@ def _published() -> str:
             shutil.copy(file, place / "config.json")
         for place in sorted(Path(folder).iterdir()):
             rows.append((f"`{place.name}`", *_answer(_check(place))))
-    return _table(("model", "served by", "weights", "KV cache", "why not"), rows)
+    return markdown_table(("model", "served by", "weights", "KV cache", "why not"), rows)
 
 
 def _check(place: Path) -> ModelCheck:
@@ -210,11 +210,6 @@ def _answer(model: ModelCheck) -> tuple[str, str, str, str]:
     if model.state_bytes_per_request is not None:
         cache += f", {model.state_bytes_per_request:,} per request"
     return str(model.implementation), weights, cache, ""
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 
 
 def main(arguments: list[str]) -> int:

@@ -5,6 +5,7 @@ The rows are those of `checks.peer_server`. `scripts.flag_table` writes the page
 
 from collections.abc import Iterable
 
+from checks.harness.page_table import markdown_table
 from checks.peer_server.comparison import Claim, Comparison, Topic
 from checks.peer_server.table import Endpoint, Endpoints, MetricRow, Verdict
 from specdecode_api.peer_flags import Peer
@@ -45,7 +46,7 @@ def _topics(rows: Iterable[Topic]) -> str:
     cells = (
         (row.topic, *(_claim(row.claims.get(peer)) for peer in Peer), row.here) for row in rows
     )
-    return _table(("", "vLLM", "SGLang", "here"), cells)
+    return markdown_table(("", "vLLM", "SGLang", "here"), cells)
 
 
 def _claim(claim: Claim | None) -> str:
@@ -72,7 +73,7 @@ def _paths(rows: Iterable[Endpoint], title: str) -> str:
     for row in rows:
         groups.setdefault(row.text or row.path, []).append(row)
     cells = ((*(_named(group, peer) for peer in Peer), group[0].text) for group in groups.values())
-    return _table(("vLLM", "SGLang", title), cells)
+    return markdown_table(("vLLM", "SGLang", title), cells)
 
 
 def _named(rows: Iterable[Endpoint], peer: Peer) -> str:
@@ -89,12 +90,12 @@ def metrics(rows: Iterable[MetricRow]) -> str:
     return "".join(
         [
             METRICS,
-            _table(
+            markdown_table(
                 ("vLLM", "SGLang", "here", "differs"),
                 ((*_theirs(row), _code(row.here), row.text) for row in there),
             ),
             NO_METRICS,
-            _table(("vLLM", "SGLang", "why"), ((*_theirs(row), row.text) for row in none)),
+            markdown_table(("vLLM", "SGLang", "why"), ((*_theirs(row), row.text) for row in none)),
         ]
     )
 
@@ -105,8 +106,3 @@ def _theirs(row: MetricRow) -> tuple[str, ...]:
 
 def _code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"

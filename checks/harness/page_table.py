@@ -1,5 +1,7 @@
 """A generated table in a page, between two marks."""
 
+from collections.abc import Iterable
+
 
 def marks(name: str) -> tuple[str, str]:
     """Return the lines before and after the table of a name."""
@@ -18,3 +20,10 @@ def with_table(page: str, name: str, shown: str) -> str:
     if not begin or not end:
         raise ValueError(f"the page of {name} needs the lines {first} and {last}")
     return f"{before}{first}\n{shown}\n{last}{after}"
+
+
+def markdown_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a table in Markdown; a `|` in a cell is text."""
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    escaped = (tuple(cell.replace("|", "\\|") for cell in row) for row in rows)
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in escaped)]) + "\n"

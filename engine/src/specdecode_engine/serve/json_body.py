@@ -49,7 +49,7 @@ async def parse_body(model: type[Model], data: bytes) -> Model:
 
 def parse_json(model: type[Model], data: bytes) -> Model:
     """Return the validated document, or raise `HttpError`."""
-    if len(data) > MAX_NODES and (nodes := count_nodes(data)) > MAX_NODES:
+    if nodes := excess_nodes(data):
         message = (
             f"the body has at least {nodes} JSON objects, lists and strings; at most {MAX_NODES} "
             "are accepted; split it into several requests"
@@ -59,6 +59,14 @@ def parse_json(model: type[Model], data: bytes) -> Model:
         return model.model_validate_json(data)
     except ValidationError as error:
         raise errors.from_validation(error, _document(data)) from None
+
+
+def excess_nodes(data: bytes) -> int:
+    """Return the count of `count_nodes` if it is more than `MAX_NODES`, else 0."""
+    if len(data) <= MAX_NODES:
+        return 0
+    nodes = count_nodes(data)
+    return nodes if nodes > MAX_NODES else 0
 
 
 def count_nodes(data: bytes) -> int:

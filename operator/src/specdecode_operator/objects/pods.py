@@ -146,10 +146,15 @@ def describe(report: ModelReport) -> str:
         return f"{report.role}: another pod downloads it to the same PVC"
     if report.state is ModelState.DOWNLOADING and report.bytes_total:
         percent = 100 * report.bytes_done // report.bytes_total
-        unit, name = (1e9, "GB") if report.bytes_total >= 1e9 else (1e6, "MB")
-        done, total = report.bytes_done / unit, report.bytes_total / unit
-        return f"{report.role}: {done:.2f} of {total:.2f} {name} ({percent} %)"
+        amount = describe_bytes(report.bytes_done, report.bytes_total)
+        return f"{report.role}: {amount} ({percent} %)"
     return f"{report.role}: {report.state.lower()}"
+
+
+def describe_bytes(done: int, total: int) -> str:
+    """Format how much of a number of bytes is done."""
+    unit, name = (1e9, "GB") if total >= 1e9 else (1e6, "MB")
+    return f"{done / unit:.2f} of {total / unit:.2f} {name}"
 
 
 def trouble(

@@ -8,9 +8,8 @@ from specdecode_api.report import ModelReport, ModelState, Progress, StartProgre
 from specdecode_api.terminal_chat.screen import printable
 from specdecode_operator.judge.guard import Guard
 from specdecode_operator.objects.kinds import Manifest
+from specdecode_operator.objects.pods import describe_bytes
 from specdecode_operator.plugin.wording import age
-
-GIGA, MEGA = 10**9, 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def _download_line(
     activity = f"download of the {role}"
     if state != ModelState.DOWNLOADING or not total:
         return ProgressLine(subject, activity, None, state)
-    return ProgressLine(subject, activity, _share(done, total), _bytes(done, total))
+    return ProgressLine(subject, activity, _share(done, total), describe_bytes(done, total))
 
 
 def _start(pod: str, start: StartProgress) -> ProgressLine:
@@ -78,14 +77,9 @@ def _start(pod: str, start: StartProgress) -> ProgressLine:
     if not start.total:
         return ProgressLine(pod, stage, None, "")
     counts = f"{start.done} of {start.total}"
-    text = _bytes(start.done, start.total) if start.unit == "B" else counts
+    text = describe_bytes(start.done, start.total) if start.unit == "B" else counts
     return ProgressLine(pod, stage, _share(start.done, start.total), text)
 
 
 def _share(done: float, total: float) -> float:
     return max(0.0, min(1.0, done / total)) if total > 0 else 1.0
-
-
-def _bytes(done: int, total: int) -> str:
-    unit, name = (GIGA, "GB") if total >= GIGA else (MEGA, "MB")
-    return f"{done / unit:.2f} of {total / unit:.2f} {name}"

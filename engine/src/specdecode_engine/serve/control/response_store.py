@@ -5,7 +5,7 @@ exactly as under a name that no response has.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from specdecode_api.response_names import has_issued, new_key, new_name
@@ -95,9 +95,9 @@ class ResponseStore:
         while self._records and self._is_expired(next(iter(self._records.values()))):
             self._drop(next(iter(self._records)))
 
-    def keep_owners(self, owners: Collection[bytes]) -> None:
+    def keep_owners(self, owners: Set[bytes]) -> None:
         """Forget the responses of all other owners."""
-        if self._owners.keys() <= set(owners):
+        if self._owners.keys() <= owners:
             return
         for name in [name for name, each in self._records.items() if each.owner not in owners]:
             self._drop(name)

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.control.response_store import StoredResponse
-from specdecode_engine.serve.json_body import MAX_NODES, count_nodes
+from specdecode_engine.serve.json_body import MAX_NODES, excess_nodes
 from specdecode_engine.serve.openai.json_text import to_json
 from specdecode_engine.serve.openai.responses.protocol import (
     CallOutputItem,
@@ -81,7 +81,7 @@ def join_conversation(
     joined = b"\n".join(lines)
     if not named:
         return body, joined
-    if len(joined) > MAX_NODES and (nodes := count_nodes(joined)) > MAX_NODES:
+    if nodes := excess_nodes(joined):
         shown = f"{nodes} JSON objects, lists and strings"
         raise _too_large(shown, f"{MAX_NODES}", field_name)
     items = _ITEMS.validate_json(as_list(lines))
