@@ -21,7 +21,7 @@ from specdecode_operator.cluster.cache import Cache
 from specdecode_operator.cluster.cluster import connect
 from specdecode_operator.cluster.kube_api import KubeApiError
 from specdecode_operator.cluster.metrics import Metrics
-from specdecode_operator.cluster.watching import EventHandler, Vitals, register, watch
+from specdecode_operator.cluster.watching import EventHandler, Vitals, open_watches, register
 from specdecode_operator.engines.engine_client import open_engine_client
 from specdecode_operator.engines.engine_poller import EnginePoller
 from specdecode_operator.objects import kinds
@@ -266,12 +266,9 @@ async def test_watching_needs_the_right(kind, grant_less, namespace, caplog):
     async with connect(settings.kubeconfig, metrics, 30) as cluster:
         handler = EventHandler(Cache(), lambda key: None, metrics, lambda: None)
         registry = register(handler, lambda: Vitals(0.0, 300.0, 0.0), cluster.api.renewed)
-        watching = asyncio.create_task(watch(registry, settings, stop))
-        async with asyncio.timeout(60):
+        async with open_watches(registry, settings, stop), asyncio.timeout(60):
             while f'cannot watch resource "{kind.plural}"' not in caplog.text:
                 await asyncio.sleep(0.02)
-        stop.set()
-        await watching
     async with asyncio.timeout(30):
         while _sockets() > before:  # encrypted ones take leave of the server first
             await asyncio.sleep(0.02)

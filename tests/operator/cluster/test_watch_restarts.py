@@ -11,9 +11,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 from kopf._cogs.clients import errors
+from kopf._cogs.clients import watching as kopf_watching
 
 from specdecode_operator.cluster import watching
-from specdecode_operator.cluster.watching import ends_only_a_watch, watch
+from specdecode_operator.cluster.watching import ends_only_a_watch, open_watches
 from specdecode_operator.objects.kinds import WATCHED, ResourceKind
 from specdecode_operator.settings import Settings
 
@@ -127,7 +128,13 @@ async def watched(failing, handle):
         address = kopf.ConnectionInfo(server=str(server.make_url("")))
         kopf.on.login(registry=registry)(lambda **_: address)
         settings = Settings(engine_image="engine:1", health_port=unused_port())
-        yield asyncio.create_task(watch(registry, settings, stop)), stop
+        yield asyncio.create_task(run(registry, settings, stop)), stop
+
+
+async def run(registry, settings, stop):
+    """Watch until `stop` is set."""
+    async with open_watches(registry, settings, stop):
+        await stop.wait()
 
 
 async def test_every_watch_restarts_when_an_event_is_an_error(quick):
@@ -150,6 +157,32 @@ async def test_every_watch_restarts_when_an_event_is_an_error(quick):
     watches = len(WATCHES) + 1
     assert failing.watches == {kind.path(None): watches for kind in WATCHED}
     assert failing.lists == {kind.path(None): watches + len(LISTS) for kind in WATCHED}
+
+
+async def test_watches_end_though_each_loses_its_cancellation(quick, monkeypatch, caplog):
+    original, lost, is_complete = kopf_watching.continuous_watch, set(), asyncio.Event()
+    monkeypatch.setattr(watching, "CANCEL_AGAIN_S", 0.2)
+
+    async def losing(**arguments):
+        try:
+            async for event in original(**arguments):
+                yield event
+        except asyncio.CancelledError:
+            if arguments["resource"] in lost:
+                raise
+            lost.add(arguments["resource"])
+
+    async def handle(**_):
+        is_complete.set()
+
+    monkeypatch.setattr(kopf_watching, "continuous_watch", losing)
+    async with watched(FailingServer(), handle) as (running, stop):
+        async with asyncio.timeout(60):
+            await is_complete.wait()
+            stop.set()
+            await running
+    assert len(lost) == len(WATCHED)
+    assert "a task of Kopf is cancelled again" in caplog.text
 
 
 @pytest.mark.parametrize(("kind", "status", "restarts"), [

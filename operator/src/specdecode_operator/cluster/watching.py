@@ -8,8 +8,8 @@ import asyncio
 import itertools
 import logging
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -58,6 +58,12 @@ WATCH_PAUSE_S = 2.0
 """Pause after a watch that failed; Kopf adds its own, and sends the list that follows."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+CANCEL_AGAIN_S = 4.0
+"""How long Kopf may take to end; its workers linger for `idle_timeout`."""
+
+CLEANUP = "startup/cleanup activities"
+"""Kopf's name of the task that waits for the others and closes the connections."""
 
 LOGIN_PAUSE_S = 2.0
 """Pause before Kopf gets new credentials: the retry interval after a 401."""
@@ -163,27 +169,55 @@ def obey_signals(stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, stop.set)
 
 
-async def watch(registry: kopf.OperatorRegistry, settings: Settings, stop: asyncio.Event) -> None:
-    """Watch until `stop` is set."""
+@asynccontextmanager
+async def open_watches(
+    registry: kopf.OperatorRegistry, settings: Settings, stop: asyncio.Event
+) -> AsyncIterator[None]:
+    """Watch during the block, and set `stop` on signals or when Kopf ends before it.
+
+    Every task that the block starts has to end within the block: Kopf takes all other tasks that
+    are younger than its own for its own, waits five seconds for them and cancels them.
+
+    Raises:
+        Exception: at the end of the block, what ended Kopf.
+    """
+    others = asyncio.all_tasks()
+    is_over = asyncio.Event()
     with watches_restart():
-        await _watch(registry, settings, stop)
+        tasks = await kopf.spawn_tasks(
+            registry=registry,
+            settings=kopf_settings(settings.operator_class),
+            standalone=True,
+            clusterwide=not settings.namespaces,
+            namespaces=settings.namespaces,
+            # Kopf would look up the user name, which may not exist in a container.
+            identity="specdecode-operator",  # type: ignore[arg-type]
+            liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
+            stop_flag=is_over,
+        )
+        obey_signals(stop)  # Kopf has installed its own handlers, which do not set `stop`
+        for task in tasks:
+            task.add_done_callback(lambda _: stop.set())
+        try:
+            yield
+        finally:
+            is_over.set()
+            await _end(asyncio.create_task(kopf.run_tasks(tasks, ignored=others)), others)
 
 
-async def _watch(registry: kopf.OperatorRegistry, settings: Settings, stop: asyncio.Event) -> None:
-    ours = asyncio.all_tasks()
-    tasks = await kopf.spawn_tasks(
-        registry=registry,
-        settings=kopf_settings(settings.operator_class),
-        standalone=True,
-        clusterwide=not settings.namespaces,
-        namespaces=settings.namespaces,
-        # Kopf would look up the user name, which may not exist in a container.
-        identity="specdecode-operator",  # type: ignore[arg-type]
-        liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
-        stop_flag=stop,
-    )
-    obey_signals(stop)  # Kopf has installed its own handlers, which do not set `stop`
-    await kopf.run_tasks(tasks, ignored=ours)
+async def _end(ending: asyncio.Task[None], others: Collection[asyncio.Task[Any]]) -> None:
+    """Wait until Kopf has ended.
+
+    Kopf cancels each of its tasks once and waits forever: a task that loses this one cancellation,
+    as in the `finally` of a watch, would keep the process from its end. So it is repeated.
+    """
+    while not (await asyncio.wait([ending], timeout=CANCEL_AGAIN_S))[0]:
+        for task in asyncio.all_tasks().difference(others, {ending}):
+            if task.get_name() == CLEANUP:
+                continue
+            log.warning("a task of Kopf is cancelled again", extra={"task": task.get_name()})
+            task.cancel()
+    await ending
 
 
 @contextmanager

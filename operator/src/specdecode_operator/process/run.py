@@ -5,8 +5,10 @@ import logging
 import random
 import sys
 import time
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from prometheus_client import disable_created_metrics, start_http_server
 
@@ -15,7 +17,13 @@ from specdecode_operator.cluster.cache import Cache
 from specdecode_operator.cluster.cluster import Cluster, connect
 from specdecode_operator.cluster.metrics import Metrics
 from specdecode_operator.cluster.served_crd import ServedCrd
-from specdecode_operator.cluster.watching import EventHandler, Vitals, obey_signals, register, watch
+from specdecode_operator.cluster.watching import (
+    EventHandler,
+    Vitals,
+    obey_signals,
+    open_watches,
+    register,
+)
 from specdecode_operator.engines.engine_client import EngineClient, open_engine_client
 from specdecode_operator.engines.engine_poller import EnginePoller
 from specdecode_operator.objects.kinds import ALL, INFERENCE_POOL, WATCHED, ResourceKind, permitted
@@ -105,8 +113,6 @@ async def _reconcile_all(
     election = _election(settings, cluster)
     with frozen_heap():
         await _run_tasks(built, election, stop)
-    if election is not None:
-        await election.release()
 
 
 def _build(
@@ -148,35 +154,38 @@ def _build(
 
 
 async def _run_tasks(built: _Components, election: Election | None, stop: asyncio.Event) -> None:
-    """Watch, resync and lead until `stop` is set.
+    """Watch, resync and lead until `stop` is set; then release the Lease and end the watches.
 
     Raises:
         StartError: leading is impossible.
     """
-    settings, metrics, gate = built.settings, built.metrics, built.gate
-    handler = EventHandler(built.cache, gate.add, metrics, built.resync.want)
-    kinds = _kinds(settings, WATCHED)
+    handler = EventHandler(built.cache, built.gate.add, built.metrics, built.resync.want)
+    kinds = _kinds(built.settings, WATCHED)
     registry = register(handler, built.vitals, built.cluster.api.renewed, kinds)
-    watching_crd = built.served_crd.watch(
-        built.cluster, metrics, settings.resync_seconds, gate.add_all
-    )
     failures: list[StartError] = []
-    async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(_lead_or_stop(built, election, stop, failures)),
-            group.create_task(built.resync.forever(settings.resync_seconds)),
-            group.create_task(
-                built.resync.list_pools_forever(min(POOLS_S, settings.resync_seconds))
-            ),
-            group.create_task(watching_crd),
-            group.create_task(collect_forever()),
-        ]
-        log.info("started", extra={"resources": len(built.cache.known_keys())})
-        await watch(registry, settings, stop)
-        for task in tasks:
-            task.cancel()
+    async with open_watches(registry, built.settings, stop):
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(each)
+                for each in (_lead_or_stop(built, election, stop, failures), *_forever(built))
+            ]
+            log.info("started", extra={"resources": len(built.cache.known_keys())})
+            await stop.wait()
+            for task in tasks:
+                task.cancel()
+        if election is not None:
+            await election.release()
     if failures:
         raise StartError(str(failures[0])) from failures[0]
+
+
+def _forever(built: _Components) -> Iterator[Coroutine[Any, Any, None]]:
+    """What runs from the start to the end, whether this process leads or not."""
+    interval_s = built.settings.resync_seconds
+    yield built.resync.forever(interval_s)
+    yield built.resync.list_pools_forever(min(POOLS_S, interval_s))
+    yield built.served_crd.watch(built.cluster, built.metrics, interval_s, built.gate.add_all)
+    yield collect_forever()
 
 
 async def _lead_or_stop(
