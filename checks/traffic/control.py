@@ -9,7 +9,7 @@ from checks.traffic.victims import kill_container
 from demo.__main__ import NAMESPACE, install_chart
 from demo.kubernetes import wait_until
 from localnode.progress import report
-from localnode.restart import API_SERVER, kill_part, running_s, start_part
+from localnode.restart import API_SERVER, KUBE_PROXY, kill_part, running_s, start_part
 from specdecode_operator.objects import pods as engine_pods
 from specdecode_operator.objects.kinds import LEASE, Manifest
 from specdecode_operator.settings import LEASE_NAME
@@ -87,13 +87,18 @@ def _has_reported(seen: Seen) -> bool:
 
 
 def api_server_restart(scene: Scene) -> None:
-    """Kill the API server in the middle of a roll, and start it again."""
+    """Kill the API server in the middle of a roll, and start it again.
+
+    kube-proxy starts again too. Otherwise its pauses after errors, of up to 30 s, may outlast
+    `preStop`, and it sends requests to a pod that has ended: the kubelet has learned of it earlier.
+    """
     time.sleep(max(0.0, CALM_S - running_s(scene.paths, API_SERVER)))
     _roll(scene, 128)
     with scene.witness.blind():
         words = kill_part(scene.paths, API_SERVER)
         time.sleep(OUTAGE_S)  # the outage itself
         start_part(scene.paths, API_SERVER, words)
+        start_part(scene.paths, KUBE_PROXY, kill_part(scene.paths, KUBE_PROXY))
         wait_until(lambda: _operator_state(scene, lambda pod: True), report, SETTLE_S)
 
 

@@ -13,6 +13,7 @@ from localnode.paths import Paths
 from localnode.processes import PROC
 
 API_SERVER = "kube-apiserver"
+KUBE_PROXY = "kube-proxy"
 
 
 def running_s(paths: Paths, name: str) -> float:
