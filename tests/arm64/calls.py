@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specdecode_kernels.cpu.tuning import IN_C
-from specdecode_kernels.weights import BLOCK, PackedLayout
+from specdecode_kernels.packed_weights import BLOCK, PackedLayout
 from tests.arm64.image import Link, Span, Touched
 
 TUNING_FIELDS = len(IN_C)  # of `struct tuning`

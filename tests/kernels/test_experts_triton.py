@@ -19,7 +19,7 @@ from tests.kernels.mixtures import (
     draw_weights,
     normal,
 )
-from tests.kernels.quantized import FORMS, draw_quantized, moved
+from tests.kernels.quantized import FORMS, draw_quantized
 from tests.kernels.tensors import inside_wider
 from tests.kernels.triton_ops import TRITON
 
@@ -179,7 +179,7 @@ def test_experts_of_integers_equal_the_reference(form: str, device: torch.device
     assert isinstance(weights.gate_up, Tensor)
     assert isinstance(weights.down, Tensor)
     parts = draw_quantized(form, weights.gate_up), draw_quantized(form, weights.down)
-    there = ExpertWeights(moved(parts[0], device), moved(parts[1], device))
+    there = ExpertWeights(parts[0].on(device), parts[1].on(device))
     chosen = ExpertRouting(*(part.to(device) for part in routing))
     x = normal(5, WIDTH).to(device)
     got = TRITON.experts(x, chosen, there, SILU)

@@ -5,7 +5,7 @@ import torch
 
 from specdecode_kernels import TORCH
 from tests.kernels.launched import launches
-from tests.kernels.quantized import FORMS, draw_quantized, moved
+from tests.kernels.quantized import FORMS, draw_quantized
 from tests.kernels.tensors import inside_wider, normal
 from tests.kernels.triton_ops import TRITON
 
@@ -20,7 +20,7 @@ def test_it_equals_the_reference(
     shape: tuple[int, int], form: str, dtype: torch.dtype, device: torch.device
 ) -> None:
     weight = draw_quantized(form, normal(*shape, dtype=dtype, device=torch.device("cpu")))
-    weight = moved(weight, device)
+    weight = weight.on(device)
     bias = normal(shape[0], dtype=dtype, device=device)
     for rows in (1, 17):
         x = inside_wider(normal(rows, shape[1], dtype=dtype, device=device))
@@ -34,7 +34,7 @@ def test_it_equals_the_reference(
 
 
 def test_no_rows_launch_nothing(device: torch.device) -> None:
-    weight = moved(draw_quantized("int4", torch.randn(70, 64)), device)
+    weight = draw_quantized("int4", torch.randn(70, 64)).on(device)
     with launches() as counts:
         assert TRITON.linear(torch.zeros(0, 64, device=device), weight, None).shape == (0, 70)
     assert not counts

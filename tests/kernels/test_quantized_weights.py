@@ -1,5 +1,6 @@
 """Maps of quantized weights: rounding, the C kernels and the reference."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -10,6 +11,7 @@ from torch.nn import functional
 from specdecode_kernels import (
     INT4,
     INT8,
+    NVFP4,
     TORCH,
     ExpertWeights,
     GatedActivation,
@@ -19,9 +21,10 @@ from specdecode_kernels import (
     quantize,
 )
 from specdecode_kernels.testing import backend_of, checked
+from specdecode_kernels.weights import FLOAT4_NUMBERS
 from tests.kernels import mixtures
 from tests.kernels.launched import launches
-from tests.kernels.quantized import FORMS, draw_quantized
+from tests.kernels.quantized import FLOAT4, FORMS, draw_quantized
 
 CPU = torch.device("cpu")
 TYPES = (torch.float32, torch.bfloat16)
@@ -73,7 +76,7 @@ def test_rows_in_c_are_the_same_bits_however_many_there_are(form: str, dtype: to
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, *FLOAT4])
 def test_the_reference_equals_the_formula_row_by_row(form: str, dtype: torch.dtype) -> None:
     weight, bias = draw_quantized(form, draw(70, 96, dtype=dtype)), draw(70, dtype=dtype)
     x = draw(9, 96).to(dtype)
@@ -142,6 +145,43 @@ def test_weights_are_rounded_to_the_nearest_float8(group: int, shape: tuple[int,
     # Half a unit in the last of three places of the mantissa, or half of a subnormal step.
     assert (error <= torch.maximum(plain.abs() * 2.0**-4, scales * 2.0**-10) * 1.001).all()
     assert torch.equal(weight.values.float().abs().amax(-1), torch.full(shape[:-1], 448.0))
+
+
+@pytest.mark.parametrize("shape", [(40, 96), (5, 45), (3, 6, 164)], ids=str)
+@pytest.mark.parametrize("precision", FLOAT4.values(), ids=FLOAT4)
+def test_weights_are_rounded_to_the_nearest_float4(
+    precision: Precision, shape: tuple[int, ...]
+) -> None:
+    plain = draw(*shape)
+    plain[..., 0, :33] = 0.0
+    weight = quantize(plain, precision)
+    assert weight.precision == precision
+    groups = torch.arange(shape[-1]) // precision.group
+    scales = weight.wide_scales()[..., groups]
+    numbers = torch.tensor([*FLOAT4_NUMBERS, *(-one for one in FLOAT4_NUMBERS)]) * scales[..., None]
+    nearest = (numbers - plain[..., None]).abs().amin(-1)
+    assert torch.equal((weight.plain() - plain).abs(), nearest)
+    assert (weight.plain()[..., 0, :32] == 0).all()
+    largest = torch.stack([one.abs().amax(-1) for one in plain.split(precision.group, -1)], -1)
+    assert (largest <= 6.4 * weight.wide_scales()).all()  # a scale loses a 16th at most
+
+
+def test_every_code_of_float4_has_its_number() -> None:
+    codes = torch.arange(256, dtype=torch.uint8).view(1, 256)
+    scales = torch.full((1, 16), 130, dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    shape = torch.Size((1, 512))
+    values = codes.view(torch.float4_e2m1fn_x2)
+    weight = QuantizedTensor(values, scales, shape, torch.float32, 32)
+    numbers = [sign * one for sign in (1, -1) for one in (0.0, 0.5, 1, 1.5, 2, 3, 4, 6)]
+    wanted = [8.0 * numbers[half] for code in range(256) for half in (code & 15, code >> 4)]
+    assert torch.equal(weight.plain(), torch.tensor([wanted]))
+    assert torch.equal(torch.signbit(weight.plain()), torch.signbit(torch.tensor([wanted])))
+
+
+def test_scales_of_float8_need_factors() -> None:
+    weight = quantize(draw(4, 32), NVFP4)
+    with pytest.raises(ValueError, match="each output has one if scales are in float8_e4m3fn"):
+        replace(weight, factors=None)
 
 
 def test_float8_in_c_is_exact_for_every_code() -> None:

@@ -30,9 +30,10 @@ from specdecode_kernels.mixture import (
     GatedActivation,
     RoutingConfig,
 )
-from specdecode_kernels.quantize import INT4, INT8, quantize
+from specdecode_kernels.packed_weights import AnyWeight, PackedWeight
+from specdecode_kernels.quantize import INT4, INT8, MXFP4, NVFP4, quantize
 from specdecode_kernels.recurrent import DeltaParams, DeltaRows, DeltaShape, DeltaState
-from specdecode_kernels.weights import AnyWeight, PackedWeight, Precision, QuantizedTensor
+from specdecode_kernels.weights import Precision, QuantizedTensor
 
 __all__ = [
     "DEFAULT_ATTENTION",
@@ -40,6 +41,8 @@ __all__ = [
     "INT4",
     "INT8",
     "META",
+    "MXFP4",
+    "NVFP4",
     "TORCH",
     "AnyWeight",
     "AttentionMetadata",

@@ -35,6 +35,7 @@ from specdecode_kernels.mixture import (
     GatedActivation,
     RoutingConfig,
 )
+from specdecode_kernels.packed_weights import PackedWeight
 from specdecode_kernels.recurrent import DeltaParams, DeltaRows, DeltaState
 from specdecode_kernels.torch.attention import attend, attend_with_lse, merge_states
 from specdecode_kernels.torch.elementwise import (
@@ -59,7 +60,6 @@ from specdecode_kernels.torch.trees import (
     verify_chain,
     verify_tree,
 )
-from specdecode_kernels.weights import PackedWeight
 
 META = torch.device("meta")
 OpCall = tuple[str, Callable[[], object]]

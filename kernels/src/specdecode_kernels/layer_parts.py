@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from specdecode_kernels.metadata import AttentionMetadata, AttentionParams, LayerKV
-from specdecode_kernels.weights import AnyWeight
+from specdecode_kernels.packed_weights import AnyWeight
 
 
 class NormPart(Protocol):

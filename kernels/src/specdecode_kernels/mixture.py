@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from specdecode_kernels.weights import AnyWeight
+from specdecode_kernels.packed_weights import AnyWeight
 
 GateKind = Literal["silu", "gelu", "gelu_tanh", "swigluoai"]
 Scores = Literal["softmax", "softmax_of_top_k", "sigmoid", "sigmoid_of_top_k", "sparsemixer"]

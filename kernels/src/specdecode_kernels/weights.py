@@ -1,8 +1,8 @@
-"""Forms of weights besides tensors: quantized ones, and blocks as kernels in C read them."""
+"""Quantized weights: numbers of few bits next to their scales."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,54 +11,82 @@ INT4_OFFSET = 8
 """What is added to integers of 4 bits where they are stored."""
 GROUPS = (32, 64, 128)
 """Inputs that may share a scale, of integers of 4 bits and of float8."""
-BLOCK, CHUNK = 64, 8
-"""Outputs whose weights lie side by side, and inputs that are filled up; as in cpu/formats.h."""
-SHIFT_OF_FLOAT8 = 2.0**8
-"""By which kernels in C divide float8, and multiply its scales; see cpu/formats.h."""
+FLOAT4_NUMBERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""The magnitudes of float4 (e2m1fn) by their lower three bits; the fourth bit is the sign.
 
-NumberFormat = Literal["int8", "int4", "float8_e4m3fn"]
+Source: OCP Microscaling Formats (MX) 1.0, section 5.3.3.
+"""
+
+NumberFormat = Literal["int8", "int4", "float8_e4m3fn", "float4_e2m1fn"]
 """What a quantized weight consists of, next to its scales."""
 STORED: Mapping[NumberFormat, torch.dtype] = {
     "int8": torch.int8,
     "int4": torch.uint8,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "float4_e2m1fn": torch.float4_e2m1fn_x2,
+}
+ScaleFormat = Literal["float32", "float8_e8m0fnu", "float8_e4m3fn"]
+SCALES: Mapping[ScaleFormat, torch.dtype] = {
+    "float32": torch.float32,
+    "float8_e8m0fnu": torch.float8_e8m0fnu,
     "float8_e4m3fn": torch.float8_e4m3fn,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """The format of a weight, the inputs that share a scale (0: all of them), any zero points."""
+    """The format of a weight, the inputs that share a scale (0: all of them), any zero points.
+
+    Scales in float8_e4m3fn have a factor for each output besides.
+    """
 
     format: NumberFormat
     group: int = 0
     has_zeros: bool = False
+    scales: ScaleFormat = "float32"
 
     @property
     def bits(self) -> int:
-        return 4 if self.format == "int4" else 8
+        return 4 if is_halved(self.format) else 8
+
+    @property
+    def scale_bytes(self) -> int:
+        return SCALES[self.scales].itemsize
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether each output has a factor besides its scales."""
+        return self.scales == "float8_e4m3fn"
+
+
+def is_halved(number: NumberFormat) -> bool:
+    """Whether a byte holds two numbers."""
+    return number in ("int4", "float4_e2m1fn")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedTensor:
-    """A weight [..., outputs, inputs] of integers of 8 or 4 bits, or of float8 (e4m3fn).
+    """A weight [..., outputs, inputs] of integers or floats of 8 or 4 bits.
 
-    w[o, i] = scales[o, i // group] * (values[o, i] - zeros[o, i // group]). Integers of 8 bits have
-    one group. Integers of 4 bits alone have zero points. Float8 is never NaN.
+    w[o, i] = factors[o] * scales[o, g] * (values[o, i] - zeros[o, g]) with g = i // group. Integers
+    of 8 bits have one group. Integers of 4 bits alone have zero points. Values are never NaN.
     """
 
     values: Tensor
-    """i8 or float8_e4m3fn [..., outputs, inputs]; of 4 bits u8 [..., outputs, (inputs + 1) // 2]: 8
-    is added, the first of two integers is in the lower bits."""
+    """i8 or float8_e4m3fn [..., outputs, inputs]; of 4 bits [..., outputs, (inputs + 1) // 2], the
+    first of two numbers in the lower bits: integers as u8 with 8 added, or float4_e2m1fn_x2."""
 
-    scales: Tensor  # [..., outputs, groups] f32
+    scales: Tensor
+    """[..., outputs, groups] in one of `SCALES`; of one byte only next to floats of 4 bits."""
     shape: torch.Size
     dtype: torch.dtype  # of the rows that it maps
     group: int  # inputs
     zeros: Tensor | None = None  # i8 [..., outputs, groups]
+    factors: Tensor | None = None  # [..., outputs] f32, next to scales in float8_e4m3fn
 
     def __post_init__(self) -> None:
         *leading, outputs, inputs = self.shape
-        width = -(-inputs // 2) if self.format == "int4" else inputs
+        width = -(-inputs // 2) if is_halved(self.format) else inputs
         groups = -(-inputs // self.group)
         wanted = (*leading, outputs, width), (*leading, outputs, groups)
         found = tuple(self.values.shape), tuple(self.scales.shape)
@@ -71,6 +99,12 @@ class QuantizedTensor:
             raise ValueError("integers of 8 bits must have one scale for each output")
         if self.format != "int4" and self.zeros is not None:
             raise ValueError(f"{self.format} must have no zero points")
+        has_factors = None if self.factors is None else tuple(self.factors.shape)
+        if has_factors != ((*leading, outputs) if self.precision.has_factors else None):
+            raise ValueError(
+                f"factors of a weight {list(self.shape)} with scales in {self.scales.dtype} are "
+                f"{has_factors}; each output has one if scales are in float8_e4m3fn"
+            )
 
     @classmethod
     def empty(
@@ -79,11 +113,13 @@ class QuantizedTensor:
         """Make a weight whose numbers are still to be written."""
         *leading, inputs = shape
         group = precision.group or inputs
-        width = -(-inputs // 2) if precision.format == "int4" else inputs
+        width = -(-inputs // 2) if is_halved(precision.format) else inputs
         values = torch.empty(*leading, width, dtype=STORED[precision.format], device=device)
-        scales = torch.empty(*leading, -(-inputs // group), device=device)
+        stored = SCALES[precision.scales]
+        scales = torch.empty(*leading, -(-inputs // group), dtype=stored, device=device)
         zeros = torch.empty_like(scales, dtype=torch.int8) if precision.has_zeros else None
-        return cls(values, scales, shape, dtype, group, zeros)
+        factors = torch.empty(*leading, device=device) if precision.has_factors else None
+        return cls(values, scales, shape, dtype, group, zeros, factors)
 
     @property
     def format(self) -> NumberFormat:
@@ -91,16 +127,28 @@ class QuantizedTensor:
 
     @property
     def precision(self) -> Precision:
-        if self.format == "int4":
-            return Precision("int4", self.group, has_zeros=self.zeros is not None)
-        return Precision(self.format, self.group if self.scales.shape[-1] > 1 else 0)
+        scales = next(name for name, stored in SCALES.items() if stored == self.scales.dtype)
+        is_grouped = is_halved(self.format) or self.scales.shape[-1] > 1
+        group = self.group if is_grouped else 0
+        return Precision(self.format, group, self.zeros is not None, scales)
 
     def numbers(self) -> Tensor:
-        """Return what scales multiply: i8 or float8_e4m3fn [..., outputs, inputs]."""
-        if self.format != "int4":
+        """Return what scales multiply [..., outputs, inputs]: i8, float8_e4m3fn, or f32 of
+        float4.
+        """
+        if not is_halved(self.format):
             return self.values
-        halves = torch.stack([self.values & 15, self.values >> 4], dim=-1).flatten(-2)
-        return halves[..., : self.shape[-1]].to(torch.int8) - INT4_OFFSET
+        stored = self.values.view(torch.uint8)
+        codes = torch.stack([stored & 15, stored >> 4], dim=-1).flatten(-2)[..., : self.shape[-1]]
+        if self.format == "int4":
+            return codes.to(torch.int8) - INT4_OFFSET
+        magnitudes = torch.tensor(FLOAT4_NUMBERS, device=codes.device)
+        return torch.cat([magnitudes, -magnitudes])[codes.int()]
+
+    def wide_scales(self) -> Tensor:
+        """Return scales times factors in float32 [..., outputs, groups]."""
+        scales = self.scales.float()
+        return scales if self.factors is None else scales * self.factors.unsqueeze(-1)
 
     def plain(self) -> Tensor:
         """Return the weight as an ordinary tensor, in float32 (float64 for such rows)."""
@@ -109,14 +157,25 @@ class QuantizedTensor:
         groups = torch.arange(self.shape[-1], device=numbers.device) // self.group
         if self.zeros is not None:
             numbers = numbers - self.zeros.index_select(-1, groups)
-        return numbers * self.scales.index_select(-1, groups)
+        return numbers * self.wide_scales().index_select(-1, groups)
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Return some outputs of one map [outputs, inputs] as an ordinary tensor, as `plain`."""
-        zeros = None if self.zeros is None else self.zeros[start:stop]
-        values, scales = self.values[start:stop], self.scales[start:stop]
+        part = slice(start, stop)
+        zeros = None if self.zeros is None else self.zeros[part]
+        factors = None if self.factors is None else self.factors[part]
+        values, scales = self.values[part], self.scales[part]
         shape = torch.Size((len(values), self.shape[1]))
-        return QuantizedTensor(values, scales, shape, self.dtype, self.group, zeros).plain()
+        return QuantizedTensor(
+            values, scales, shape, self.dtype, self.group, zeros, factors
+        ).plain()
+
+    def on(self, device: torch.device) -> "QuantizedTensor":
+        """Return a copy on a device, or the weight itself if it is there."""
+        zeros = None if self.zeros is None else self.zeros.to(device)
+        factors = None if self.factors is None else self.factors.to(device)
+        values, scales = self.values.to(device), self.scales.to(device)
+        return replace(self, values=values, scales=scales, zeros=zeros, factors=factors)
 
 
 def pack_int4(integers: Tensor) -> Tensor:
@@ -125,135 +184,3 @@ def pack_int4(integers: Tensor) -> Tensor:
     if stored.shape[-1] % 2:
         stored = torch.nn.functional.pad(stored, (0, 1), value=INT4_OFFSET)
     return stored[..., ::2] | stored[..., 1::2] << 4
-
-
-FORMATS: tuple[NumberFormat | None, ...] = (None, None, "int8", "int4", "float8_e4m3fn")
-"""Of blocks, in the order of cpu/formats.h; the first two are float32 and bfloat16."""
-
-
-class PackedLayout(NamedTuple):
-    """How blocks are stored: `struct layout` of cpu/formats.h."""
-
-    format: int  # 0 float32, 1 bfloat16, 2 integers of 8 bits, 3 of 4 bits, 4 float8
-    group: int = 0  # inputs that share a scale; 0: all
-    has_wide_scales: bool = False  # of groups: float32 instead of bfloat16
-    has_zeros: bool = False
-
-    @property
-    def numbers(self) -> NumberFormat | None:
-        """The format of a quantized weight; None where it has the type of the rows."""
-        return FORMATS[self.format]
-
-    def padded(self, inputs: int) -> int:
-        unit = self.group or CHUNK
-        return -(-inputs // unit) * unit
-
-    @property
-    def header_bytes(self) -> int:
-        """Bytes of the scales and zero points of a group."""
-        if not self.group:
-            return 0
-        return BLOCK * ((4 if self.has_wide_scales else 2) + self.has_zeros)
-
-    def block_bytes(self, inputs: int) -> int:
-        """Return the bytes of a block of outputs."""
-        wide = self.padded(inputs)
-        if self.group:
-            return wide // self.group * self.group_bytes
-        scale_bytes = 0 if self.numbers is None else 4 * BLOCK
-        return wide * BLOCK * (4, 2, 1, 0, 1)[self.format] + scale_bytes
-
-    @property
-    def group_bytes(self) -> int:
-        """Bytes of a group, with its scales and zero points."""
-        return self.header_bytes + self.group * BLOCK * (4 if self.format == 3 else 8) // 8
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PackedWeight:
-    """A weight in blocks of outputs, as kernels in C read it.
-
-    Those of several experts lie one after the other: `shape` begins with their number.
-    """
-
-    blocks: Tensor  # [..., blocks, numbers] of the rows' type; quantized u8 [..., blocks, bytes]
-    shape: torch.Size  # [..., outputs, inputs]
-    dtype: torch.dtype  # of the rows that it maps
-    layout: PackedLayout
-    in_c: object  # `struct weight` of cpu/linear.h
-    address: int  # of that
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the blocks, including what fills them up."""
-        return self.blocks.nbytes
-
-    @property
-    def precision(self) -> Precision | None:
-        """None where the weights have the type of the rows."""
-        of = self.layout
-        return None if of.numbers is None else Precision(of.numbers, of.group, of.has_zeros)
-
-    def plain(self) -> Tensor:
-        """Copy the weights to an ordinary tensor of `shape`: of the rows' type, or float32."""
-        return self._by_output(self.blocks)[..., : self.shape[-2], :].contiguous()
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        """Copy some outputs of one map [outputs, inputs] to an ordinary tensor, as `plain`."""
-        first, last = start // BLOCK, -(-stop // BLOCK)
-        shift = first * BLOCK
-        return self._by_output(self.blocks[first:last])[start - shift : stop - shift]
-
-    def _by_output(self, blocks: Tensor) -> Tensor:
-        unpacked = _unpacked(blocks.view(torch.uint8), self.layout)
-        return unpacked.movedim(-1, -2).flatten(-3, -2)[..., : self.shape[-1]]
-
-
-def _unpacked(blocks: Tensor, layout: PackedLayout) -> Tensor:
-    """Return the weights of blocks as [..., blocks, inputs, BLOCK]."""
-    leading = blocks.shape[:-1]
-    if layout.format == 0:
-        return blocks.view(torch.float32).view(*leading, -1, BLOCK)
-    if layout.format == 1:
-        pairs = blocks.view(torch.bfloat16).view(*leading, -1, BLOCK, 2)
-        return pairs.flip(-1).movedim(-1, -2).flatten(-3, -2)
-    if layout.group:
-        return _unpacked_groups(blocks.view(*leading, -1, layout.group_bytes), layout).flatten(
-            -3, -2
-        )
-    values, scales = blocks[..., : -4 * BLOCK], blocks[..., -4 * BLOCK :]
-    return _scaled(values, scales.contiguous().view(torch.float32), layout)
-
-
-def _unpacked_groups(groups: Tensor, layout: PackedLayout) -> Tensor:
-    """Return the weights of groups [..., bytes] as [..., group, BLOCK]."""
-    header, values = groups.tensor_split([layout.header_bytes], dim=-1)
-    stored = torch.float32 if layout.has_wide_scales else torch.bfloat16
-    scales = header[..., : stored.itemsize * BLOCK].contiguous().view(stored).float()
-    zeros = header[..., -BLOCK:].contiguous().view(torch.int8) if layout.has_zeros else None
-    return _scaled(values, scales, layout, zeros)
-
-
-def _scaled(
-    values: Tensor, scales: Tensor, layout: PackedLayout, zeros: Tensor | None = None
-) -> Tensor:
-    """Return weights [..., inputs, BLOCK] of bytes, with scales and zero points [..., BLOCK]."""
-    numbers = _numbers(values.contiguous(), layout)
-    if zeros is not None:
-        numbers = numbers - zeros.unsqueeze(-2)
-    if layout.numbers == "float8_e4m3fn":
-        scales = scales / SHIFT_OF_FLOAT8
-    return numbers * scales.unsqueeze(-2)
-
-
-def _numbers(values: Tensor, layout: PackedLayout) -> Tensor:
-    if layout.numbers == "int4":
-        words = values.view(torch.int32).view(*values.shape[:-1], -1, 1, BLOCK)
-        places = torch.arange(0, 32, 4, dtype=torch.int32)[:, None]
-        return (words << (28 - places) >> 28).flatten(-3, -2).float()
-    assert layout.numbers is not None
-    return values.view(STORED[layout.numbers]).view(*values.shape[:-1], -1, BLOCK).float()
-
-
-AnyWeight = Tensor | QuantizedTensor | PackedWeight
-"""A weight in any of its forms."""

@@ -21,7 +21,7 @@ from specdecode_kernels.layer_parts import (
     MapPart,
     NormPart,
 )
-from specdecode_kernels.weights import PackedWeight
+from specdecode_kernels.packed_weights import PackedWeight
 
 
 class _NormInC(ctypes.Structure):

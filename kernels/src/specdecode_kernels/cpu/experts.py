@@ -7,8 +7,8 @@ from torch import Tensor
 
 from specdecode_kernels.cpu.library import Library
 from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation, GateKind
+from specdecode_kernels.packed_weights import PackedWeight
 from specdecode_kernels.torch import experts as reference
-from specdecode_kernels.weights import PackedWeight
 
 KINDS: tuple[GateKind, ...] = ("silu", "gelu", "gelu_tanh", "swigluoai")
 """In the order of experts.c."""

@@ -18,9 +18,10 @@ from specdecode_kernels.cpu.library import Library
 from specdecode_kernels.cpu.loading import load_library
 from specdecode_kernels.cpu.packing import pack_weight
 from specdecode_kernels.metadata import as_rows
+from specdecode_kernels.packed_weights import PackedWeight
 from specdecode_kernels.torch import elementwise as reference
 from specdecode_kernels.torch import linear as linear_reference
-from specdecode_kernels.weights import PackedWeight, QuantizedTensor
+from specdecode_kernels.weights import QuantizedTensor
 
 
 def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:

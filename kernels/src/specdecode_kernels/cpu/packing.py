@@ -8,7 +8,8 @@ from torch import Tensor
 
 from specdecode_kernels.cpu.library import Library
 from specdecode_kernels.cpu.memory import WeightMemory
-from specdecode_kernels.weights import BLOCK, FORMATS, PackedLayout, PackedWeight, QuantizedTensor
+from specdecode_kernels.packed_weights import BLOCK, FORMATS, PackedLayout, PackedWeight
+from specdecode_kernels.weights import QuantizedTensor
 
 
 class WeightInC(ctypes.Structure):

@@ -11,7 +11,7 @@ from specdecode_kernels.cpu.library import Library
 from specdecode_kernels.cpu.memory import fresh_memory
 from specdecode_kernels.cpu.packing import WeightInC
 from specdecode_kernels.cpu.tuning import Kind, Tuning
-from specdecode_kernels.weights import BLOCK, PackedLayout
+from specdecode_kernels.packed_weights import BLOCK, PackedLayout
 
 INPUTS = 1024
 OUTPUTS: Mapping[Kind, int] = {"floats": 512, "int8": 1024, "int4": 2048}

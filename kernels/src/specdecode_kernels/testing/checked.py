@@ -32,6 +32,7 @@ from specdecode_kernels.mixture import (
     GatedActivation,
     RoutingConfig,
 )
+from specdecode_kernels.packed_weights import AnyWeight
 from specdecode_kernels.testing.checked_deltas import check_gated_delta, check_keep_drafted
 from specdecode_kernels.testing.checked_trees import (
     check_build_tree_mask,
@@ -41,7 +42,6 @@ from specdecode_kernels.testing.checked_trees import (
     check_verify_chain,
     check_verify_tree,
 )
-from specdecode_kernels.weights import AnyWeight
 
 
 def checked(backend: Backend) -> Backend:

@@ -1,6 +1,7 @@
 """One call of every op that has a Triton kernel, on small tensors, and backends to call them by."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,11 +21,12 @@ from specdecode_kernels.mixture import (
     GateKind,
     RoutingConfig,
 )
+from specdecode_kernels.packed_weights import AnyWeight
 from specdecode_kernels.quantize import INT4, quantize
 from specdecode_kernels.recurrent import DeltaShape
 from specdecode_kernels.testing.attention import Shape, draw_case
 from specdecode_kernels.testing.gated_delta import DeltaForm, ancestry_of, delta_rows
-from specdecode_kernels.weights import AnyWeight, Precision, QuantizedTensor
+from specdecode_kernels.weights import Precision, QuantizedTensor
 
 B, N, V = 2, 7, 300  # batch, nodes, vocabulary
 PARENTS = [0, 0, 0, 1, 1, 2, 3]
@@ -132,10 +134,9 @@ def call_weight(
 ) -> QuantizedTensor:
     """Make a quantized weight for rows [3, 96] of bfloat16."""
     plain = torch.randn(80, 96, generator=torch.Generator().manual_seed(2)).bfloat16()
-    weight = quantize(plain, precision)
-    values, scales = weight.values.to(device), weight.scales.to(device)
-    zeros = torch.ones(scales.shape, dtype=torch.int8, device=device) if has_zeros else None
-    return QuantizedTensor(values, scales, weight.shape, weight.dtype, weight.group, zeros)
+    weight = quantize(plain, precision).on(device)
+    ones = torch.ones(weight.scales.shape, dtype=torch.int8, device=device)
+    return replace(weight, zeros=ones if has_zeros else None)
 
 
 def _sampling_params(device: torch.device) -> SamplingParamsBatch:

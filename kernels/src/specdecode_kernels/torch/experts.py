@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation
+from specdecode_kernels.packed_weights import AnyWeight
 from specdecode_kernels.torch.by_row import by_row, computes_by_row
 from specdecode_kernels.torch.elementwise import accumulation_dtype, silu_and_mul
 from specdecode_kernels.torch.linear import linear
-from specdecode_kernels.weights import AnyWeight
 
 GATHERED_BYTES = 256 << 20
 """Weights that are copied at a time, where experts are not computed one by one."""

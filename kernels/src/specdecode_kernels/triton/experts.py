@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specdecode_kernels.metadata import as_rows
 from specdecode_kernels.mixture import ExpertRouting, ExpertWeights, GatedActivation
+from specdecode_kernels.packed_weights import PackedWeight
 from specdecode_kernels.triton.quantized_tiles import (
     add_products,
     finished,
@@ -24,7 +25,7 @@ from specdecode_kernels.triton.quantized_tiles import (
 )
 from specdecode_kernels.triton.sort_pairs import PairBlocks, sort_pairs
 from specdecode_kernels.triton.tiles import dot_type
-from specdecode_kernels.weights import PackedWeight, QuantizedTensor
+from specdecode_kernels.weights import QuantizedTensor
 
 COLUMNS = 1024
 INPUTS_OF_FLOAT8 = 32

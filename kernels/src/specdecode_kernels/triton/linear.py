@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specdecode_kernels.metadata import as_rows
+from specdecode_kernels.packed_weights import PackedWeight
 from specdecode_kernels.torch import linear as reference
 from specdecode_kernels.triton.quantized_tiles import (
     add_products,
@@ -18,7 +19,7 @@ from specdecode_kernels.triton.quantized_tiles import (
     tile_inputs,
 )
 from specdecode_kernels.triton.tiles import dot_type
-from specdecode_kernels.weights import PackedWeight, QuantizedTensor
+from specdecode_kernels.weights import QuantizedTensor
 
 FEW_ROWS, MANY_ROWS = 16, 64
 

@@ -1,0 +1,145 @@
+"""Blocks of weights, as kernels in C read them."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from specdecode_kernels.weights import STORED, NumberFormat, Precision, QuantizedTensor
+
+BLOCK, CHUNK = 64, 8
+"""Outputs whose weights lie side by side, and inputs that are filled up; as in cpu/formats.h."""
+SHIFT_OF_FLOAT8 = 2.0**8
+"""By which kernels in C divide float8, and multiply its scales; see cpu/formats.h."""
+
+FORMATS: tuple[NumberFormat | None, ...] = (None, None, "int8", "int4", "float8_e4m3fn")
+"""Of blocks, in the order of cpu/formats.h; the first two are float32 and bfloat16."""
+
+
+class PackedLayout(NamedTuple):
+    """How blocks are stored: `struct layout` of cpu/formats.h."""
+
+    format: int  # 0 float32, 1 bfloat16, 2 integers of 8 bits, 3 of 4 bits, 4 float8
+    group: int = 0  # inputs that share a scale; 0: all
+    has_wide_scales: bool = False  # of groups: float32 instead of bfloat16
+    has_zeros: bool = False
+
+    @property
+    def numbers(self) -> NumberFormat | None:
+        """The format of a quantized weight; None where it has the type of the rows."""
+        return FORMATS[self.format]
+
+    def padded(self, inputs: int) -> int:
+        unit = self.group or CHUNK
+        return -(-inputs // unit) * unit
+
+    @property
+    def header_bytes(self) -> int:
+        """Bytes of the scales and zero points of a group."""
+        if not self.group:
+            return 0
+        return BLOCK * ((4 if self.has_wide_scales else 2) + self.has_zeros)
+
+    def block_bytes(self, inputs: int) -> int:
+        """Return the bytes of a block of outputs."""
+        wide = self.padded(inputs)
+        if self.group:
+            return wide // self.group * self.group_bytes
+        scale_bytes = 0 if self.numbers is None else 4 * BLOCK
+        return wide * BLOCK * (4, 2, 1, 0, 1)[self.format] + scale_bytes
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of a group, with its scales and zero points."""
+        return self.header_bytes + self.group * BLOCK * (4 if self.format == 3 else 8) // 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedWeight:
+    """A weight in blocks of outputs, as kernels in C read it.
+
+    Those of several experts lie one after the other: `shape` begins with their number.
+    """
+
+    blocks: Tensor  # [..., blocks, numbers] of the rows' type; quantized u8 [..., blocks, bytes]
+    shape: torch.Size  # [..., outputs, inputs]
+    dtype: torch.dtype  # of the rows that it maps
+    layout: PackedLayout
+    in_c: object  # `struct weight` of cpu/linear.h
+    address: int  # of that
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the blocks, including what fills them up."""
+        return self.blocks.nbytes
+
+    @property
+    def precision(self) -> Precision | None:
+        """None where the weights have the type of the rows."""
+        of = self.layout
+        return None if of.numbers is None else Precision(of.numbers, of.group, of.has_zeros)
+
+    def plain(self) -> Tensor:
+        """Copy the weights to an ordinary tensor of `shape`: of the rows' type, or float32."""
+        return self._by_output(self.blocks)[..., : self.shape[-2], :].contiguous()
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Copy some outputs of one map [outputs, inputs] to an ordinary tensor, as `plain`."""
+        first, last = start // BLOCK, -(-stop // BLOCK)
+        shift = first * BLOCK
+        return self._by_output(self.blocks[first:last])[start - shift : stop - shift]
+
+    def _by_output(self, blocks: Tensor) -> Tensor:
+        unpacked = _unpacked(blocks.view(torch.uint8), self.layout)
+        return unpacked.movedim(-1, -2).flatten(-3, -2)[..., : self.shape[-1]]
+
+
+def _unpacked(blocks: Tensor, layout: PackedLayout) -> Tensor:
+    """Return the weights of blocks as [..., blocks, inputs, BLOCK]."""
+    leading = blocks.shape[:-1]
+    if layout.format == 0:
+        return blocks.view(torch.float32).view(*leading, -1, BLOCK)
+    if layout.format == 1:
+        pairs = blocks.view(torch.bfloat16).view(*leading, -1, BLOCK, 2)
+        return pairs.flip(-1).movedim(-1, -2).flatten(-3, -2)
+    if layout.group:
+        return _unpacked_groups(blocks.view(*leading, -1, layout.group_bytes), layout).flatten(
+            -3, -2
+        )
+    values, scales = blocks[..., : -4 * BLOCK], blocks[..., -4 * BLOCK :]
+    return _scaled(values, scales.contiguous().view(torch.float32), layout)
+
+
+def _unpacked_groups(groups: Tensor, layout: PackedLayout) -> Tensor:
+    """Return the weights of groups [..., bytes] as [..., group, BLOCK]."""
+    header, values = groups.tensor_split([layout.header_bytes], dim=-1)
+    stored = torch.float32 if layout.has_wide_scales else torch.bfloat16
+    scales = header[..., : stored.itemsize * BLOCK].contiguous().view(stored).float()
+    zeros = header[..., -BLOCK:].contiguous().view(torch.int8) if layout.has_zeros else None
+    return _scaled(values, scales, layout, zeros)
+
+
+def _scaled(
+    values: Tensor, scales: Tensor, layout: PackedLayout, zeros: Tensor | None = None
+) -> Tensor:
+    """Return weights [..., inputs, BLOCK] of bytes, with scales and zero points [..., BLOCK]."""
+    numbers = _numbers(values.contiguous(), layout)
+    if zeros is not None:
+        numbers = numbers - zeros.unsqueeze(-2)
+    if layout.numbers == "float8_e4m3fn":
+        scales = scales / SHIFT_OF_FLOAT8
+    return numbers * scales.unsqueeze(-2)
+
+
+def _numbers(values: Tensor, layout: PackedLayout) -> Tensor:
+    if layout.numbers == "int4":
+        words = values.view(torch.int32).view(*values.shape[:-1], -1, 1, BLOCK)
+        places = torch.arange(0, 32, 4, dtype=torch.int32)[:, None]
+        return (words << (28 - places) >> 28).flatten(-3, -2).float()
+    assert layout.numbers is not None
+    return values.view(STORED[layout.numbers]).view(*values.shape[:-1], -1, BLOCK).float()
+
+
+AnyWeight = Tensor | QuantizedTensor | PackedWeight
+"""A weight in any of its forms."""
