@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specdecode_kernels.cpu.tuning import IN_C
-from specdecode_kernels.packed_weights import BLOCK, PackedLayout
+from specdecode_kernels.packed_weights import BLOCK, SCALES, PackedLayout
+from specdecode_kernels.weights import is_halved
 from tests.arm64.image import Link, Span, Touched
 
 TUNING_FIELDS = len(IN_C)  # of `struct tuning`
@@ -132,14 +133,18 @@ def pack(of: Entries, to: int, weight: int) -> Touched:
     return Touched([plain, *packed.spans(to, is_written=True)], packed.links(to))
 
 
-def pack_quantized(_: Entries, to: int, values: int, scales: int, zeros: int | None) -> Touched:
+def pack_quantized(
+    _: Entries, to: int, values: int, scales: int, zeros: int | None, factors: int | None
+) -> Touched:
     packed = _Weight.read(to)
     layout, outputs, inputs = packed.layout, packed.outputs, packed.inputs
-    width = -(-inputs // 2) if layout.numbers == "int4" else inputs
+    width = -(-inputs // 2) if layout.numbers and is_halved(layout.numbers) else inputs
     groups = layout.padded(inputs) // layout.group if layout.group else 1
+    itemsize = SCALES[layout.scales].itemsize  # of blocks; scales in bfloat16 are given as floats
     given = [
         Span(values, values + outputs * width),
-        _FLOATS.span(scales, outputs * groups),
+        Span(scales, scales + outputs * groups * (4 if itemsize == 2 else itemsize)),
+        *([_FLOATS.span(factors, outputs)] if factors else []),
         *([Span(zeros, zeros + outputs * groups)] if zeros else []),
     ]
     return Touched([*given, *packed.spans(to, is_written=True)], packed.links(to))
@@ -287,8 +292,8 @@ class _Weight:
 
     @staticmethod
     def read(address: int) -> "_Weight":
-        form, group, is_wide, has_zeros, *rest = _integers(address, WEIGHT_FIELDS)
-        return _Weight(PackedLayout(form, group, bool(is_wide), bool(has_zeros)), *rest)
+        form, group, scales, has_zeros, *rest = _integers(address, WEIGHT_FIELDS)
+        return _Weight(PackedLayout(form, group, scales, bool(has_zeros)), *rest)
 
     def spans(self, address: int, *, experts: int = 1, is_written: bool = False) -> list[Span]:
         """Return those of the record at an address, and of the blocks."""

@@ -32,7 +32,7 @@ void lay_out_rows(const int64_t *, long, long, const int64_t *, const int64_t *,
 void append_tokens(int64_t *, long, int64_t *, const int64_t *, const int64_t *, const int64_t *,
                    const int64_t *, long, const int64_t *, long, long);
 void pack(const void *, const entry *);
-void pack_quantized(const void *, const void *, const float *, const int8_t *);
+void pack_quantized(const void *, const void *, const void *, const int8_t *, const float *);
 void linear(const void *, const entry *, const entry *, long, entry *, long);
 void attend(const void *, const void *, const entry *, long, const entry *, const entry *, entry *, long,
             long, long, long, const void *);
@@ -120,7 +120,7 @@ static void call(int64_t function, const union argument *a) {
     case 9: gelu_tanh_and_mul(P(0), N(1), P(2), N(3), P(4), N(5), N(6)); break;
     case 10: softcap(P(0), F(1), P(2), N(3)); break;
     case 11: set_tuning(P(0)); break;
-    case 12: pack_quantized(P(0), P(1), P(2), P(3)); break;
+    case 12: pack_quantized(P(0), P(1), P(2), P(3), P(4)); break;
     case 13: verify_chain(P(0), N(1), P(2), N(3), P(4), N(5), N(6)); break;
     case 14:
         lay_out_rows(P(0), N(1), N(2), P(3), P(4), N(5), P(6), P(7), P(8), N(9), N(10), P(11), N(12));

@@ -19,7 +19,7 @@ from specdecode_kernels.testing.gated_delta import (
 )
 from tests.kernels.attention_params import draw_params
 from tests.kernels.mixtures import KINDS, WIDTH, draw_routing, draw_weights, normal
-from tests.kernels.quantized import FORMS, draw_quantized
+from tests.kernels.quantized import FLOAT4, FORMS, draw_quantized
 
 CPU = torch.device("cpu")
 TYPES = (torch.float32, torch.bfloat16)
@@ -68,7 +68,7 @@ def _linear(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
         x = normal(rows, 75) * 2.0**-66
         x[:, ::5] *= 2.0**-62
         yield f"linear subnormal {rows}", ops.linear(x.to(dtype), packed, None)
-    for form in FORMS:
+    for form in (*FORMS, *FLOAT4):
         weight = draw_quantized(form, normal(100, 333).to(dtype))
         packed = ops.pack_weight(weight)
         for rows in (*ROWS, 100):
@@ -114,7 +114,7 @@ def _experts(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     for kind in KINDS:
         activation = GatedActivation(kind, limit=1.5)
         yield f"experts {kind}", ops.experts(x, routing, weights, activation)
-    for form in FORMS:
+    for form in (*FORMS, *FLOAT4):
         gate_up, down = (
             pack_weight(draw_quantized(form, one)) for one in (plain.gate_up, plain.down)
         )

@@ -201,8 +201,8 @@ def test_a_library_for_any_processor_is_compiled_next_to_those_of_an_image(
 def test_a_processor_without_wide_vectors_computes_the_same(tmp_path: Path) -> None:
     """Half as wide registers: other instructions and blocks, the tests of the kernels again."""
     tests = ("test_packed_linear", "test_experts", "test_elementwise_cpu", "test_cpu_attention")
-    of_tokens = "test_gated_delta_cpu", "test_processor_bits"
-    run_again_at("x86-64-v3", (*tests, *of_tokens), tmp_path)
+    others = "test_float4_cpu", "test_gated_delta_cpu", "test_processor_bits"
+    run_again_at("x86-64-v3", (*tests, *others), tmp_path)
 
 
 @needs("avx512f", "avx512_bf16")

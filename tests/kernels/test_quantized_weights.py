@@ -48,7 +48,7 @@ def pack(weight: QuantizedTensor) -> PackedWeight:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, *FLOAT4])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_maps_in_c_equal_the_formula(shape: tuple[int, int], form: str, dtype: torch.dtype) -> None:
     weight, bias = draw_quantized(form, draw(*shape, dtype=dtype)), draw(shape[0], dtype=dtype)
@@ -64,7 +64,7 @@ def test_maps_in_c_equal_the_formula(shape: tuple[int, int], form: str, dtype: t
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, *FLOAT4])
 def test_rows_in_c_are_the_same_bits_however_many_there_are(form: str, dtype: torch.dtype) -> None:
     packed = pack(draw_quantized(form, draw(130, 700, dtype=dtype)))
     x = draw(MOST_ROWS, 700).to(dtype)
@@ -89,7 +89,7 @@ def test_the_reference_equals_the_formula_row_by_row(form: str, dtype: torch.dty
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, *FLOAT4])
 def test_experts_in_c_equal_the_reference(form: str, dtype: torch.dtype) -> None:
     plain, ops = mixtures.draw_weights(dtype), BACKENDS[dtype]
     assert isinstance(plain.gate_up, Tensor)
@@ -104,7 +104,7 @@ def test_experts_in_c_equal_the_reference(form: str, dtype: torch.dtype) -> None
     torch.testing.assert_close(got.float(), wanted.float(), atol=TOLERANCE[dtype], rtol=0.02)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, *FLOAT4])
 @pytest.mark.parametrize("shape", [*SHAPES, (3, 80, 70)], ids=str)
 def test_the_numbers_come_back_from_blocks(shape: tuple[int, ...], form: str) -> None:
     weight = draw_quantized(form, draw(*shape))

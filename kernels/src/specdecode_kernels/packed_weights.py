@@ -6,29 +6,52 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specdecode_kernels.weights import STORED, NumberFormat, Precision, QuantizedTensor
+from specdecode_kernels.weights import (
+    STORED,
+    NumberFormat,
+    Precision,
+    QuantizedTensor,
+    ScaleFormat,
+    float4_numbers,
+)
 
 BLOCK, CHUNK = 64, 8
 """Outputs whose weights lie side by side, and inputs that are filled up; as in cpu/formats.h."""
 SHIFT_OF_FLOAT8 = 2.0**8
 """By which kernels in C divide float8, and multiply its scales; see cpu/formats.h."""
+SHIFT_OF_FACTORS = 2.0**7
+"""By which kernels in C multiply factors of float4."""
 
-FORMATS: tuple[NumberFormat | None, ...] = (None, None, "int8", "int4", "float8_e4m3fn")
+FORMATS: tuple[NumberFormat | None, ...] = (
+    *(None, None, "int8", "int4", "float8_e4m3fn", "float4_e2m1fn"),
+)
 """Of blocks, in the order of cpu/formats.h; the first two are float32 and bfloat16."""
+SCALES = (torch.bfloat16, torch.float32, torch.float8_e8m0fnu, torch.float8_e4m3fn)
+"""Of groups, in the order of cpu/formats.h."""
+_SCALE_FORMATS: tuple[ScaleFormat, ...] = (
+    *("float32", "float32", "float8_e8m0fnu", "float8_e4m3fn"),
+)
 
 
 class PackedLayout(NamedTuple):
     """How blocks are stored: `struct layout` of cpu/formats.h."""
 
-    format: int  # 0 float32, 1 bfloat16, 2 integers of 8 bits, 3 of 4 bits, 4 float8
+    format: int  # of `FORMATS`
     group: int = 0  # inputs that share a scale; 0: all
-    has_wide_scales: bool = False  # of groups: float32 instead of bfloat16
+    scales: int = 0  # of groups: of `SCALES`
     has_zeros: bool = False
 
     @property
     def numbers(self) -> NumberFormat | None:
         """The format of a quantized weight; None where it has the type of the rows."""
         return FORMATS[self.format]
+
+    @property
+    def has_output_scales(self) -> bool:
+        """Whether each output has a scale or factor, in float32 after the weights of a block."""
+        if not self.group:
+            return self.numbers is not None
+        return SCALES[self.scales] == torch.float8_e4m3fn
 
     def padded(self, inputs: int) -> int:
         unit = self.group or CHUNK
@@ -39,20 +62,24 @@ class PackedLayout(NamedTuple):
         """Bytes of the scales and zero points of a group."""
         if not self.group:
             return 0
-        return BLOCK * ((4 if self.has_wide_scales else 2) + self.has_zeros)
+        return BLOCK * (SCALES[self.scales].itemsize + self.has_zeros)
 
     def block_bytes(self, inputs: int) -> int:
         """Return the bytes of a block of outputs."""
         wide = self.padded(inputs)
+        scale_bytes = 4 * BLOCK if self.has_output_scales else 0
         if self.group:
-            return wide // self.group * self.group_bytes
-        scale_bytes = 0 if self.numbers is None else 4 * BLOCK
-        return wide * BLOCK * (4, 2, 1, 0, 1)[self.format] + scale_bytes
+            return wide // self.group * self.group_bytes + scale_bytes
+        return wide * BLOCK * self._bits // 8 + scale_bytes
 
     @property
     def group_bytes(self) -> int:
         """Bytes of a group, with its scales and zero points."""
-        return self.header_bytes + self.group * BLOCK * (4 if self.format == 3 else 8) // 8
+        return self.header_bytes + self.group * BLOCK * self._bits // 8
+
+    @property
+    def _bits(self) -> int:
+        return (32, 16, 8, 4, 8, 4)[self.format]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +105,9 @@ class PackedWeight:
     def precision(self) -> Precision | None:
         """None where the weights have the type of the rows."""
         of = self.layout
-        return None if of.numbers is None else Precision(of.numbers, of.group, of.has_zeros)
+        if of.numbers is None:
+            return None
+        return Precision(of.numbers, of.group, bool(of.has_zeros), _SCALE_FORMATS[of.scales])
 
     def plain(self) -> Tensor:
         """Copy the weights to an ordinary tensor of `shape`: of the rows' type, or float32."""
@@ -103,19 +132,24 @@ def _unpacked(blocks: Tensor, layout: PackedLayout) -> Tensor:
     if layout.format == 1:
         pairs = blocks.view(torch.bfloat16).view(*leading, -1, BLOCK, 2)
         return pairs.flip(-1).movedim(-1, -2).flatten(-3, -2)
-    if layout.group:
-        return _unpacked_groups(blocks.view(*leading, -1, layout.group_bytes), layout).flatten(
-            -3, -2
-        )
-    values, scales = blocks[..., : -4 * BLOCK], blocks[..., -4 * BLOCK :]
-    return _scaled(values, scales.contiguous().view(torch.float32), layout)
+    of_outputs = None
+    if layout.has_output_scales:
+        blocks, scales = blocks[..., : -4 * BLOCK], blocks[..., -4 * BLOCK :]
+        of_outputs = scales.contiguous().view(torch.float32)
+    if not layout.group:
+        assert of_outputs is not None
+        return _scaled(blocks, of_outputs, layout)
+    groups = blocks.reshape(*leading, -1, layout.group_bytes)
+    return _unpacked_groups(groups, of_outputs, layout).flatten(-3, -2)
 
 
-def _unpacked_groups(groups: Tensor, layout: PackedLayout) -> Tensor:
-    """Return the weights of groups [..., bytes] as [..., group, BLOCK]."""
+def _unpacked_groups(groups: Tensor, factors: Tensor | None, layout: PackedLayout) -> Tensor:
+    """Return the weights of groups [..., groups, bytes] as [..., groups, group, BLOCK]."""
     header, values = groups.tensor_split([layout.header_bytes], dim=-1)
-    stored = torch.float32 if layout.has_wide_scales else torch.bfloat16
+    stored = SCALES[layout.scales]
     scales = header[..., : stored.itemsize * BLOCK].contiguous().view(stored).float()
+    if factors is not None:
+        scales = scales * (factors / SHIFT_OF_FACTORS).unsqueeze(-2)
     zeros = header[..., -BLOCK:].contiguous().view(torch.int8) if layout.has_zeros else None
     return _scaled(values, scales, layout, zeros)
 
@@ -133,10 +167,11 @@ def _scaled(
 
 
 def _numbers(values: Tensor, layout: PackedLayout) -> Tensor:
-    if layout.numbers == "int4":
+    if layout.numbers in ("int4", "float4_e2m1fn"):
         words = values.view(torch.int32).view(*values.shape[:-1], -1, 1, BLOCK)
         places = torch.arange(0, 32, 4, dtype=torch.int32)[:, None]
-        return (words << (28 - places) >> 28).flatten(-3, -2).float()
+        integers = (words << (28 - places) >> 28).flatten(-3, -2)
+        return integers.float() if layout.numbers == "int4" else float4_numbers(integers & 15)
     assert layout.numbers is not None
     return values.view(STORED[layout.numbers]).view(*values.shape[:-1], -1, BLOCK).float()
 

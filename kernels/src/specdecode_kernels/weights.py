@@ -142,8 +142,7 @@ class QuantizedTensor:
         codes = torch.stack([stored & 15, stored >> 4], dim=-1).flatten(-2)[..., : self.shape[-1]]
         if self.format == "int4":
             return codes.to(torch.int8) - INT4_OFFSET
-        magnitudes = torch.tensor(FLOAT4_NUMBERS, device=codes.device)
-        return torch.cat([magnitudes, -magnitudes])[codes.int()]
+        return float4_numbers(codes)
 
     def wide_scales(self) -> Tensor:
         """Return scales times factors in float32 [..., outputs, groups]."""
@@ -176,6 +175,12 @@ class QuantizedTensor:
         factors = None if self.factors is None else self.factors.to(device)
         values, scales = self.values.to(device), self.scales.to(device)
         return replace(self, values=values, scales=scales, zeros=zeros, factors=factors)
+
+
+def float4_numbers(codes: Tensor) -> Tensor:
+    """Return the numbers of float4 with codes from 0 to 15 in float32."""
+    magnitudes = torch.tensor(FLOAT4_NUMBERS, device=codes.device)
+    return torch.cat([magnitudes, -magnitudes])[codes.int()]
 
 
 def pack_int4(integers: Tensor) -> Tensor:

@@ -2,17 +2,25 @@
 
 Outputs are cut into blocks of 64. Within a block the weights of one step of inputs lie side by side,
 so that a product with one row reads memory once, from front to back. A step is one input; of
-bfloat16 two, the upper half of a word belonging to the first; of integers of 4 bits eight, from the
-lowest bits on. Inputs are filled up to a multiple of 8, with groups to a multiple of their size.
+bfloat16 two, the upper half of a word belonging to the first; of 4 bits eight, from the lowest bits on.
+Inputs are filled up to a multiple of 8, with groups to a multiple of their size.
 
 Weights of 8 bits have one scale for each output: floats after the weights of the block. Where inputs
 have groups, scales for each output and group are before the weights of the group, of integers of 4 bits
-perhaps with zero points, bytes: w = scale * (integer - zero point).
+perhaps with zero points, bytes: w = scale * (integer - zero point). Scales of float8_e4m3fn have factors
+of outputs besides: floats after the weights of the block, as scales of outputs are.
 
 Float8 (e4m3fn: a sign, 4 bits of exponent with a bias of 7, 3 of mantissa) is multiplied as its number
 divided by 2^8, and has scales that are multiplied by 2^8: with its exponent and mantissa in place of the
 upper bits of a float16, whose bias is 15, it is that number, also where it is subnormal. Processors
-convert float16 without delay; subnormal floats would take an Intel processor a hundred cycles. */
+convert float16 without delay; subnormal floats would take an Intel processor a hundred cycles.
+
+Float4 (e2m1fn: a sign, 2 bits of exponent, 1 of mantissa) is multiplied as twice its number, an integer:
+0, 1, 2, 3, 4, 6, 8 or 12 with the sign. Half of its scale is multiplied by the sum of a group. Of
+float8_e8m0fnu (MXFP4) that is 2^(byte - 128): exact, and subnormal where the byte is 0 or 1, which only
+takes time. Of float8_e4m3fn (NVFP4) it is the number divided by 2^8, and the factor of the output is
+multiplied by 2^7; a factor from 2^121 on would become infinity. Sums of 32 products with integers up to 12
+stay below the largest float where rows are below 2^119. */
 #pragma once
 #include "vectors.h"
 
@@ -33,7 +41,10 @@ typedef float vector __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t integers __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t bits __attribute__((vector_size(4 * WIDTH)));
 
-enum { OF_FLOAT32, OF_BFLOAT16, OF_INT8, OF_INT4, OF_FLOAT8, FORMATS };
+enum { OF_FLOAT32, OF_BFLOAT16, OF_INT8, OF_INT4, OF_FLOAT8, OF_FLOAT4, FORMATS };
+
+/* Of groups. */
+enum { IN_BFLOAT16, IN_FLOAT32, IN_E8M0, IN_E4M3 };
 
 /* What tiles may take OF_BFLOAT16 for: rows stay pairs of bfloat16, which one instruction multiplies by
 pairs of weights: the upper halves first, each product added by one fused multiply-add. */
@@ -44,11 +55,11 @@ pairs of weights: the upper halves first, each product added by one fused multip
 #define HAS_PAIRS 0
 #endif
 
-/* `PackedLayout` of weights.py. */
+/* `PackedLayout` of packed_weights.py. */
 struct layout {
     int64_t format;
-    int64_t group;           /* inputs that share a scale; 0: all */
-    int64_t has_wide_scales; /* of groups: floats instead of bfloat16 */
+    int64_t group;  /* inputs that share a scale; 0: all */
+    int64_t scales; /* of groups: IN_E8M0 and IN_E4M3 of float4, the others of other formats */
     int64_t has_zeros;
 };
 
@@ -57,9 +68,12 @@ INLINE long padded(struct layout of, long inputs) {
     return (inputs + unit - 1) / unit * unit;
 }
 
+/* Whether a byte holds two weights. */
+INLINE int is_halved(int format) { return format == OF_INT4 || format == OF_FLOAT4; }
+
 /* Inputs whose weights share a word. */
 INLINE int step_of(int format) {
-    return format == OF_BFLOAT16 || format == OF_PAIRS ? 2 : format == OF_INT4 ? 8 : 1;
+    return format == OF_BFLOAT16 || format == OF_PAIRS ? 2 : is_halved(format) ? 8 : 1;
 }
 
 /* Numbers of packed rows for so many inputs: floats, or pairs. */
@@ -71,13 +85,18 @@ INLINE int is_byte(int format) { return format == OF_INT8 || format == OF_FLOAT8
 /* Bytes of a step of a block. */
 INLINE long step_bytes(int format) { return is_byte(format) ? BLOCK : 4 * BLOCK; }
 
-/* Whether each output has one scale, after the weights of the block. */
-INLINE int has_output_scales(struct layout of) { return is_byte((int)of.format) && !of.group; }
+/* Whether each output has one scale or factor, after the weights of the block. */
+INLINE int has_output_scales(struct layout of) {
+    return of.group ? of.scales == IN_E4M3 : is_byte((int)of.format);
+}
+
+/* Bytes of the scale of a group. */
+INLINE long scale_bytes(struct layout of) { return of.scales == IN_FLOAT32 ? 4 : of.scales == IN_BFLOAT16 ? 2 : 1; }
 
 /* Bytes before the weights of a group: scales, then zero points. */
 INLINE long header_bytes(struct layout of) {
     if (!of.group) return 0;
-    return BLOCK * ((of.has_wide_scales ? 4 : 2) + (of.has_zeros ? 1 : 0));
+    return BLOCK * (scale_bytes(of) + (of.has_zeros ? 1 : 0));
 }
 
 /* Bytes of a group with its header. */
@@ -139,8 +158,27 @@ INLINE bits load_words(int format, const char *step, int part) {
     return words;
 }
 
+/* Twice the numbers of float4 of input `at` of a step. */
+INLINE vector float4_of(bits words, int at) {
+#if defined(__AVX512F__)
+    const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+    return (vector)_mm512_permutexvar_ps((__m512i)(words >> (4 * at)), values);
+#elif defined(__AVX2__)
+    const __m256i values = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+    bits codes = (at % 2 ? words >> 4 : words) & 0x0f0f0f0f; /* of every other input */
+    integers numbers = (integers)_mm256_shuffle_epi8(values, (__m256i)codes);
+    return __builtin_convertvector((integers)((bits)numbers << (24 - at / 2 * 8)) >> 24, vector);
+#else
+    /* The exponent and the mantissa in place of those of a float, whose bias is 127. */
+    integers upper = (integers)(words << (28 - 4 * at)) >> 6;
+    return (vector)(upper & (integers){} + (int32_t)0x81c00000) * 0x1p127f;
+#endif
+}
+
 /* The weights of input `at` of a step as floats, without their scales. */
 INLINE vector weights_of(int format, bits words, int at) {
+    if (format == OF_FLOAT4) return float4_of(words, at);
     if (format == OF_FLOAT32 || format == OF_FLOAT8) return (vector)words;
     if (format == OF_BFLOAT16) return (vector)(at ? words << 16 : words & 0xffff0000);
     if (format == OF_INT8) return __builtin_convertvector((integers)words, vector);
@@ -153,12 +191,31 @@ INLINE vector weights_of(int format, bits words, int at) {
 #endif
 }
 
-/* The scales of one part of a group. */
+/* Half of the scales of float8_e8m0fnu of one part: 2^(byte - 128). */
+INLINE vector half_e8m0(const char *bytes) {
+    const int32_t least = 0x00400000; /* 2^-127, the scale of byte 0 */
+#if defined(__AVX512F__)
+    __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)bytes));
+    vector scales = (vector)_mm512_max_epi32(_mm512_slli_epi32(wide, 23), _mm512_set1_epi32(least));
+#elif defined(__AVX2__)
+    __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)bytes));
+    vector scales = (vector)_mm256_max_epi32(_mm256_slli_epi32(wide, 23), _mm256_set1_epi32(least));
+#else
+    integers wide;
+    for (int i = 0; i < WIDTH; i++) wide[i] = bytes[i] ? (uint8_t)bytes[i] << 23 : least;
+    vector scales = (vector)wide;
+#endif
+    return scales * 0.5f;
+}
+
+/* What the sums of one part of a group are multiplied by. */
 INLINE vector scales_of(struct layout of, const char *header, int part) {
     typedef uint16_t narrow __attribute__((vector_size(2 * WIDTH)));
     vector wide;
     narrow scales;
-    if (of.has_wide_scales) {
+    if (of.scales == IN_E8M0) return half_e8m0(header + part * WIDTH);
+    if (of.scales == IN_E4M3) return (vector)load_float8(header + part * WIDTH);
+    if (of.scales == IN_FLOAT32) {
         memcpy(&wide, header + part * 4 * WIDTH, sizeof wide);
         return wide;
     }
@@ -172,6 +229,6 @@ INLINE vector scales_of(struct layout of, const char *header, int part) {
 
 /* The zero points of one part of a group. */
 INLINE vector zeros_of(struct layout of, const char *header, int part) {
-    const char *zeros = header + BLOCK * (of.has_wide_scales ? 4 : 2);
+    const char *zeros = header + BLOCK * scale_bytes(of);
     return weights_of(OF_INT8, load_words(OF_INT8, zeros, part), 0);
 }

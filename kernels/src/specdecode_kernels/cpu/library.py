@@ -34,7 +34,7 @@ _OF_TUNING: dict[str, list[type]] = {
 }
 _LARGE: dict[str, list[type]] = {
     "pack": [_ADDRESS, _ADDRESS],
-    "pack_quantized": [*[_ADDRESS] * 4],
+    "pack_quantized": [*[_ADDRESS] * 5],
     "linear": [*[_ADDRESS] * 3, _COUNT, _ADDRESS, _COUNT],
     "map_heads": [_ADDRESS, _COUNT, _ADDRESS, _COUNT, _COUNT, _ADDRESS, _COUNT],
     "experts": [*[_ADDRESS] * 5, _COUNT, *[_ADDRESS] * 7],

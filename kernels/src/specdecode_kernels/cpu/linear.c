@@ -131,7 +131,7 @@ static void finish(const float *sums, const char *scales, const entry *bias, ent
 
 /* How far ahead one pass fetches, in bytes. */
 INLINE long distance_of(long format) {
-    if (format == OF_INT4) return tuning.ahead_int4;
+    if (is_halved((int)format)) return tuning.ahead_int4;
     return is_byte((int)format) ? tuning.ahead_int8 : tuning.ahead;
 }
 
@@ -149,7 +149,7 @@ static struct prefetch fetched_during(struct panel panel, long passes, const cha
 /* From how many tiles on weights are widened for all of them. */
 INLINE long widened_from(long format) {
     if (format == OF_FLOAT32 || format == OF_PAIRS) return LONG_MAX;
-    return format == OF_INT4 || format == OF_FLOAT8 ? tuning.widen_int4 : tuning.widen;
+    return is_halved((int)format) || format == OF_FLOAT8 ? tuning.widen_int4 : tuning.widen;
 }
 
 /* Goes on with the sums of the rows of a slab; x as `pack_rows` writes it. */

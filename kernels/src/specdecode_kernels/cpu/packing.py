@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specdecode_kernels.cpu.library import Library
 from specdecode_kernels.cpu.memory import WeightMemory
-from specdecode_kernels.packed_weights import BLOCK, FORMATS, PackedLayout, PackedWeight
+from specdecode_kernels.packed_weights import BLOCK, FORMATS, SCALES, PackedLayout, PackedWeight
 from specdecode_kernels.weights import QuantizedTensor
 
 
@@ -18,7 +18,7 @@ class WeightInC(ctypes.Structure):
     _fields_ = (
         ("format", ctypes.c_int64),
         ("group", ctypes.c_int64),
-        ("has_wide_scales", ctypes.c_int64),
+        ("scales", ctypes.c_int64),
         ("has_zeros", ctypes.c_int64),
         ("blocks", ctypes.c_void_p),
         ("outputs", ctypes.c_int64),
@@ -76,8 +76,11 @@ def _layout_of(weight: Tensor | QuantizedTensor) -> PackedLayout:
     number = FORMATS.index(form.format)
     if not form.group:
         return PackedLayout(number)
-    is_wide = not torch.equal(weight.scales.bfloat16().float(), weight.scales)
-    return PackedLayout(number, form.group, is_wide, form.has_zeros)
+    is_exact = form.scales == "float32" and torch.equal(
+        weight.scales.bfloat16().float(), weight.scales
+    )
+    stored = torch.bfloat16 if is_exact else weight.scales.dtype
+    return PackedLayout(number, form.group, SCALES.index(stored), form.has_zeros)
 
 
 def _pack_quantized(
@@ -86,7 +89,7 @@ def _pack_quantized(
     outputs, inputs = weight.shape[-2:]
     parts = [
         None if part is None else part.reshape(len(each), outputs, -1).contiguous()
-        for part in (weight.values, weight.scales, weight.zeros)
+        for part in (weight.values, weight.scales, weight.zeros, weight.factors)
     ]
     for number, blocks in enumerate(each):
         fields = WeightInC(*layout, blocks.data_ptr(), outputs, inputs)
