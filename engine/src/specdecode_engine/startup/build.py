@@ -21,6 +21,7 @@ from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.checkpoint.checkpoint import OpenStore
+from specdecode_engine.model.checkpoint.quantized.config import KV_CACHE
 from specdecode_engine.model.forward import (
     DecodeForward,
     DecodeFunction,
@@ -57,6 +58,7 @@ from specdecode_engine.startup.models import LoadedModels, load_models
 from specdecode_engine.startup.profiling import profile_steps
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_engine.steps.timing import Stopwatch
+from specdecode_kernels import FLOAT8
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +215,8 @@ def _log_choices(config: EngineConfig) -> None:
                 "checkpoint of the %s: %s, computed in %s", name, quantization.description, dtype
             )
             for what in quantization.unused:
-                log.info("quantization of %s of the %s is not applied", what, name)
+                if config.kv_dtype != FLOAT8 or not what.startswith(KV_CACHE):
+                    log.info("quantization of %s of the %s is not applied", what, name)
     if warning := draft_facts(config.boot, config.draft, config.target).get("draft_warning"):
         log.warning("%s", warning)
 
@@ -248,6 +251,7 @@ def _wire(
         dtype=config.kv_dtype,
         device=config.device,
         ops=ops,
+        scales=models.kv_scales,
         windows=windows,
     )
     routed = _routed_experts(models.target, routed_shape, limits)

@@ -97,7 +97,7 @@ class DraftStaging:
 
     def _shared_weights(self) -> tuple[AnyWeight, ...]:
         """Return the weights of the target that the running head uses."""
-        target, network, _ = self.models
+        target, network, *_ = self.models
         if not isinstance(network, HiddenStateHead):
             return ()
         pairs = (network.embedding, target.embedding), (network.head.weight, target.head.weight)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from specdecode_engine.model.checkpoint.checkpoint import OpenStore
+from specdecode_engine.model.checkpoint.quantized.kv_scales import read_kv_scales
 from specdecode_engine.model.checkpoint.record_tensors import tensor_bytes
 from specdecode_engine.model.drafts.draft_exchange import staging_bytes
 from specdecode_engine.model.implementations import load_model
@@ -18,16 +19,18 @@ from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.startup.config import EngineConfig
 from specdecode_engine.startup.draft_methods.method import LoadedDraft
 from specdecode_engine.startup.draft_methods.registry import LoadModel, load_draft
+from specdecode_kernels import FLOAT8, KvScale
 
 log = logging.getLogger(__name__)
 
 
 class LoadedModels(NamedTuple):
-    """The loaded networks, and how their linear maps keep their weights."""
+    """The loaded networks, how their linear maps keep their weights, and scales of the KV cache."""
 
     target: LanguageModel
     draft: LoadedDraft | None
     linears: Linears
+    kv_scales: tuple[KvScale, ...]  # of the target's layers with attention; none: 1
 
     @property
     def weight_bytes(self) -> tuple[int, int]:
@@ -65,7 +68,13 @@ def load_models(
     facts = linears.facts()
     log.info("linear maps: %s (%s)", facts["linears"], facts["linears_reason"])
     log.info("weights of linear maps: %s", facts["linear_weights"])
-    return LoadedModels(target, draft, linears)
+    return LoadedModels(target, draft, linears, _kv_scales(config))
+
+
+def _kv_scales(config: EngineConfig) -> tuple[KvScale, ...]:
+    if config.kv_dtype != FLOAT8 or config.target.quantization is None:
+        return ()
+    return read_kv_scales(Path(config.boot.model.path), len(config.target.layer_map.layers))
 
 
 def model_loader(

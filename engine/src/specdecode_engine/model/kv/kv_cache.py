@@ -41,6 +41,8 @@ class KVGroup:
         return self.k.nbytes + self.own_v.nbytes
 
     def layer(self, index: int, scale: KvScale) -> LayerKV:
+        """Return one layer; values that are entries of keys have the scale of keys."""
+        scale = KvScale(scale.k, scale.k) if self.is_latent else scale
         return LayerKV(self.k[index], self.v[index], scale, self.is_latent)
 
 
@@ -75,10 +77,14 @@ class KVCache:
         device: torch.device,
         *,
         ops: Backend = TORCH,
-        scale: KvScale | None = None,
+        scales: Items[KvScale] = (),
         windows: WindowPool | None = None,
     ) -> None:
-        """Allocate `pages` pages, page 0 included, and those of `windows`."""
+        """Allocate `pages` pages, page 0 included, and those of `windows`.
+
+        Args:
+            scales: of the layers of a float8 cache; by default 1.
+        """
         if pages < 2:
             raise ValueError(f"a pool of {pages} pages holds nothing besides page 0; give it 2")
         self.pages = pages
@@ -94,7 +100,8 @@ class KVCache:
         self.groups = make_groups(layer_map, rows, dtype, device)
         # Views, created once: every layer of every forward pass uses its own.
         self._layers = tuple(
-            self.groups[group].layer(index, scale or KvScale()) for group, index in layer_map.places
+            self.groups[group].layer(index, scales[spec.kv_owner] if scales else KvScale())
+            for spec, (group, index) in zip(layer_map.layers, layer_map.places, strict=True)
         )
         self._stored = tuple(
             replace(kv, v=kv.v[..., :0], is_latent=False) if kv.is_latent else kv

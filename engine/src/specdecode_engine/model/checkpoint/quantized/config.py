@@ -21,6 +21,7 @@ from specdecode_engine.model.checkpoint.quantized.mxfp4 import Mxfp4Format
 from specdecode_engine.model.checkpoint.quantized.weight import Blocks, QuantizedFormat
 
 KEYS = ("quantization_config", "compression_config")  # the second is of older compressed-tensors
+KV_CACHE = "the KV cache"  # among what is unused, unless its type is float8
 UNQUANTIZED = "use such a checkpoint, or one with unquantized weights"
 GPTQ_BITS = (2, 3, 4, 8)
 UNQUANTIZED_BITS = 16
@@ -200,7 +201,7 @@ def _compressed_tensors(section: ConfigFile) -> Quantization | None:
         for what, key, where in (
             ("activations", "input_activations", quantized),
             ("outputs", "output_activations", quantized),
-            ("the KV cache", "kv_cache_scheme", [section]),
+            (KV_CACHE, "kv_cache_scheme", [section]),
         )
         if any(one.get(key) is not None for one in where)
     )
