@@ -10,6 +10,7 @@ from contextlib import nullcontext
 import torch
 
 from checks.lossless.comparison import compare_all
+from checks.lossless.published import FAULTS, PUBLISHED
 from checks.lossless.ranks import run_on_ranks
 from checks.lossless.tool_calls import compare_tool_calls
 from specdecode_engine.serve.parsers.tool_formats import TOOL_FORMATS
@@ -36,6 +37,15 @@ def main() -> int:
     parser.add_argument("--kv-cache-dtype", choices=("auto", "fp8_e4m3"), default="auto")
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument(
+        "--quantization", choices=sorted(PUBLISHED), help="store all models in this form"
+    )
+    parser.add_argument(
+        "--fault",
+        choices=sorted(FAULTS),
+        help="read the weights of speculative engines wrongly, which must be found; with "
+        "--quantization",
+    )
+    parser.add_argument(
         "--tools",
         action="store_true",
         help="calls of random tools in every format with every algorithm; other flags than "
@@ -46,6 +56,8 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, help="of --tools: start no case after so many")
     options = parser.parse_args()
+    if options.fault and not options.quantization:
+        parser.error("--fault needs --quantization")
     torch.set_num_threads(1)
     if options.tools:
         return compare_tool_calls(options)

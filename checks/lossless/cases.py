@@ -63,7 +63,7 @@ class Case:
     graph_max_seconds: float
     ngram: tuple[tuple[str, object], ...]  # settings of algorithm or fallback NGRAM
     tuning: Tuning  # of linear maps on a CPU
-    quantization: str  # of weights; float8: as the checkpoint stores them
+    quantization: str  # of weights; float8, mxfp4, nvfp4: as the checkpoint stores them
     has_fallback: bool  # whether NGRAM drafts next to a draft model
     draws_sources: bool  # which of the two a request verifies, at random in every step
     verify_tokens: int | None = None  # of a request on average, in every range of the table
@@ -117,7 +117,7 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         graph_max_seconds=rng.choice((120.0, 120.0, 0.0)),
         ngram=_draw_ngram(rng),
         tuning=Tuning.draw(rng),
-        quantization=rng.choice(("auto", "auto", "int8", "int4", "float8")),
+        quantization=rng.choice(("auto", "auto", "int8", "int4", "float8", "mxfp4", "nvfp4")),
         has_fallback=rng.random() < 0.4,
         draws_sources=rng.random() < 0.6,
     )

@@ -25,10 +25,10 @@ from checks.lossless.families import (
     THROUGH_TRANSFORMERS,
     make_family,
 )
-from checks.lossless.float8 import stored_as
 from checks.lossless.grammars import Constraints
 from checks.lossless.mtp_module import write_mtp_modules
 from checks.lossless.prompts import load_prompts
+from checks.lossless.published import stored_as
 from checks.lossless.resumed import resume_everywhere, resume_some
 from checks.lossless.run import (
     Answer,
@@ -130,6 +130,15 @@ class Tally:
             self.request_steps[name] += totals.request_steps
             self.emitted[name] += totals.emitted_tokens
 
+    def counts_of(self, name: str) -> dict[str, int]:
+        """Return how many cases had each value of a field."""
+        start = f"{name}="
+        return {
+            seen.removeprefix(start): count
+            for seen, count in sorted(self.seen.items())
+            if seen.startswith(start)
+        }
+
     def accept_lengths(self) -> dict[str, float]:
         """Tokens for each step of a request, over the cases that drafted."""
         steps = self.request_steps
@@ -215,7 +224,9 @@ def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models], fo
     numbers = range(options.cases) if options.only is None else [options.only]
     for number in tqdm(numbers, desc="cases", file=sys.stderr):
         case = draw_case(number, options.seed, material)
-        models = stored_as(by_family[case.family], case.quantization, folder)
+        if options.quantization:
+            case = replace(case, quantization=options.quantization)
+        models = stored_as(by_family[case.family], case.quantization, folder, options.fault)
         alone = plain_core(case.family, case.quantization)
         plain = [run_alone(alone, request) for request in case.requests]
         requests = resume_some(case, options.seed, plain)
@@ -287,6 +298,8 @@ def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str,
         "dtype": options.dtype,
         "attention_backend": options.attention_backend,
         "kv_cache_dtype": options.kv_cache_dtype,
+        "quantization": tally.counts_of("quantization"),
+        "fault": options.fault,
         "requests": tally.requests,
         "preempted": tally.preempted,
         "prefix_hit_tokens": tally.hit_tokens,

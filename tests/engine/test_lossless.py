@@ -8,8 +8,8 @@ import pytest
 from checks.lossless.cases import ALGORITHMS, MODULES, Material, draw_case
 from checks.lossless.compare import find_difference
 from checks.lossless.disturbances import Disturbances
-from checks.lossless.float8 import stored_as
 from checks.lossless.mtp_module import write_mtp_modules
+from checks.lossless.published import stored_as
 from checks.lossless.run import Models, build_plain, build_speculative, run_alone, run_case, tuned
 from specdecode_engine.batch.request import FinishReason, TokenLogprobs
 

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 
 from checks.lossless.families import make_family
 from checks.lossless.poison import build_poisoned
+from checks.lossless.published import PUBLISHED, write_published
 from recipe.documents import documents
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.adaptive.policy import DraftRefused
@@ -50,18 +51,24 @@ def perplexity(core: EngineCore, texts: list[tuple[int, ...]]) -> float:
     return math.exp(-sum(scores) / len(scores))
 
 
-def test_answers_lose_little_precision() -> None:
-    """Int8 at most 0.5 % of perplexity, int4 in groups of 32 at most 5 %."""
+MOST_LOST = {"int8": 0.005, "int4": 0.05, "float8": 0.005, "mxfp4": 0.05, "nvfp4": 0.05}
+"""Share of perplexity that weights in a form may lose."""
+
+
+def test_answers_lose_little_precision(tmp_path: Path) -> None:
+    """Also with checkpoints whose weights were rounded to the nearest, without a calibration."""
     tokenizer = AutoTokenizer.from_pretrained(EXAMPLES / "target")
     drawn = itertools.islice(documents(UNSEEN), 40)
     texts = [tuple(tokenizer(text)["input_ids"])[:400] for text in drawn]
-    plain, int8, int4 = (
-        perplexity(build_core(boot(precision)), texts) for precision in ("auto", "int8", "int4")
-    )
-    assert int8 != plain
-    assert int4 != plain
-    assert int8 <= 1.005 * plain
-    assert int4 <= 1.05 * plain
+    plain = perplexity(build_core(boot("auto")), texts)
+    for form, most in MOST_LOST.items():
+        published = form in PUBLISHED
+        target = write_published(EXAMPLES / "target", form, tmp_path) if published else None
+        config = boot("auto", target) if target else boot(form)
+        lost = perplexity(build_core(config), texts) / plain - 1
+        print(f"{form} loses {100 * lost:.3f} % of perplexity {plain:.3f}")
+        assert lost != 0
+        assert lost <= most
 
 
 @pytest.mark.parametrize(

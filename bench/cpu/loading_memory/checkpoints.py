@@ -1,8 +1,9 @@
-"""Checkpoints of random weights: in shards, as a pickle, in float8."""
+"""Checkpoints of random weights: in shards, as a pickle, in float8 and float4."""
 
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from checks.lossless.published import as_published
 from specdecode_engine.model.checkpoint.pickle_store import PICKLE
 
 Write = Callable[[Path, Path], None]
@@ -58,5 +60,19 @@ def write_float8(shards: Path, folder: Path) -> None:
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-FORMATS: Mapping[str, Write] = {"pickle": write_pickle, "float8": write_float8}
+def write_float4(shards: Path, folder: Path, *, name: str) -> None:
+    """Store the linear maps of layers in MXFP4 or NVFP4, as compressed-tensors does."""
+    folder.mkdir()
+    config, tensors = as_published(load_shards(shards), name)
+    keys = json.loads((shards / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(keys | {"quantization_config": config}))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+FORMATS: Mapping[str, Write] = {
+    "pickle": write_pickle,
+    "float8": write_float8,
+    "mxfp4": partial(write_float4, name="mxfp4"),
+    "nvfp4": partial(write_float4, name="nvfp4"),
+}
 """What is made of shards."""

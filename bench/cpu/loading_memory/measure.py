@@ -20,6 +20,7 @@ from specdecode_engine.model.implementations import load_model, read_config
 from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_engine.process import return_freed_tensors
+from specdecode_engine.startup.model_check import CheckOptions, check_pair
 from specdecode_kernels import choose_backend
 
 CPU = torch.device("cpu")
@@ -51,13 +52,24 @@ def status_bytes(key: str) -> int:
 
 
 def measure(folder: Path, way: str) -> dict[str, Any]:
-    """Return the bytes of the model and the greatest growth of resident memory."""
+    """Return the bytes of the model, its files and its plan, and the growth of resident memory."""
     gc.collect()
     before = status_bytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again
     model = load(folder, way)
     peak = status_bytes("VmHWM") - before
-    return {"format": folder.name, "way": way, "model": tensor_bytes(model), "peak": peak}
+    found = {"model": tensor_bytes(model), "peak": peak, "files": files_bytes(folder)}
+    return {"format": folder.name, "way": way, "plan": planned_bytes(folder), **found}
+
+
+def files_bytes(folder: Path) -> int:
+    """Return the bytes of the weights' files."""
+    return sum(file.stat().st_size for file in folder.iterdir() if file.suffix != ".json")
+
+
+def planned_bytes(folder: Path) -> int:
+    """Return the bytes of weights that `specdecode-engine check` reports."""
+    return check_pair(folder, None, CheckOptions(torch.bfloat16)).target.weight_bytes or 0
 
 
 def main(tiny: Path, ways: Sequence[str], folders: Sequence[Path]) -> list[dict[str, Any]]:

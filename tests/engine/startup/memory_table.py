@@ -6,6 +6,7 @@
 import json
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -92,18 +93,23 @@ def write_checkpoints(folder: Path) -> tuple[Path, Path]:
         place.mkdir()
         (place / "config.json").write_text(json.dumps(keys))
     llama = LlamaConfig.load(target)
-    _write_sparse(target, llama_shapes(llama)[0])
+    write_sparse(target, llama_shapes(llama)[0], {})
     head = Eagle3Config.load(draft, llama)
-    _write_sparse(draft, eagle_weights.eagle3_shapes(head, "midlayer", 4096)[0])
+    write_sparse(draft, eagle_weights.eagle3_shapes(head, "midlayer", 4096)[0], {"d2t": "I64"})
     return target, draft
 
 
-def _write_sparse(folder: Path, shapes: dict[str, Shape]) -> None:
-    """Write a safetensors file of bfloat16 tensors (integers for d2t) without their bytes."""
+def write_sparse(folder: Path, shapes: Mapping[str, Shape], dtypes: Mapping[str, str]) -> None:
+    """Write a safetensors file of bfloat16 tensors without their bytes.
+
+    Args:
+        dtypes: of tensors of another type, as the format names it, by the ends of their names.
+    """
     header: dict[str, object] = {}
     end = 0
     for name, shape in shapes.items():
-        start, dtype, size = end, *(("I64", 8) if name == "d2t" else ("BF16", 2))
+        dtype = next((one for suffix, one in dtypes.items() if name.endswith(suffix)), "BF16")
+        start, size = end, {"I64": 8, "BF16": 2, "U8": 1}[dtype]
         end += torch.Size(shape).numel() * size
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()

@@ -14,14 +14,16 @@ from safetensors.torch import load_file, save_file
 from scripts import model_table
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.cli.check_command import check
-from specdecode_engine.model.checkpoint.checkpoint import Checkpoint
+from specdecode_engine.model.checkpoint.checkpoint import Checkpoint, Shape
 from specdecode_engine.model.drafts.eagle_config import Eagle3Config
 from specdecode_engine.model.target.config import LlamaConfig
+from specdecode_engine.model.target.llama import llama_shapes
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.model_check import CheckOptions, PairCheck, check_pair
 from tests.engine.checkpoints import Checkpoints
 from tests.engine.model.checkpoint.quantized.writers import CASES, write_quantized
 from tests.engine.mtp_checkpoints import export_module, with_modules
+from tests.engine.startup.memory_table import write_sparse
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 Folder = Callable[[str], Path]
@@ -159,6 +161,27 @@ def test_the_memory_of_quantized_weights_is_that_after_dequantization(folder: Fo
     assert quantized.target.quantization == stored
     assert plain.target.quantization is None
     assert quantized.target.weight_bytes == plain.target.weight_bytes
+
+
+@pytest.mark.parametrize(("name", "most_gib"), [("gpt-oss-20b", 15), ("gpt-oss-120b", 68)])
+def test_experts_in_mxfp4_take_the_memory_of_their_files(
+    name: str, most_gib: int, folder: Folder
+) -> None:
+    place = folder(name)
+    shapes = dict[str, Shape]()
+    for tensor, shape in llama_shapes(LlamaConfig.load(place))[0].items():
+        if not tensor.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            shapes[tensor] = shape
+            continue
+        experts, inputs, outputs = shape
+        shapes[f"{tensor}_blocks"] = (experts, outputs, inputs // 32, 16)
+        shapes[f"{tensor}_scales"] = (experts, outputs, inputs // 32)
+    write_sparse(place, shapes, {"_blocks": "U8", "_scales": "U8"})
+    checked = only_target(place).target
+    assert checked.keeps_quantized
+    assert checked.weight_bytes is not None
+    stored_bytes = (place / "model.safetensors").stat().st_size
+    assert stored_bytes * 0.99 < checked.weight_bytes < min(stored_bytes * 1.03, most_gib << 30)
 
 
 @pytest.mark.parametrize(

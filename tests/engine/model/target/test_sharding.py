@@ -238,6 +238,12 @@ def test_parts_of_experts_in_mxfp4_are_those_of_whole_ones(llama: Path, tmp_path
             each = f"model.layers.0.mlp.experts.{name}"
             ((part, _),) = store.pieces[each]
             assert torch.equal(read(store, each), read(whole, each)[part])
+            own, wanted = quantized_of(store, each), quantized_of(whole, each)
+            assert wanted is not None
+            assert (own is None) == (name == "down_proj")
+            if own is not None:
+                experts, inputs, outputs = part
+                assert torch.equal(own.plain(), wanted.plain()[experts, outputs, inputs])
 
 
 @pytest.mark.parametrize("name", ["int8-channel", "fp8-channel", "fp8-tensor"])

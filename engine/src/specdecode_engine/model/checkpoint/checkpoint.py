@@ -70,6 +70,7 @@ class StoredQuantization:
     None where only the values show that they do not fit.
     """
     part: Part = ()
+    is_transposed: bool = False  # the plain tensor is [.., inputs, outputs]
 
     def read(self) -> QuantizedTensor | None:
         """Read the part."""

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Self
@@ -179,21 +179,26 @@ def precision_of(precision: Precision | None, kind: MapKind, shape: Shape) -> Pr
 def joined(parts: Sequence[QuantizedTensor], placement: Placement) -> QuantizedTensor | None:
     """Put matrices of the same inputs one below the other; None if formats or groups differ."""
     first = parts[0]
-    if len({(one.format, one.group) for one in parts}) > 1:
+    if len({replace(one.precision, has_zeros=False) for one in parts}) > 1:
         return None
-
-    def below(tensors: Iterable[Tensor]) -> Tensor:
-        return torch.cat(list(tensors)).to(placement.device)
-
     zeros = None
     if any(one.zeros is not None for one in parts):
-        zeros = below(
+        zeros = [
             torch.zeros_like(one.scales, dtype=torch.int8) if one.zeros is None else one.zeros
             for one in parts
-        )
-    values, scales = below(one.values for one in parts), below(one.scales for one in parts)
-    shape = torch.Size((len(values), first.shape[1]))
-    return QuantizedTensor(values, scales, shape, placement.dtype, first.group, zeros)
+        ]
+    factors = [one.factors for one in parts if one.factors is not None]
+    values = torch.cat([one.values for one in parts])
+    whole = QuantizedTensor(
+        values,
+        torch.cat([one.scales for one in parts]),
+        torch.Size((len(values), *first.shape[1:])),
+        placement.dtype,
+        first.group,
+        torch.cat(zeros) if zeros else None,
+        torch.cat(factors) if factors else None,
+    )
+    return whole.on(placement.device)
 
 
 def arranged(
@@ -202,10 +207,20 @@ def arranged(
     """Arrange the outputs of a weight [outputs, inputs] with all that belongs to each."""
     if isinstance(weight, Tensor):
         return arrange(weight)
-    scales = arrange(weight.scales)
-    zeros = None if weight.zeros is None else arrange(weight.zeros)
+
+    def as_bytes(numbers: Tensor) -> Tensor:
+        """Floats of one byte have no indexing."""
+        if numbers.element_size() > 1:
+            return arrange(numbers)
+        return arrange(numbers.view(torch.uint8)).view(numbers.dtype)
+
+    scales = as_bytes(weight.scales)
+    zeros = None if weight.zeros is None else as_bytes(weight.zeros)
+    factors = None if weight.factors is None else arrange(weight.factors[..., None])[..., 0]
     shape = torch.Size((*scales.shape[:-1], weight.shape[-1]))
-    return replace(weight, values=arrange(weight.values), scales=scales, zeros=zeros, shape=shape)
+    return QuantizedTensor(
+        as_bytes(weight.values), scales, shape, weight.dtype, weight.group, zeros, factors
+    )
 
 
 def rounded_alike(rows: Tensor, weight: AnyWeight) -> Tensor:
@@ -229,16 +244,18 @@ def _quantized(weight: Tensor, precision: Precision) -> QuantizedTensor:
 def kept_bytes(name: str, stored: StoredTensor, dtype: torch.dtype, linears: Linears) -> int:
     """Return the memory of one tensor of a checkpoint, without what fills up its last blocks."""
     shape, kind, scale_bytes = stored.shape, kind_of(name, stored.shape), 2
-    count = math.prod(shape)
+    count, inputs = math.prod(shape), shape[-1]
     precision = kind and precision_of(linears.precision, kind, shape)
     if stored.quantized is not None and linears.keeps(stored, kind):
         precision = stored.quantized.precision
         scale_bytes = 2 if stored.dtype == torch.bfloat16 else 4
+        inputs = shape[-2] if stored.quantized.is_transposed else inputs
     if precision is None:
         return count * dtype.itemsize
-    groups = -(-shape[-1] // precision.group) if precision.group else 1
-    scale_bytes = (scale_bytes if precision.group else 4) + precision.has_zeros
-    return count * precision.bits // 8 + count // shape[-1] * groups * scale_bytes
+    groups = -(-inputs // precision.group) if precision.group else 1
+    scale_bytes = min(scale_bytes if precision.group else 4, precision.scale_bytes)
+    each = groups * (scale_bytes + precision.has_zeros) + 4 * precision.has_factors
+    return count * precision.bits // 8 + count // inputs * each
 
 
 _ROUTERS = (".gate.weight", ".router.weight", "_gate.weight", ".router.layer.weight")

@@ -206,8 +206,8 @@ def divided_header(stored: StoredTensor, shape: Shape, part: Part = ()) -> Store
     """Describe a part; it is kept as stored unless a rank would have a part of a group."""
     quantized = stored.quantized
     if quantized is not None:
-        group = quantized.precision.group
-        is_cut = group and shape[-1] < stored.shape[-1] and shape[-1] % group
+        group, inputs = quantized.precision.group, -2 if quantized.is_transposed else -1
+        is_cut = group and shape[inputs] < stored.shape[inputs] and shape[inputs] % group
         quantized = None if is_cut else replace(quantized, part=part)
     return replace(stored, shape=shape, quantized=quantized)
 

@@ -178,7 +178,10 @@ class Weights:
         return taken
 
     def take_map(self, *names: str, kind: MapKind = MapKind.LAYER) -> Tensor | QuantizedTensor:
-        """Read the weights of linear maps one below the other, as they are stored if kept."""
+        """Read the weights of linear maps one below the other, as they are stored if kept.
+
+        A tensor with one more dimension holds the weights of all experts.
+        """
         stored = [self.store.tensors[name] for name in names]
         if all(self.linears.keeps(one, kind) for one in stored):
             read = [one.quantized.read() for one in stored if one.quantized is not None]
@@ -358,7 +361,7 @@ class Weights:
             return self._stacked_experts(name, config)
         if not config.is_fused:
             return self._separate_experts(prefix, config)
-        gate_up, down = self.take(f"{name}.gate_up_proj"), self.take(f"{name}.down_proj")
+        gate_up, down = self.take_map(f"{name}.gate_up_proj"), self.take_map(f"{name}.down_proj")
         return Experts.make(self.linears, gate_up, down, config.activation)
 
     def _separate_experts(self, prefix: str, config: SparseMlpConfig) -> Experts:
@@ -371,11 +374,18 @@ class Weights:
         gate_up, down = arranged(gate_up, by_expert), arranged(down, by_expert)
         return Experts.make(self.linears, gate_up, down, config.activation)
 
+    def _take_stacked(self, name: str) -> Tensor | QuantizedTensor:
+        """Read a tensor [experts, inputs, outputs] as [experts, outputs, inputs]."""
+        quantized = self.store.tensors[name].quantized
+        is_kept = quantized is not None and quantized.is_transposed
+        taken = self.take_map(name) if is_kept else self.take(name)
+        return taken.mT.contiguous() if isinstance(taken, Tensor) else taken
+
     def _stacked_experts(self, prefix: str, config: SparseMlpConfig) -> Experts:
         return Experts.make(
             self.linears,
-            gates_first(self.take(f"{prefix}.gate_up_proj").mT),
-            self.take(f"{prefix}.down_proj").mT.contiguous(),
+            arranged(self._take_stacked(f"{prefix}.gate_up_proj"), gates_first),
+            self._take_stacked(f"{prefix}.down_proj"),
             config.activation,
             gate_up_bias=gates_first(self.take(f"{prefix}.gate_up_proj_bias")),
             down_bias=self.take(f"{prefix}.down_proj_bias"),

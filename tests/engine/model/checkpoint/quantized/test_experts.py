@@ -23,7 +23,7 @@ from specdecode_engine.model.transformers.loading import (
     text_tensors,
 )
 from specdecode_engine.model.transformers.model import TransformersModel
-from specdecode_kernels import QuantizedTensor
+from specdecode_kernels import MXFP4, QuantizedTensor
 from tests.engine.model.checkpoint.quantized.writers import (
     CASES,
     draw_mxfp4_experts,
@@ -116,9 +116,10 @@ def test_gpt_oss_in_mxfp4_is_that_of_transformers(tmp_path: Path) -> None:
     theirs, mlp = expected.model.layers[1].mlp.experts, native.layers[1].mlp
     assert isinstance(mlp, SparseMlp)
     gate_up, down = mlp.experts.weights.gate_up, mlp.experts.weights.down
-    assert isinstance(gate_up, Tensor)
-    assert isinstance(down, Tensor)
-    assert torch.equal(down, theirs.down_proj.mT)
-    gates, ups = gate_up.chunk(2, dim=1)
+    assert not isinstance(gate_up, Tensor)
+    assert not isinstance(down, Tensor)
+    assert gate_up.precision == down.precision == MXFP4
+    assert torch.equal(down.plain(), theirs.down_proj.mT)
+    gates, ups = gate_up.plain().chunk(2, dim=1)
     assert torch.equal(gates, theirs.gate_up_proj.mT[:, ::2])
     assert torch.equal(ups, theirs.gate_up_proj.mT[:, 1::2])

@@ -1,5 +1,6 @@
 """Layouts that no tiny Llama has: experts, numbers of four bits, blocks that are cut off."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +153,37 @@ def test_experts_in_float8_are_those_of_transformers(tmp_path: Path) -> None:
     assert torch.equal(read(tensors, "gate_up_proj"), expected)
 
 
+def test_experts_in_float8_are_kept_in_one_tensor(tmp_path: Path) -> None:
+    config = {"quant_method": "fp8", "weight_block_size": [32, 32]}
+    stored, scale = fp8(3, 70, 96), torch.rand(3, 3, 3) + 0.5
+    tensors = store(tmp_path, config, up_proj=stored, up_proj_scale_inv=scale)
+    kept = tensors.tensors["up_proj"].quantized
+    assert kept is not None
+    for part in ((), (slice(1, 3), slice(20, 45), slice(32, 96))):
+        quantized = replace(kept, part=part).read()
+        assert quantized is not None
+        assert torch.equal(quantized.plain(), read(tensors, "up_proj")[part])
+
+
+def test_experts_in_mxfp4_are_kept_in_one_tensor(tmp_path: Path) -> None:
+    blocks, scales = random_bytes(3, 10, 2, 16), random_bytes(3, 10, 2, low=0, high=254)
+    tensors = store(tmp_path, {"quant_method": "mxfp4"}, up_blocks=blocks, up_scales=scales)
+    kept = tensors.tensors["up"].quantized
+    assert kept is not None
+    for part in ((), (slice(1, 3), slice(32, 64), slice(4, 7))):
+        quantized = replace(kept, part=part).read()
+        assert quantized is not None
+        assert torch.equal(quantized.plain().mT, read(tensors, "up")[part])
+    scales[1, 2, 1] = 255
+    tensors = store(tmp_path, {"quant_method": "mxfp4"}, up_blocks=blocks, up_scales=scales)
+    kept = tensors.tensors["up"].quantized
+    assert kept is not None
+    with pytest.raises(TensorError, match="up: a scale is NaN or infinite"):
+        kept.read()
+
+
 def test_float8_that_kernels_do_not_take_is_dequantized(tmp_path: Path) -> None:
-    """Other blocks, float8_e5m2, experts in one tensor, and NaN, which only the values show."""
+    """Other blocks, float8_e5m2, and NaN, which only the values show."""
     config: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [32, 32]}
     stored, scale = fp8(64, 96), torch.rand(2, 3) + 0.5
 
@@ -164,8 +194,6 @@ def test_float8_that_kernels_do_not_take_is_dequantized(tmp_path: Path) -> None:
     wanted = kept(config, "up__weight", stored, scale)
     assert wanted is not None
     assert wanted.read().precision == Precision("float8_e4m3fn", 32)
-    for_all = stored.expand(3, 64, 96), scale.expand(3, 2, 3)
-    assert kept(config, "experts__up_proj", *for_all) is None
     assert kept(config, "up__weight", stored.float().to(torch.float8_e5m2), scale) is None
     other = {"quant_method": "fp8", "weight_block_size": [32, 48]}
     assert kept(other, "up__weight", stored, scale[:, :2]) is None

@@ -3,7 +3,7 @@
 compressed-tensors writes and dequantizes its own formats. The library of AWQ and GPTQ needs other
 versions of torch (`gptqmodel/` has what it wrote): their tensors are packed here, one value at a
 time, as their sources describe, and dequantized before they are packed. Float8 blocks and MXFP4
-are dequantized by transformers.
+of gpt-oss are dequantized by transformers.
 """
 
 import json
@@ -15,13 +15,15 @@ from typing import Any
 
 import torch
 from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationScheme
+from compressed_tensors.quantization.lifecycle.forward import dequantize
 from compressed_tensors.quantization.utils import calculate_qparams
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
-from checks.lossless.float8 import in_blocks
+from checks.lossless.published import as_mxfp4, as_nvfp4, compressed_tensors, in_blocks
 
 Stored = dict[str, Tensor]
 Quantize = Callable[[Tensor], tuple[Stored, Tensor]]
@@ -218,6 +220,29 @@ def by_fp8(block: int | None, scale_name: str = "weight_scale_inv") -> Quantized
     return QuantizedCase(config, quantize, f"fp8 (float8, {sizes})", extra)
 
 
+def by_float4(form: str, group: int) -> QuantizedCase:
+    """Write float4 as compressed-tensors; its own functions dequantize, in float32."""
+    strategy = "group" if form == "mxfp4" else "tensor_group"
+    config = compressed_tensors(f"{form}-pack-quantized", group, strategy)
+
+    def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
+        parts = as_mxfp4(weight) if form == "mxfp4" else as_nvfp4(weight)
+        numbers = unpack_fp4_from_uint8(parts["weight_packed"], *weight.shape, dtype=torch.float32)
+        scale = parts["weight_scale"].view(
+            torch.float8_e8m0fnu if form == "mxfp4" else torch.float8_e4m3fn
+        )
+        arguments = QuantizationArgs(num_bits=4, type="float", strategy=strategy, group_size=group)
+        plain = dequantize(
+            numbers, scale.float(), args=arguments, dtype=torch.float32,
+            global_scale=parts.get("weight_global_scale"),
+        )  # fmt: skip
+        return parts, plain
+
+    return QuantizedCase(
+        config, quantize, f"compressed-tensors ({form}-pack-quantized of 4 bits, groups of {group})"
+    )
+
+
 CASES: dict[str, QuantizedCase] = {
     "int8-channel": by_compressed_tensors(
         "int-quantized", "8 bits, a scale per channel", num_bits=8, strategy="channel"
@@ -278,4 +303,6 @@ CASES: dict[str, QuantizedCase] = {
     "gptq-8-bits-per-channel": by_gptq(8, -1),
     "fp8-deepseek": by_fp8(BLOCK),
     "fp8-tensor": by_fp8(None, "weight_scale"),
+    "mxfp4": by_float4("mxfp4", 32),
+    "nvfp4": by_float4("nvfp4", 16),
 }

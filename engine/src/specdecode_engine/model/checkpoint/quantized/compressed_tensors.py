@@ -51,6 +51,7 @@ from specdecode_engine.model.checkpoint.quantized.weight import (
     Parts,
     QuantizedRows,
     QuantizedWeight,
+    kept_float4,
     kept_float8,
     kept_precisions,
 )
@@ -87,6 +88,8 @@ class WeightScheme:
     def precisions(self) -> tuple[Precision, ...]:
         """The forms in which weights are kept."""
         columns = self.blocks[1]
+        if self.format in (MXFP4, NVFP4):
+            return kept_float4(FIXED_GROUPS[self.format])
         if self.is_float:
             return kept_float8(columns) if self.format in NAIVE else ()
         return kept_precisions(self.bits, columns) if self.format in (PACKED, *INTEGERS) else ()
@@ -216,7 +219,7 @@ def _find_floats(
     }
     if scheme.format == NVFP4:
         parts["global_scale"] = headers.need(f"{prefix}.weight_global_scale", (1,), ())
-    return _weight(prefix, plain, scheme, parts)
+    return _weight(prefix, plain, scheme, parts, is_kept=True)
 
 
 def _weight(
@@ -244,6 +247,8 @@ class _Layout:
     is_stream: bool
 
     def kept(self, parts: Parts, rows: slice) -> QuantizedRows:
+        if "floats" in parts:
+            return _float4_rows(parts, rows)
         blocks = self.scheme.blocks_of(self.shape)
         values = parts["weight"][rows] if "weight" in parts else self._values(parts, rows)
         scales = blocks.by_output(exponent_scales(parts["scale"]), self.shape, rows)
@@ -278,3 +283,12 @@ class _Layout:
             unpack_floats = unpack_fp6 if self.scheme.format == MXFP6 else unpack_fp4
             return unpack_floats(parts["floats"][rows])
         return self.scheme.unpack(parts["packed"][rows], self.shape[1], is_stream=self.is_stream)
+
+
+def _float4_rows(parts: Parts, rows: slice) -> QuantizedRows:
+    """Return MXFP4 or NVFP4 as stored, and the inverse of the scale that divides others."""
+    values, scales = parts["floats"][rows].view(torch.float4_e2m1fn_x2), parts["scale"][rows]
+    if "global_scale" not in parts:
+        return QuantizedRows(values, scales.view(torch.float8_e8m0fnu))
+    factor = 1 / parts["global_scale"].float().reshape(())
+    return QuantizedRows(values, scales, factors=factor.expand(len(values)))

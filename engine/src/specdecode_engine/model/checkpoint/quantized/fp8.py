@@ -49,7 +49,7 @@ class Fp8Format:
                 if len(stored.shape) < 2:
                     raise headers.misfit(name, "a weight in float8 is a matrix")
                 blocks = self.blocks or Blocks(*stored.shape[-2:])
-                is_kept = stored.dtype == torch.float8_e4m3fn and len(stored.shape) == 2
+                is_kept = stored.dtype == torch.float8_e4m3fn and len(stored.shape) <= 3
                 names = [name + suffix for suffix in SCALES if name + suffix in headers.tensors]
                 scale = names[0] if names else name + SCALES[0]
                 yield QuantizedWeight(
@@ -64,7 +64,6 @@ class Fp8Format:
                 )
 
     def _kept(self, blocks: Blocks, shape: Shape) -> KeptQuantization | None:
-        """Keep a matrix; those of all experts in one tensor are dequantized."""
         rows = partial(_rows, blocks, shape)
         return KeptQuantization(self.precisions[0], rows) if self.precisions else None
 

@@ -11,11 +11,18 @@ Source: openai/gpt-oss, `gpt_oss/torch/weights.py`; transformers, `integrations/
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from specdecode_engine.model.checkpoint.quantized.packing import exponent_scales, unpack_fp4
-from specdecode_engine.model.checkpoint.quantized.weight import Headers, Parts, QuantizedWeight
-from specdecode_kernels import Precision
+from specdecode_engine.model.checkpoint.quantized.weight import (
+    Headers,
+    KeptQuantization,
+    Parts,
+    QuantizedRows,
+    QuantizedWeight,
+)
+from specdecode_kernels import MXFP4, Precision
 
 BLOCK_BYTES = 16
 
@@ -26,7 +33,7 @@ class Mxfp4Format:
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        return ()
+        return (MXFP4,)
 
     def find(self, headers: Headers) -> Iterator[QuantizedWeight]:
         for name, stored in headers.ending("_blocks"):
@@ -43,7 +50,14 @@ class Mxfp4Format:
                     "scales": headers.need(f"{name}_scales", stored[:-1]),
                 },
                 dequantize_rows=_dequantize_rows,
+                kept=KeptQuantization(MXFP4, _rows, is_transposed=bool(experts)),
             )
+
+
+def _rows(parts: Parts, rows: slice) -> QuantizedRows:
+    """Return [rows, inputs], or [rows, outputs, inputs] with experts as rows."""
+    values = parts["blocks"][rows].flatten(-2).view(torch.float4_e2m1fn_x2)
+    return QuantizedRows(values, parts["scales"][rows].view(torch.float8_e8m0fnu))
 
 
 def _dequantize_rows(parts: Parts, rows: slice) -> Tensor:

@@ -39,7 +39,7 @@ UNUSED = tuple(
     for value in ("input", "output", "activation", "k", "v", "q", "k_cache", "v_cache", "kv_cache")
     for kind in ("scale", "zero_point", "global_scale")
 )
-"""Scales of activations and of the KV cache, which are computed in types of the engine's own."""
+"""Scales of activations, which are not quantized, and of the KV cache; see `kv_scales.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class DequantizingStore:
         rest = {name: t for name, t in source.tensors.items() if name not in packed}
         unused = tuple(sorted(name for name in rest if name.endswith(UNUSED)))
         if unused:
-            message = "%s: %d tensors of activations and of the KV cache are not used, first %s"
+            message = "%s: %d scales and zero points of activations and of the KV cache, first %s"
             log.info(message, source.folder, len(unused), unused[0])
         plain = {name: t for name, t in rest.items() if name not in unused}
         _refuse_left_over(source, plain, quantization)
@@ -111,7 +111,8 @@ def _plain_header(source: Checkpoint, weight: QuantizedWeight) -> StoredTensor:
     quantized = None
     if weight.kept is not None:
         read = partial(_read_kept, source, weight)
-        quantized = StoredQuantization(weight.kept.precision, read)
+        kept = weight.kept
+        quantized = StoredQuantization(kept.precision, read, is_transposed=kept.is_transposed)
     dtype = wide[0] if wide else UNQUANTIZED_DTYPE
     return StoredTensor(stored[0].file, weight.shape, dtype, quantized)
 

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from specdecode_engine.model.checkpoint.checkpoint import Part, Shape, StoredTensor, TensorError
-from specdecode_kernels import Precision, QuantizedTensor
+from specdecode_kernels import MXFP4, NVFP4, Precision, QuantizedTensor
 from specdecode_kernels.weights import GROUPS, pack_int4
 
 UNQUANTIZED_DTYPE = torch.bfloat16
@@ -26,25 +26,35 @@ Parts = Mapping[str, Tensor]
 
 
 class QuantizedRows(NamedTuple):
-    """Some rows of a quantized weight: scales[o, g] * (values[o, i] - zeros[o, g])."""
+    """Some rows of a quantized weight: factors[o] * scales[o, g] * (values[o, i] - zeros[o, g]).
 
-    values: Tensor  # [rows, inputs], signed integers or float8
-    scales: Tensor  # [rows, groups] f32; or one for all groups
-    zeros: Tensor | None  # as scales, signed
+    With several experts a row has all outputs of one: [rows, outputs, ..].
+    """
 
-    def cut(self, rows: slice, inputs: slice, group: int) -> "QuantizedRows":
+    values: Tensor
+    """[.., inputs] signed integers or float8; float4 [.., inputs / 2], as `QuantizedTensor`."""
+    scales: Tensor  # [.., groups] in the type of the `Precision`; or one for all groups
+    zeros: Tensor | None = None  # as scales, signed
+    factors: Tensor | None = None  # f32, one for each output
+
+    def cut(self, outputs: Part, inputs: slice, group: int) -> "QuantizedRows":
         """Return a part, whose inputs begin with a group and end with one or with the rows.
 
         Args:
+            outputs: of rows, and of the outputs of each expert if there are several.
             group: inputs that share a scale.
         """
+        per_byte = 2 if self.values.dtype == torch.float4_e2m1fn_x2 else 1
+        columns = slice(inputs.start // per_byte, -(-inputs.stop // per_byte))
         groups = slice(inputs.start // group, -(-inputs.stop // group))
 
         def by_group(numbers: Tensor) -> Tensor:
-            return numbers[rows, groups] if numbers.shape[1] > 1 else numbers[rows]
+            return numbers[(*outputs, groups)] if numbers.shape[-1] > 1 else numbers[outputs]
 
         zeros = None if self.zeros is None else by_group(self.zeros)
-        return QuantizedRows(self.values[rows, inputs], by_group(self.scales), zeros)
+        factors = None if self.factors is None else self.factors[outputs]
+        values = self.values[(*outputs, columns)]
+        return QuantizedRows(values, by_group(self.scales), zeros, factors)
 
     def in_order(self, group: int | None) -> Tensor:
         """Return the group of each input [inputs] i64 where `group` in a row share one."""
@@ -63,11 +73,13 @@ class QuantizedRows(NamedTuple):
 class KeptQuantization:
     """The form in which a weight is kept as it is stored, and its rows.
 
-    `rows` returns None where the groups are not consecutive inputs.
+    `rows` returns None where the groups are not consecutive inputs. The plain tensor of a
+    transposed weight is [.., inputs, outputs].
     """
 
     precision: Precision
     rows: Callable[[Parts, slice], QuantizedRows | None]
+    is_transposed: bool = False
 
 
 def kept_precisions(bits: int, group: int | None) -> tuple[Precision, ...]:
@@ -93,6 +105,11 @@ def kept_float8(group: int | None) -> tuple[Precision, ...]:
     if group is None:
         return (Precision("float8_e4m3fn"),)
     return (Precision("float8_e4m3fn", group),) if group in GROUPS else ()
+
+
+def kept_float4(group: int) -> tuple[Precision, ...]:
+    """Return the form in which kernels take float4: MXFP4, or NVFP4 with its groups of 16."""
+    return tuple(one for one in (MXFP4, NVFP4) if one.group == group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,24 +139,27 @@ class QuantizedWeight:
         """
         if self.kept is None:
             return None
-        outputs, inputs = (range(size) for size in self.shape)
-        outputs, inputs = outputs[_at(part, 0)], inputs[_at(part, 1)]
-        shape, precision = torch.Size((len(outputs), len(inputs))), self.kept.precision
+        precision, ranges = self.kept.precision, self._ranges(part)
+        shape, inputs = torch.Size(map(len, ranges)), ranges[-1]
         read = QuantizedTensor.empty(shape, precision, torch.float32, torch.device("cpu"))
-        columns, group = slice(inputs.start, inputs.stop), precision.group or self.shape[1]
+        columns, group = slice(inputs.start, inputs.stop), precision.group or read.group
+        rest = tuple(slice(one.start, one.stop) for one in ranges[1:-1])
         for rows, wanted, place in self._chunks(part):
             found = self.kept.rows(parts, rows)
             if found is None:
                 return None
-            values, scales, zeros = found.cut(wanted, columns, group)
-            if _has_nan(values):
+            cut = found.cut((wanted, *rest), columns, group)
+            if _has_nan(cut.values):
                 return None
-            read.values[place] = pack_int4(values) if precision.format == "int4" else values
-            read.scales[place] = scales
-            if zeros is not None and read.zeros is not None:
-                read.zeros[place] = zeros
+            _store(cut, read, place)
         is_symmetric = read.zeros is None or not bool(read.zeros.any())
         return replace(read, zeros=None) if is_symmetric else read
+
+    def _ranges(self, part: Part) -> list[range]:
+        """Return which outputs and inputs a part has, and before them which experts."""
+        ranges = [range(size)[_at(part, dim)] for dim, size in enumerate(self.shape)]
+        is_transposed = self.kept is not None and self.kept.is_transposed
+        return [*ranges[:-2], ranges[-1], ranges[-2]] if is_transposed else ranges
 
     def _chunks(self, part: Part) -> Iterator[tuple[slice, slice, slice]]:
         """Yield rows that are read at once, those of them in the part, and their place there."""
@@ -152,6 +172,24 @@ class QuantizedWeight:
             begin, end = max(start, wanted.start), min(stop, wanted.stop)
             place = slice(begin - wanted.start, end - wanted.start)
             yield slice(start, stop), slice(begin - start, end - start), place
+
+
+def _store(rows: QuantizedRows, into: QuantizedTensor, place: slice) -> None:
+    """Write rows to their place.
+
+    Raises:
+        ValueError: a scale or factor is NaN or infinite.
+    """
+    packed = pack_int4(rows.values) if into.format == "int4" else rows.values
+    into.values[place] = packed
+    into.scales[place] = rows.scales
+    if rows.zeros is not None and into.zeros is not None:
+        into.zeros[place] = rows.zeros
+    if rows.factors is not None and into.factors is not None:
+        into.factors[place] = rows.factors
+    for numbers in (rows.scales, rows.factors):
+        if numbers is not None and not bool(torch.isfinite(numbers.float()).all()):
+            raise ValueError("a scale is NaN or infinite")
 
 
 def _has_nan(values: Tensor) -> bool:
@@ -258,17 +296,17 @@ class Blocks:
         Args:
             groups: [inputs] the column of `scales` of each input; by default inputs are in order.
         """
-        grid = scales.reshape(self.grid(shape))
         columns = groups
         if columns is None:
             columns = torch.arange(shape[-1], device=scales.device) // self.columns
-        if len(shape) == 2:
-            return self.by_output(scales, shape, rows).index_select(-1, columns.long())
-        outputs = torch.arange(shape[-2], device=scales.device)
-        picked = grid[rows].index_select(-2, outputs // self.rows).float()
-        return picked.index_select(-1, columns.long())
+        return self.by_output(scales, shape, rows).index_select(-1, columns.long())
 
     def by_output(self, scales: Tensor, shape: Shape, rows: slice) -> Tensor:
-        """Return the scales [rows, columns of blocks] of some rows of a matrix, in float32."""
-        outputs = torch.arange(rows.start, rows.stop, device=scales.device)
-        return scales.reshape(self.grid(shape)).index_select(-2, outputs // self.rows).float()
+        """Return the scales [.., outputs, columns of blocks] of some rows, in float32.
+
+        Rows are outputs, or experts with all of their outputs.
+        """
+        grid = scales.reshape(self.grid(shape))
+        first, last = (rows.start, rows.stop) if len(shape) == 2 else (0, shape[-2])
+        outputs = torch.arange(first, last, device=scales.device) // self.rows
+        return (grid if len(shape) == 2 else grid[rows]).index_select(-2, outputs).float()
