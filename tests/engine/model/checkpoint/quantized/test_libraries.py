@@ -10,9 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
 from specdecode_engine.startup.model_check import CheckOptions, check_pair
-from tests.engine.model.checkpoint.quantized.logits import our_logits, plain_logits
+from tests.engine.model.checkpoint.quantized.logits import (
+    our_logits,
+    plain_logits,
+    plain_weights,
+)
 
 HERE = Path(__file__).parent
 FORMATS = {
@@ -27,15 +30,6 @@ FORMATS = {
 CPU = torch.device("cpu")
 IDS = torch.tensor([3, 31, 7, 12, 8, 20, 30])
 TOLERANCE = 2e-5
-
-
-def plain_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """What the engine reads, in float32."""
-    store = open_checkpoint(folder)
-    plain = {name: torch.empty(one.shape) for name, one in store.tensors.items()}
-    for name, weight in plain.items():
-        store.read(name, weight)
-    return plain
 
 
 @pytest.mark.parametrize("name", FORMATS)

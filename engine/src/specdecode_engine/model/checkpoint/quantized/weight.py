@@ -133,7 +133,9 @@ class QuantizedWeight:
                 return None
             values, scales, zeros = found.cut(wanted, columns, group)
             if _has_nan(values):
-                return None
+                values = _clear_unscaled(values, scales, group)
+                if _has_nan(values):
+                    return None
             read.values[place] = pack_int4(values) if precision.format == "int4" else values
             read.scales[place] = scales
             if zeros is not None and read.zeros is not None:
@@ -158,6 +160,19 @@ def _has_nan(values: Tensor) -> bool:
     if values.dtype != torch.float8_e4m3fn:
         return False
     return bool(((values.view(torch.uint8) & NAN_OF_FLOAT8) == NAN_OF_FLOAT8).any())
+
+
+def _clear_unscaled(values: Tensor, scales: Tensor, group: int) -> Tensor:
+    """Return float8 numbers with zeros where the scale is 0, whatever is stored there."""
+    groups = torch.arange(values.shape[1], device=values.device) // group
+    is_zero = (scales == 0).expand(len(values), -1)
+    is_zero = is_zero.index_select(1, groups.clamp(max=is_zero.shape[1] - 1))
+    return values.view(torch.uint8).masked_fill(is_zero, 0).view(values.dtype)
+
+
+def scaled(values: Tensor, scales: Tensor) -> Tensor:
+    """Return values * scales in float32, and 0 where the scale is 0, also for NaN."""
+    return (values * scales).masked_fill_(scales == 0, 0)
 
 
 def _at(part: Part, dimension: int) -> slice:
