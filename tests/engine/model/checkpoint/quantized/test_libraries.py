@@ -22,6 +22,7 @@ FORMATS = {
     "gptqmodel/awq": "awq (int4, groups of 32)",
     "gptqmodel/gptq-desc-act": "gptq (int4, groups of 32)",
     "gptqmodel/gptq-v2": "gptq (int4, groups of 32)",
+    "gptqmodel/gptq-head": "gptq (int4, groups of 32; int8, groups of 32)",
     "autoround/w2-asymmetric": "auto-round (int2, groups of 32)",
     "autoround/w3": "auto-round (int3, groups of 32)",
     "autoround/w4": "auto-round (int4, groups of 32)",

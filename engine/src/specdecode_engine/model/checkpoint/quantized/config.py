@@ -111,12 +111,14 @@ def _gptq(section: ConfigFile) -> Quantization:
     layout = GptqLayout(section.integer("bits"), _group_size(section), offset, is_ordered)
     _need_bits(section, layout)
     dynamic = section.section("dynamic") or ConfigFile(section.file, {})
-    overrides = [
-        (_pattern(dynamic, key, rf"\A(?:{key.removeprefix('+:')})"), _override(own, layout))
+    overrides = tuple(
+        (
+            _pattern(dynamic, key, rf"\A(?:{key.removeprefix('-:').removeprefix('+:')})"),
+            None if key.startswith("-:") else _override(own, layout),
+        )
         for key, own in _sections(dynamic)
-        if not key.startswith("-:")
-    ]
-    return _gptq_quantization("gptq", GptqFormat(layout, tuple(overrides)))
+    )
+    return _gptq_quantization("gptq", GptqFormat(layout, overrides))
 
 
 def _auto_round(section: ConfigFile) -> Quantization:
@@ -150,8 +152,7 @@ def _auto_round(section: ConfigFile) -> Quantization:
 
 
 def _gptq_quantization(method: str, form: GptqFormat) -> Quantization:
-    layouts = dict.fromkeys((form.layout, *(layout for _, layout in form.overrides)))
-    texts = [f"int{one.bits}, {_groups(one.group_size)}" for one in layouts]
+    texts = [f"int{one.bits}, {_groups(one.group_size)}" for one in form.layouts]
     return Quantization(method, f"{method} ({'; '.join(dict.fromkeys(texts))})", form)
 
 

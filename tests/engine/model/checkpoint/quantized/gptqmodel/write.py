@@ -5,9 +5,10 @@ it was run on a CPU in an environment of its own, with torch 2.11 and transforme
 
     uv pip install --no-build-isolation gptqmodel==7.7.0
     export GPTQMODEL_CPU_WORKERS=2
-    python tests/engine/model/checkpoint/quantized/gptqmodel/write.py TOKENIZER
+    python tests/engine/model/checkpoint/quantized/gptqmodel/write.py TOKENIZER [CASE ...]
 
 TOKENIZER is the folder of any tokenizer: GPTQModel wants one, and the prompts do not need it.
+`gptq-head` was written with torch 2.15 and transformers 5.24, the versions that 7.7.0 requires.
 """
 
 import shutil
@@ -23,10 +24,13 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 HERE = Path(__file__).parent
 VOCAB = 64
+DYNAMIC: dict[str, dict[str, Any]] = {"-:.*k_proj": {}, r".*mlp\.up": {"bits": 8}, ".*up_proj": {}}
+"""Besides the head, for which the library adds 8 bits in groups of 32."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "awq": {"method": "awq", "format": "gemm", "sym": False},
     "gptq-desc-act": {"format": "gptq", "desc_act": True, "sym": False},
     "gptq-v2": {"format": "gptq_v2", "desc_act": False, "sym": False},
+    "gptq-head": {"format": "gptq", "desc_act": False, "lm_head": True, "dynamic": DYNAMIC},
 }
 
 
@@ -51,7 +55,7 @@ def write(case: str, plain: Path) -> None:
     save_file(weights, HERE / case / "dequantized.safetensors")
 
 
-def main(tokenizer: str) -> None:
+def main(tokenizer: str, cases: list[str]) -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCAB,
@@ -67,9 +71,9 @@ def main(tokenizer: str) -> None:
         plain = Path(folder) / "plain"
         LlamaForCausalLM(config).half().save_pretrained(plain)
         AutoTokenizer.from_pretrained(tokenizer).save_pretrained(plain)
-        for case in SETTINGS:
+        for case in cases or SETTINGS:
             write(case, plain)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])
