@@ -35,7 +35,10 @@ TOLERANCE = 2e-5
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_weights_are_those_that_the_library_dequantizes(name: str) -> None:
-    """In GPTQModel the product of scale and integer is a float16, in the engine a float32."""
+    """In GPTQModel the product of scale and integer is a float16, in the engine a float32.
+
+    Of `gptq-head` the library widened the scales first.
+    """
     plain = plain_weights(HERE / name)
     expected = load_file(HERE / name / "dequantized.safetensors")
     assert len(expected) == 7

@@ -33,6 +33,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gptq-head": {"format": "gptq", "desc_act": False, "lm_head": True, "dynamic": DYNAMIC},
 }
 
+IN_FLOAT32 = ("gptq-head",)
+
 
 def write(case: str, plain: Path) -> None:
     """Quantize the model in `plain`, and keep config, tensors and dequantized weights."""
@@ -47,12 +49,27 @@ def write(case: str, plain: Path) -> None:
     for file in ("config.json", "model.safetensors"):
         shutil.copy(written / file, HERE / case)
     loaded = GPTQModel.load(str(written), device="cpu", backend=BACKEND.TORCH, dtype=torch.float16)
+    dequantize = in_float32 if case in IN_FLOAT32 else in_float16
     weights = {
-        f"{name}.weight": one(torch.eye(one.in_features, dtype=torch.float16)).T.contiguous()
+        f"{name}.weight": dequantize(one).T.contiguous()
         for name, one in loaded.model.named_modules()
         if hasattr(one, "qweight")
     }
     save_file(weights, HERE / case / "dequantized.safetensors")
+
+
+def in_float16(module: Any) -> torch.Tensor:
+    """Return what the module multiplies with, [inputs, outputs]."""
+    plain: torch.Tensor = module(torch.eye(module.in_features, dtype=torch.float16))
+    return plain
+
+
+def in_float32(module: Any) -> torch.Tensor:
+    """As `in_float16`, with scales that are widened before the product."""
+    module.scales = module.scales.float()
+    plain: torch.Tensor = module.dequantize_weight()
+    assert plain.dtype == torch.float32
+    return plain
 
 
 def main(tokenizer: str, cases: list[str]) -> None:
