@@ -88,7 +88,7 @@ def as_published(tensors: Stored, name: str) -> tuple[dict[str, object], Stored]
     is_stacked = name == "mxfp4" and any(one.endswith(STACKED) for one in tensors)
     form, stored = OF_GPT_OSS if is_stacked else PUBLISHED[name], Stored()
     for each, tensor in tensors.items():
-        if is_stacked and each.endswith(STACKED):
+        if is_stacked and each.endswith(STACKED) and not tensor.shape[-2] % form.group:
             stored |= {f"{each}_{end}": part for end, part in form.store(tensor).items()}
         elif not is_stacked and _is_map(each, tensor, form.group):
             module = each.removesuffix(".weight")

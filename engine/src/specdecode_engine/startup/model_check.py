@@ -25,7 +25,10 @@ from specdecode_engine.model.checkpoint.checkpoint import (
 from specdecode_engine.model.checkpoint.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.checkpoint.mtp_layout import without_modules
 from specdecode_engine.model.checkpoint.pickle_store import has_pickles
-from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
+from specdecode_engine.model.checkpoint.quantized.store import (
+    DequantizingStore,
+    open_checkpoint,
+)
 from specdecode_engine.model.checkpoint.quantized.weight import UNQUANTIZED_DTYPE
 from specdecode_engine.model.drafts.draft_config import DraftConfig, HeadConfig, cached_token_bytes
 from specdecode_engine.model.drafts.draft_head import HiddenStateHead
@@ -302,7 +305,10 @@ def _open_tensors(folder: Path, head: _Head | None) -> TensorStore | None:
     """Open what the engine would read; None where the folder has config.json alone."""
     if not has_tensors(folder) and not has_pickles(folder):
         return None
-    return open_checkpoint(folder) if head is None else head.kind.open_tensors(folder)
+    store = open_checkpoint(folder) if head is None else head.kind.open_tensors(folder)
+    if isinstance(store, DequantizingStore):
+        store.check_scales()
+    return store
 
 
 def _parameters(

@@ -48,3 +48,12 @@ def plain_logits(folder: Path, weights: Mapping[str, Tensor], ids: Tensor) -> Te
     model: Any = LlamaForCausalLM(config)
     model.load_state_dict(weights)
     return transformers_logits(model, ids)
+
+
+def plain_weights(folder: Path) -> dict[str, Tensor]:
+    """What the engine reads, in float32."""
+    store = open_checkpoint(folder)
+    plain = {name: torch.empty(one.shape) for name, one in store.tensors.items()}
+    for name, weight in plain.items():
+        store.read(name, weight)
+    return plain

@@ -43,6 +43,11 @@ def reshape(end: str, *shape: int) -> Change:
     return change
 
 
+def fill(end: str, place: tuple[int, ...], value: float) -> Change:
+    return lambda tensors: tensors[f"{PREFIX}.{end}"].__setitem__(place, value)
+
+
+NAN, INFINITY = float("nan"), float("inf")
 FAULTS: list[tuple[str, Change, str]] = [
     ("int8-channel", lose("weight"), rf"lacks {PREFIX}\.weight"),
     ("int8-channel", lose("weight_scale"), rf"lacks {PREFIX}\.weight_scale"),
@@ -75,6 +80,10 @@ FAULTS: list[tuple[str, Change, str]] = [
         reshape("weight_scale_inv", 2, 2),
         r"weight_scale_inv is \[2, 2\] instead of \[2, 3\]",
     ),
+    ("fp8-deepseek", fill("weight_scale_inv", (1, 2), NAN), r"scale_inv\[1, 2\] is nan, and a"),
+    ("fp8-channel", fill("weight_scale", (9, 0), INFINITY), r"weight_scale\[9, 0\] is inf, and a"),
+    ("awq", fill("scales", (2, 5), NAN), rf"{PREFIX}\.scales\[2, 5\] is nan, and a scale must"),
+    ("gptq", fill("scales", (2, 5), INFINITY), rf"{PREFIX}\.scales\[2, 5\] is inf, and a scale"),
     ("fp8-tensor", reshape("weight", 64), r"weight is \[64\], but a weight in float8 is a matrix"),
 ]
 
@@ -264,3 +273,50 @@ def test_a_quantized_eagle_head_is_refused(checkpoints: Checkpoints, tmp_path: P
     (folder / "config.json").write_text(json.dumps(head))
     with pytest.raises(ConfigError, match=r"quantization_config is .*convert the head's weights"):
         Eagle1Config.load(folder, LlamaConfig.load(checkpoints.target))
+
+
+@pytest.mark.parametrize(
+    ("form", "group", "inputs", "dtype"),
+    [
+        ("nvfp4-pack-quantized", 16, 24, torch.uint8),
+        ("mxfp4-pack-quantized", 32, 48, torch.uint8),
+        ("mxfp8-quantized", 32, 48, torch.float8_e4m3fn),
+        ("float-quantized", 128, 192, torch.float8_e4m3fn),
+    ],
+)
+def test_inputs_that_do_not_come_in_whole_groups_are_refused(
+    form: str, group: int, inputs: int, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    config = compressed(format=form, weights={"num_bits": 8, "type": "float", "group_size": group})
+    end, stored = ("weight", inputs) if dtype != torch.uint8 else ("weight_packed", inputs // 2)
+    tensors = {f"up.{end}": torch.zeros(8, stored, dtype=torch.uint8).view(dtype)}
+    tensors["up.weight_scale"] = torch.zeros(8, 2)
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": config}))
+    message = rf"up\.{end} is .*, but {inputs} inputs do not come in groups of {group}"
+    with pytest.raises(TensorError, match=message):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(("byte", "message"), [(0, None), (255, r"weight_scales\[3, 1\] is nan")])
+def test_of_exponents_255_alone_is_not_a_number(
+    byte: int, message: str | None, tmp_path: Path
+) -> None:
+    """In gpt-oss's layout; 0 is 2^-127."""
+    config = {"quantization_config": {"quant_method": "mxfp4"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    scales = torch.zeros(4, 2, dtype=torch.uint8)
+    scales[3, 1] = byte
+    blocks = torch.full((4, 2, 16), 0x22, dtype=torch.uint8)
+    tensors = {"up.weight_blocks": blocks, "up.weight_scales": scales}
+    save_file(tensors, tmp_path / "model.safetensors")
+    store = open_checkpoint(tmp_path)
+    assert isinstance(store, DequantizingStore)
+    if message is None:
+        store.check_scales()
+        assert store.get("up.weight").eq(2.0**-127).all()
+        return
+    with pytest.raises(TensorError, match=message):
+        store.check_scales()
+    with pytest.raises(TensorError, match=message):
+        store.get("up.weight")

@@ -178,7 +178,7 @@ def test_experts_in_mxfp4_are_kept_in_one_tensor(tmp_path: Path) -> None:
     tensors = store(tmp_path, {"quant_method": "mxfp4"}, up_blocks=blocks, up_scales=scales)
     kept = tensors.tensors["up"].quantized
     assert kept is not None
-    with pytest.raises(TensorError, match="up: a scale is NaN or infinite"):
+    with pytest.raises(TensorError, match=r"up_scales\[1, 2, 1\] is nan"):
         kept.read()
 
 
@@ -300,3 +300,37 @@ def test_dynamic_of_gptq_gives_some_modules_other_bits(tmp_path: Path) -> None:
     tensors = store(tmp_path, config, **parts)
     for name, expected in plain.items():
         assert torch.equal(read(tensors, f"{name}.weight"), expected), name
+
+
+def test_the_first_match_of_dynamic_decides(tmp_path: Path) -> None:
+    """In file order; `-:` excludes modules, which must not be stored quantized."""
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq_v2"}
+    case = by_gptq(8, 32, is_v2=True)
+    stored, plain = case.quantize(torch.randn(16, 64))
+    parts = {f"mlp__up__{end}": one for end, one in stored.items()}
+    first = {"-:mlp.gate": {}, "+:mlp": {"bits": 8}, r".*\.up": {"bits": 2}, "-:.*": {}}
+    tensors = store(tmp_path, {**config, "dynamic": first}, **parts)
+    assert torch.equal(read(tensors, "mlp.up.weight"), plain)
+    excluded = {r"up": {"bits": 8}, "-:.*up": {}, "mlp": {"bits": 8}}
+    with pytest.raises(TensorError, match=r"mlp\.up\.qweight is .*, but `dynamic` excludes"):
+        store(tmp_path, {**config, "dynamic": excluded}, **parts)
+
+
+def test_a_scale_of_zero_gives_zeros_whatever_is_stored(tmp_path: Path) -> None:
+    """NaN too, in blocks and channels; and such a weight is kept."""
+    weight, scale = fp8(64, 96), torch.rand(2, 3) + 0.5
+    weight.view(torch.uint8)[32:, 64:] = 0x7F
+    scale[1, 2] = 0
+    config: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [32, 32]}
+    tensors = store(tmp_path, config, up__weight=weight, up__weight_scale_inv=scale)
+    plain = read(tensors, "up.weight")
+    assert plain[32:, 64:].eq(0).all()
+    assert plain.isfinite().all()
+    quantized = tensors.tensors["up.weight"].quantized
+    assert quantized is not None
+    kept = quantized.read()
+    assert kept is not None
+    assert torch.equal(kept.plain(), plain)
+    part = quantized.read_part((slice(30, 50), slice(64, 96)))
+    assert part is not None
+    assert torch.equal(part.plain(), plain[30:50, 64:])

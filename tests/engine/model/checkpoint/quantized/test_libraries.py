@@ -10,15 +10,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
 from specdecode_engine.startup.model_check import CheckOptions, check_pair
-from tests.engine.model.checkpoint.quantized.logits import our_logits, plain_logits
+from tests.engine.model.checkpoint.quantized.logits import (
+    our_logits,
+    plain_logits,
+    plain_weights,
+)
 
 HERE = Path(__file__).parent
 FORMATS = {
     "gptqmodel/awq": "awq (int4, groups of 32)",
     "gptqmodel/gptq-desc-act": "gptq (int4, groups of 32)",
     "gptqmodel/gptq-v2": "gptq (int4, groups of 32)",
+    "gptqmodel/gptq-head": "gptq (int4, groups of 32; int8, groups of 32)",
     "autoround/w2-asymmetric": "auto-round (int2, groups of 32)",
     "autoround/w3": "auto-round (int3, groups of 32)",
     "autoround/w4": "auto-round (int4, groups of 32)",
@@ -29,18 +33,12 @@ IDS = torch.tensor([3, 31, 7, 12, 8, 20, 30])
 TOLERANCE = 2e-5
 
 
-def plain_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """What the engine reads, in float32."""
-    store = open_checkpoint(folder)
-    plain = {name: torch.empty(one.shape) for name, one in store.tensors.items()}
-    for name, weight in plain.items():
-        store.read(name, weight)
-    return plain
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_weights_are_those_that_the_library_dequantizes(name: str) -> None:
-    """In GPTQModel the product of scale and integer is a float16, in the engine a float32."""
+    """In GPTQModel the product of scale and integer is a float16, in the engine a float32.
+
+    Of `gptq-head` the library widened the scales first.
+    """
     plain = plain_weights(HERE / name)
     expected = load_file(HERE / name / "dequantized.safetensors")
     assert len(expected) == 7

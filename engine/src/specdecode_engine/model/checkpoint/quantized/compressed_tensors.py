@@ -54,6 +54,7 @@ from specdecode_engine.model.checkpoint.quantized.weight import (
     kept_float4,
     kept_float8,
     kept_precisions,
+    scaled,
 )
 from specdecode_kernels import Precision
 
@@ -97,6 +98,13 @@ class WeightScheme:
     def blocks_of(self, shape: Shape) -> Blocks:
         rows, columns = self.blocks
         return Blocks(rows or shape[0], columns or shape[1])
+
+    def need_groups(self, headers: Headers, name: str, shape: Shape) -> None:
+        """Raise unless the inputs come in whole groups; blocks may end partially."""
+        rows, columns = self.blocks
+        if rows == 1 and columns is not None and shape[1] % columns:
+            fault = f"{shape[1]} inputs do not come in groups of {columns}"
+            raise headers.misfit(name, fault)
 
     def words(self, count: int, *, is_stream: bool) -> int:
         """Return the int32 words that integers in a row take."""
@@ -163,6 +171,7 @@ class CompressedTensorsFormat:
         self, headers: Headers, prefix: str, scheme: WeightScheme, plain: Shape
     ) -> QuantizedWeight:
         is_stream = self._is_stream(headers, prefix, scheme, plain)
+        scheme.need_groups(headers, f"{prefix}.weight_packed", plain)
         blocks = scheme.blocks_of(plain)
         parts = {
             "packed": f"{prefix}.weight_packed",
@@ -195,6 +204,7 @@ class CompressedTensorsFormat:
 def _find_naive(
     headers: Headers, prefix: str, shape: Shape, scheme: WeightScheme
 ) -> QuantizedWeight:
+    scheme.need_groups(headers, f"{prefix}.weight", shape)
     scale_shapes = scheme.blocks_of(shape).stored_shapes(shape)
     parts = {
         "weight": f"{prefix}.weight",
@@ -212,6 +222,7 @@ def _find_floats(
     headers: Headers, prefix: str, shape: Shape, scheme: WeightScheme
 ) -> QuantizedWeight:
     plain = (shape[0], int(shape[1] * FLOATS_PER_BYTE[scheme.format]))
+    scheme.need_groups(headers, f"{prefix}.weight_packed", plain)
     blocks = scheme.blocks_of(plain)
     parts = {
         "floats": f"{prefix}.weight_packed",
@@ -266,7 +277,7 @@ class _Layout:
         scales = exponent_scales(parts["scale"])
         if "global_scale" in parts:
             scales = scales / parts["global_scale"].float()
-        return values * blocks.expand(scales, self.shape, rows, groups)
+        return scaled(values, blocks.expand(scales, self.shape, rows, groups))
 
     def _zero_points(self, parts: Parts) -> Tensor | None:
         """Return the zero points, of one shape with the scales."""

@@ -1,8 +1,12 @@
-"""Reads `quantization_config` of a config.json: which format the weights are stored in."""
+"""Reads how a checkpoint is quantized: `quantization_config` of its config.json.
+
+modelopt also writes a file of its own, which `modelopt/declaration.py` reads.
+"""
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from specdecode_engine.model.checkpoint.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.checkpoint.quantized.awq import BITS as AWQ_BITS
@@ -17,6 +21,13 @@ from specdecode_engine.model.checkpoint.quantized.compressed_tensors import (
 )
 from specdecode_engine.model.checkpoint.quantized.fp8 import Fp8Format
 from specdecode_engine.model.checkpoint.quantized.gptq import GptqFormat, GptqLayout
+from specdecode_engine.model.checkpoint.quantized.modelopt.declaration import (
+    METHOD_NAMES,
+    has_modelopt_file,
+    is_modelopt,
+    read_modelopt,
+    refuse_modelopt_file,
+)
 from specdecode_engine.model.checkpoint.quantized.mxfp4 import Mxfp4Format
 from specdecode_engine.model.checkpoint.quantized.weight import Blocks, QuantizedFormat
 
@@ -57,12 +68,15 @@ def read_quantization(file: ConfigFile) -> Quantization | None:
     text = file.section("text_config")
     sections = [part.section(key) for part in (file, text) if part is not None for key in KEYS]
     section = next((one for one in sections if one is not None and one.keys), None)
-    if section is None:
-        return None
+    folder = file.file.parent
+    if section is None or is_modelopt(section):
+        return _modelopt(section, folder)
     method = section.get("quant_method")
     reader = METHODS.get(method) if isinstance(method, str) else None
     if reader is None:
-        raise section.error("quant_method", f"supported: {', '.join(METHODS)}; {UNQUANTIZED}")
+        supported = ", ".join((*METHODS, METHOD_NAMES[0]))
+        raise section.error("quant_method", f"supported: {supported}; {UNQUANTIZED}")
+    refuse_modelopt_file(section, folder)
     return reader(section)
 
 
@@ -73,6 +87,13 @@ def unsupported_quantization(file: ConfigFile) -> str | None:
     except CheckpointError as error:
         return str(error).removeprefix(f"{file.file}: ")
     return None
+
+
+def _modelopt(section: ConfigFile | None, folder: Path) -> Quantization | None:
+    if section is None and not has_modelopt_file(folder):
+        return None
+    declared = read_modelopt(section, folder)
+    return Quantization("modelopt", declared.description, declared.format, declared.unused)
 
 
 def _awq(section: ConfigFile) -> Quantization:
@@ -91,12 +112,14 @@ def _gptq(section: ConfigFile) -> Quantization:
     layout = GptqLayout(section.integer("bits"), _group_size(section), offset, is_ordered)
     _need_bits(section, layout)
     dynamic = section.section("dynamic") or ConfigFile(section.file, {})
-    overrides = [
-        (_pattern(dynamic, key, rf"\A(?:{key.removeprefix('+:')})"), _override(own, layout))
+    overrides = tuple(
+        (
+            _pattern(dynamic, key, rf"\A(?:{key.removeprefix('-:').removeprefix('+:')})"),
+            None if key.startswith("-:") else _override(own, layout),
+        )
         for key, own in _sections(dynamic)
-        if not key.startswith("-:")
-    ]
-    return _gptq_quantization("gptq", GptqFormat(layout, tuple(overrides)))
+    )
+    return _gptq_quantization("gptq", GptqFormat(layout, overrides))
 
 
 def _auto_round(section: ConfigFile) -> Quantization:
@@ -130,8 +153,7 @@ def _auto_round(section: ConfigFile) -> Quantization:
 
 
 def _gptq_quantization(method: str, form: GptqFormat) -> Quantization:
-    layouts = dict.fromkeys((form.layout, *(layout for _, layout in form.overrides)))
-    texts = [f"int{one.bits}, {_groups(one.group_size)}" for one in layouts]
+    texts = [f"int{one.bits}, {_groups(one.group_size)}" for one in form.layouts]
     return Quantization(method, f"{method} ({'; '.join(dict.fromkeys(texts))})", form)
 
 

@@ -26,6 +26,7 @@ from specdecode_engine.model.checkpoint.quantized.weight import (
     QuantizedRows,
     QuantizedWeight,
     kept_float8,
+    scaled,
 )
 from specdecode_kernels import Precision
 
@@ -75,4 +76,4 @@ def _rows(blocks: Blocks, shape: Shape, parts: Parts, rows: slice) -> QuantizedR
 
 def _dequantize_rows(blocks: Blocks, shape: Shape, parts: Parts, rows: slice) -> Tensor:
     scales = exponent_scales(parts["scale"])
-    return parts["weight"][rows].float() * blocks.expand(scales, shape, rows)
+    return scaled(parts["weight"][rows].float(), blocks.expand(scales, shape, rows))

@@ -99,17 +99,29 @@ class GptqLayout:
 
 @dataclass(frozen=True, slots=True)
 class GptqFormat:
-    """The layout of all modules but those whose name has a match; the first decides."""
+    """The layout of all modules but those whose name has a match; the first decides.
+
+    A layout of None stands for modules that are not quantized.
+    """
 
     layout: GptqLayout
-    overrides: tuple[tuple[re.Pattern[str], GptqLayout], ...] = ()
+    overrides: tuple[tuple[re.Pattern[str], GptqLayout | None], ...] = ()
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        layouts = (self.layout, *(layout for _, layout in self.overrides))
-        return tuple(dict.fromkeys(form for one in layouts for form in one.precisions))
+        return tuple(dict.fromkeys(form for one in self.layouts for form in one.precisions))
+
+    @property
+    def layouts(self) -> tuple[GptqLayout, ...]:
+        """All different layouts."""
+        others = (layout for _, layout in self.overrides if layout is not None)
+        return tuple(dict.fromkeys((self.layout, *others)))
 
     def find(self, headers: Headers) -> Iterator[QuantizedWeight]:
         for prefix, shape in headers.ending(".qweight"):
             matching = (one for pattern, one in self.overrides if pattern.search(prefix))
-            yield next(matching, self.layout).find(headers, prefix, shape)
+            layout = next(matching, self.layout)
+            if layout is None:
+                fault = "`dynamic` excludes the module: its first match begins with -:"
+                raise headers.misfit(f"{prefix}.qweight", fault)
+            yield layout.find(headers, prefix, shape)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from specdecode_engine.model.checkpoint.checkpoint import (
@@ -23,8 +24,10 @@ from specdecode_engine.model.checkpoint.checkpoint import (
 from specdecode_engine.model.checkpoint.config_file import ConfigFile
 from specdecode_engine.model.checkpoint.pickle_store import open_unquantized
 from specdecode_engine.model.checkpoint.quantized.config import Quantization, read_quantization
+from specdecode_engine.model.checkpoint.quantized.packing import E8M0_NAN, exponent_scales
 from specdecode_engine.model.checkpoint.quantized.weight import (
     MISFIT,
+    NAN_OF_FLOAT8,
     UNQUANTIZED_DTYPE,
     Headers,
     Parts,
@@ -40,6 +43,10 @@ UNUSED = tuple(
     for kind in ("scale", "zero_point", "global_scale")
 )
 """Scales of activations, which are not quantized, and of the KV cache; see `kv_scales.py`."""
+SCALES = frozenset({"scale", "scales", "scale_2", "global_scale", "pre_quant_scale"})
+"""The parts of a weight that must be finite."""
+EMBEDDINGS = ("embed_tokens", "embed_in", "tok_embeddings", "word_embeddings", "wte")
+DAMAGED = "download the checkpoint again, or quantize the model again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,7 @@ class DequantizingStore:
             log.info(message, source.folder, len(unused), unused[0])
         plain = {name: t for name, t in rest.items() if name not in unused}
         _refuse_left_over(source, plain, quantization)
+        _refuse_embedding(source, weights)
         for weight in weights.values():
             plain[weight.name] = _plain_header(source, weight)
         biases = _biases(weights, plain) if quantization.method == "gptq" else {}
@@ -80,6 +88,21 @@ class DequantizingStore:
     def check(self, expected: Mapping[str, Shape], optional: Mapping[str, Shape]) -> None:
         possible = {**self.extra_biases, **optional}
         Checkpoint(self.source.folder, self.tensors).check(expected, possible)
+
+    def check_scales(self) -> None:
+        """Read all scales, file by file; reading a weight checks its own.
+
+        Raises:
+            TensorError: a scale is NaN or infinite.
+        """
+        names: dict[Path, list[str]] = {}
+        for weight in self.weights.values():
+            for name in _scale_names(weight):
+                names.setdefault(self.source.tensors[name].file, []).append(name)
+        for file, scales in names.items():
+            with safe_open(file, framework="pt") as opened:
+                for name in scales:
+                    _refuse_infinite(self.source, name, opened.get_tensor(name))
 
     def read(self, name: str, into: Tensor, part: Part = ()) -> None:
         weight = self.weights.get(name)
@@ -125,10 +148,46 @@ def _read_kept(source: Checkpoint, weight: QuantizedWeight, part: Part) -> Quant
 @contextmanager
 def _parts_of(source: Checkpoint, weight: QuantizedWeight) -> Iterator[Parts]:
     """Map the tensors of a weight; what turns out wrong about their values names the weight."""
+    parts = {part: source.get(stored) for part, stored in weight.parts.items()}
+    for part, stored in weight.parts.items():
+        if part in SCALES:
+            _refuse_infinite(source, stored, parts[part])
     try:
-        yield {part: source.get(stored) for part, stored in weight.parts.items()}
+        yield parts
     except ValueError as error:
         raise TensorError(source.folder, f"{weight.name}: {error}", MISFIT) from error
+
+
+def _scale_names(weight: QuantizedWeight) -> Iterator[str]:
+    return (name for part, name in weight.parts.items() if part in SCALES)
+
+
+def _refuse_infinite(source: Checkpoint, name: str, scales: Tensor) -> None:
+    """Raise with the first place and value where scales are not finite."""
+    is_faulty = _is_infinite(scales)
+    if not is_faulty.any():
+        return
+    place = is_faulty.nonzero()[0].tolist()
+    value = exponent_scales(scales)[tuple(place)].item()
+    fault = f"{name}{place or ''} is {value}, and a scale must be finite"
+    raise TensorError(source.tensors[name].file, fault, DAMAGED)
+
+
+def _is_infinite(scales: Tensor) -> Tensor:
+    """Whether each scale is NaN or infinite; those of one byte stay bytes."""
+    if scales.dtype == torch.float8_e4m3fn:
+        return (scales.view(torch.uint8) & NAN_OF_FLOAT8) == NAN_OF_FLOAT8
+    if scales.dtype in (torch.uint8, torch.float8_e8m0fnu):
+        return scales.view(torch.uint8) == E8M0_NAN
+    return ~scales.isfinite()
+
+
+def _refuse_embedding(source: Checkpoint, weights: Mapping[str, QuantizedWeight]) -> None:
+    for name, weight in weights.items():
+        if name.removesuffix(".weight").rpartition(".")[2] in EMBEDDINGS:
+            stored = source.tensors[next(iter(weight.parts.values()))]
+            fault = f"{name} is quantized (stored as {stored.dtype}), and an embedding must not be"
+            raise TensorError(source.folder, fault, "quantize the model again without it")
 
 
 def _refuse_left_over(

@@ -150,7 +150,9 @@ class QuantizedWeight:
                 return None
             cut = found.cut((wanted, *rest), columns, group)
             if _has_nan(cut.values):
-                return None
+                cut = cut._replace(values=_clear_unscaled(cut.values, cut.scales, group))
+                if _has_nan(cut.values):
+                    return None
             _store(cut, read, place)
         is_symmetric = read.zeros is None or not bool(read.zeros.any())
         return replace(read, zeros=None) if is_symmetric else read
@@ -175,27 +177,32 @@ class QuantizedWeight:
 
 
 def _store(rows: QuantizedRows, into: QuantizedTensor, place: slice) -> None:
-    """Write rows to their place.
-
-    Raises:
-        ValueError: a scale or factor is NaN or infinite.
-    """
-    packed = pack_int4(rows.values) if into.format == "int4" else rows.values
-    into.values[place] = packed
+    """Write rows to their place."""
+    into.values[place] = pack_int4(rows.values) if into.format == "int4" else rows.values
     into.scales[place] = rows.scales
     if rows.zeros is not None and into.zeros is not None:
         into.zeros[place] = rows.zeros
     if rows.factors is not None and into.factors is not None:
         into.factors[place] = rows.factors
-    for numbers in (rows.scales, rows.factors):
-        if numbers is not None and not bool(torch.isfinite(numbers.float()).all()):
-            raise ValueError("a scale is NaN or infinite")
 
 
 def _has_nan(values: Tensor) -> bool:
     if values.dtype != torch.float8_e4m3fn:
         return False
     return bool(((values.view(torch.uint8) & NAN_OF_FLOAT8) == NAN_OF_FLOAT8).any())
+
+
+def _clear_unscaled(values: Tensor, scales: Tensor, group: int) -> Tensor:
+    """Return float8 numbers with zeros where the scale is 0, whatever is stored there."""
+    groups = torch.arange(values.shape[-1], device=values.device) // group
+    is_zero = (scales == 0).expand(*values.shape[:-1], -1)
+    is_zero = is_zero.index_select(-1, groups.clamp(max=is_zero.shape[-1] - 1))
+    return values.view(torch.uint8).masked_fill(is_zero, 0).view(values.dtype)
+
+
+def scaled(values: Tensor, scales: Tensor) -> Tensor:
+    """Return values * scales in float32, and 0 where the scale is 0, also for NaN."""
+    return (values * scales).masked_fill_(scales == 0, 0)
 
 
 def _at(part: Part, dimension: int) -> slice:

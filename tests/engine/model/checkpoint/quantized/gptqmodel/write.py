@@ -5,9 +5,10 @@ it was run on a CPU in an environment of its own, with torch 2.11 and transforme
 
     uv pip install --no-build-isolation gptqmodel==7.7.0
     export GPTQMODEL_CPU_WORKERS=2
-    python tests/engine/model/checkpoint/quantized/gptqmodel/write.py TOKENIZER
+    python tests/engine/model/checkpoint/quantized/gptqmodel/write.py TOKENIZER [CASE ...]
 
 TOKENIZER is the folder of any tokenizer: GPTQModel wants one, and the prompts do not need it.
+`gptq-head` was written with torch 2.15 and transformers 5.24, the versions that 7.7.0 requires.
 """
 
 import shutil
@@ -23,11 +24,16 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 HERE = Path(__file__).parent
 VOCAB = 64
+DYNAMIC: dict[str, dict[str, Any]] = {"-:.*k_proj": {}, r".*mlp\.up": {"bits": 8}, ".*up_proj": {}}
+"""Besides the head, for which the library adds 8 bits in groups of 32."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "awq": {"method": "awq", "format": "gemm", "sym": False},
     "gptq-desc-act": {"format": "gptq", "desc_act": True, "sym": False},
     "gptq-v2": {"format": "gptq_v2", "desc_act": False, "sym": False},
+    "gptq-head": {"format": "gptq", "desc_act": False, "lm_head": True, "dynamic": DYNAMIC},
 }
+
+IN_FLOAT32 = ("gptq-head",)
 
 
 def write(case: str, plain: Path) -> None:
@@ -43,15 +49,30 @@ def write(case: str, plain: Path) -> None:
     for file in ("config.json", "model.safetensors"):
         shutil.copy(written / file, HERE / case)
     loaded = GPTQModel.load(str(written), device="cpu", backend=BACKEND.TORCH, dtype=torch.float16)
+    dequantize = in_float32 if case in IN_FLOAT32 else in_float16
     weights = {
-        f"{name}.weight": one(torch.eye(one.in_features, dtype=torch.float16)).T.contiguous()
+        f"{name}.weight": dequantize(one).T.contiguous()
         for name, one in loaded.model.named_modules()
         if hasattr(one, "qweight")
     }
     save_file(weights, HERE / case / "dequantized.safetensors")
 
 
-def main(tokenizer: str) -> None:
+def in_float16(module: Any) -> torch.Tensor:
+    """Return what the module multiplies with, [inputs, outputs]."""
+    plain: torch.Tensor = module(torch.eye(module.in_features, dtype=torch.float16))
+    return plain
+
+
+def in_float32(module: Any) -> torch.Tensor:
+    """As `in_float16`, with scales that are widened before the product."""
+    module.scales = module.scales.float()
+    plain: torch.Tensor = module.dequantize_weight()
+    assert plain.dtype == torch.float32
+    return plain
+
+
+def main(tokenizer: str, cases: list[str]) -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCAB,
@@ -67,9 +88,9 @@ def main(tokenizer: str) -> None:
         plain = Path(folder) / "plain"
         LlamaForCausalLM(config).half().save_pretrained(plain)
         AutoTokenizer.from_pretrained(tokenizer).save_pretrained(plain)
-        for case in SETTINGS:
+        for case in cases or SETTINGS:
             write(case, plain)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])
