@@ -218,6 +218,13 @@ def by_fp8(block: int | None, scale_name: str = "weight_scale_inv") -> Quantized
     return QuantizedCase(config, quantize, f"fp8 (float8, {sizes})", extra)
 
 
+def by_modelopt() -> QuantizedCase:
+    """As modelopt declares what `by_fp8` writes with one scale."""
+    config = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["model.embed_tokens"]}
+    plain = by_fp8(None, "weight_scale")
+    return QuantizedCase(config, plain.quantize, "modelopt (FP8)", plain.extra)
+
+
 CASES: dict[str, QuantizedCase] = {
     "int8-channel": by_compressed_tensors(
         "int-quantized", "8 bits, a scale per channel", num_bits=8, strategy="channel"
@@ -278,4 +285,5 @@ CASES: dict[str, QuantizedCase] = {
     "gptq-8-bits-per-channel": by_gptq(8, -1),
     "fp8-deepseek": by_fp8(BLOCK),
     "fp8-tensor": by_fp8(None, "weight_scale"),
+    "modelopt-fp8": by_modelopt(),
 }
