@@ -262,6 +262,20 @@ def test_quantization_of_wide_weights_is_refused(tmp_path: Path) -> None:
         parse_flags([*MODEL, "--quantization", "fp8"])
 
 
+@pytest.mark.parametrize("flag", ["modelopt", "modelopt_fp4", "modelopt_fp8"])
+def test_quantization_of_modelopt_is_that_of_either_file(flag: str, tmp_path: Path) -> None:
+    flags = ["--model-path", str(tmp_path), "--quantization", flag]
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="wider weights would change answers"):
+        parse_flags(flags)
+    (tmp_path / "hf_quant_config.json").write_text("{}")
+    assert parse_flags(flags).model.quantization == "auto"
+    (tmp_path / "hf_quant_config.json").unlink()
+    config = {"quantization_config": {"quant_method": "modelopt"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert parse_flags(flags).model.quantization == "auto"
+
+
 def test_speculative_config_sets_the_fields_of_speculation() -> None:
     text = '{"method": "suffix", "num_speculative_tokens": 8, "suffix_decoding_max_tree_depth": 24,'
     text += '"suffix_decoding_min_token_prob": 0.2, "suffix_decoding_max_cached_requests": 0}'

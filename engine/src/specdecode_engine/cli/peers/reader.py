@@ -13,7 +13,12 @@ from typing import Any
 from specdecode_api.key_mask import without_key
 from specdecode_api.peer_flags import PeerFlag, Takes, Treatment, read_peer_flags
 from specdecode_engine.cli.peers.speculative_config import read_config, read_document
-from specdecode_engine.cli.peers.values import CONVERSIONS, STORED_QUANTIZATION
+from specdecode_engine.cli.peers.values import (
+    CONVERSIONS,
+    MODELOPT,
+    STORED_QUANTIZATION,
+    stored_method,
+)
 
 SWITCHES = (Takes.SWITCH, Takes.BOOLEAN)
 _OPTIMIZATION = "--optimization-level"  # vLLM also reads -O3 and -O 3
@@ -232,9 +237,10 @@ def _quantization_error(stored: Setting, folder: str | None) -> Iterator[str]:
     path = Path(folder or "", "config.json")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        found = str(config["quantization_config"]["quant_method"]).replace("_", "-")
+        found = stored_method(str(config["quantization_config"]["quant_method"]))
     except (OSError, ValueError, LookupError, TypeError):
-        found = "no such format"
+        has_file = path.with_name("hf_quant_config.json").is_file()
+        found = MODELOPT if has_file else "no such format"
     if found != stored.value:
         yield (
             f"{stored.flag} {without_key(str(stored.value))}: {path} names {found}, and quantizing "

@@ -16,6 +16,7 @@ Conversion = Callable[[str, Sequence[str]], Settings]
 """From the field of a row and the words after the flag; ValueError contains the remedy."""
 
 STORED_QUANTIZATION = "stored quantization"
+MODELOPT = "modelopt"
 """Pseudo-field: the format that the checkpoint must have, since `auto` then computes the same."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
@@ -110,8 +111,13 @@ def _quantization(field: str, words: Sequence[str]) -> Settings:
     name = words[0].lower()
     if name in get_args(Quantization):
         return {field: name}
-    stored = name.replace("_", "-").removesuffix("-marlin")
-    return {field: "auto", STORED_QUANTIZATION: stored}
+    return {field: "auto", STORED_QUANTIZATION: stored_method(name)}
+
+
+def stored_method(name: str) -> str:
+    """Return the method of a checkpoint that a name of one of its kernels or layouts belongs to."""
+    method = name.lower().replace("_", "-").removesuffix("-marlin")
+    return MODELOPT if method.startswith(MODELOPT) else method
 
 
 def _json_strings(field: str, words: Sequence[str]) -> Settings:

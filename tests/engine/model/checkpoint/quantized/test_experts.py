@@ -68,7 +68,9 @@ def qwen3_moe(tmp_path: Path) -> Path:
     return tmp_path / "plain"
 
 
-@pytest.mark.parametrize("name", ["fp8-deepseek", "fp8-tensor", "w4a16-group", "gptq"])
+@pytest.mark.parametrize(
+    "name", ["fp8-deepseek", "fp8-tensor", "w4a16-group", "gptq", "modelopt-fp8"]
+)
 def test_experts_of_their_own_are_gathered(name: str, qwen3_moe: Path, tmp_path: Path) -> None:
     """Natively as they are stored, where kernels take them; transformers' modules are plain."""
     plain = write_quantized(CASES[name], qwen3_moe, tmp_path / "quantized")

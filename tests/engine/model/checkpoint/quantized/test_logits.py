@@ -42,6 +42,7 @@ KEPT = {
     "fp8-block": FLOAT8_BY_GROUP,
     "fp8-deepseek": FLOAT8_BY_GROUP,
     "fp8-tensor": FLOAT8_BY_OUTPUT,
+    "modelopt-fp8": FLOAT8_BY_OUTPUT,
     "w4a16-group": INT4,
     "w4a16-asymmetric": ZEROS,
     "awq": ZEROS,
@@ -200,7 +201,7 @@ def test_an_engine_names_the_formats_and_answers_as_on_plain_weights(
     assert answer(core) == answer(on_plain)
 
 
-@pytest.mark.parametrize("name", ["w4a16-group", "int8-channel", "fp8-channel", "fp8-tensor"])
+@pytest.mark.parametrize("name", ["w4a16-group", "int8-channel", "fp8-channel", "modelopt-fp8"])
 def test_a_quantized_head_is_kept_as_well(
     name: str, checkpoints: Checkpoints, texts: Any, tmp_path: Path
 ) -> None:

@@ -243,6 +243,13 @@ def by_float4(form: str, group: int) -> QuantizedCase:
     )
 
 
+def by_modelopt() -> QuantizedCase:
+    """As modelopt declares what `by_fp8` writes with one scale."""
+    config = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["model.embed_tokens"]}
+    plain = by_fp8(None, "weight_scale")
+    return QuantizedCase(config, plain.quantize, "modelopt (FP8)", plain.extra)
+
+
 CASES: dict[str, QuantizedCase] = {
     "int8-channel": by_compressed_tensors(
         "int-quantized", "8 bits, a scale per channel", num_bits=8, strategy="channel"
@@ -305,4 +312,5 @@ CASES: dict[str, QuantizedCase] = {
     "fp8-tensor": by_fp8(None, "weight_scale"),
     "mxfp4": by_float4("mxfp4", 32),
     "nvfp4": by_float4("nvfp4", 16),
+    "modelopt-fp8": by_modelopt(),
 }
