@@ -34,6 +34,7 @@ TESTS = (
         "test_packed_linear",
         "test_map_heads",
         "test_quantized_weights",
+        "test_float4_cpu",
         "test_experts",
         "test_cpu_attention",
     ),

@@ -209,13 +209,13 @@ INLINE vector half_e8m0(const char *bytes) {
 }
 
 /* What the sums of one part of a group are multiplied by. */
-INLINE vector scales_of(struct layout of, const char *header, int part) {
+INLINE vector scales_of(int kind, const char *header, int part) {
     typedef uint16_t narrow __attribute__((vector_size(2 * WIDTH)));
     vector wide;
     narrow scales;
-    if (of.scales == IN_E8M0) return half_e8m0(header + part * WIDTH);
-    if (of.scales == IN_E4M3) return (vector)load_float8(header + part * WIDTH);
-    if (of.scales == IN_FLOAT32) {
+    if (kind == IN_E8M0) return half_e8m0(header + part * WIDTH);
+    if (kind == IN_E4M3) return (vector)load_float8(header + part * WIDTH);
+    if (kind == IN_FLOAT32) {
         memcpy(&wide, header + part * 4 * WIDTH, sizeof wide);
         return wide;
     }

@@ -45,7 +45,17 @@ INLINE vector add_pair(vector sum, bits weights, float pair) {
 #endif
 }
 
-/* Adds the products of CHUNK inputs to the sums in registers. */
+/* Adds the products of one input of a step. */
+INLINE void add_input(const int format, const int rows, const int parts, const bits *words, int at,
+                      const float *x, vector sums[][PARTS]) {
+    vector w[PARTS];
+    EACH_PART(part, parts) w[part] = weights_of(format, words[part], at);
+    EACH_ROW(row, rows) EACH_PART(part, parts) sums[row][part] += w[part] * x[row];
+}
+
+/* Adds the products of CHUNK inputs to the sums in registers. Shifts by constants save a fifth of the time
+of 4 to 12 rows with weights of 4 bits on an AMD EPYC; with AVX2 all of them at once do not fit in its
+registers where rows are several, and take up to a third longer. */
 INLINE void add_chunk(const int format, const int rows, const int parts, const char *weights, int first,
                       const float *x, vector sums[][PARTS], struct prefetch *ahead) {
     const int step = step_of(format);
@@ -60,11 +70,11 @@ INLINE void add_chunk(const int format, const int rows, const int parts, const c
             x += rows;
             continue;
         }
-        for (int at = 0; at < step; at++, x += rows) {
-            vector w[PARTS];
-            EACH_PART(part, parts) w[part] = weights_of(format, words[part], at);
-            EACH_ROW(row, rows) EACH_PART(part, parts) sums[row][part] += w[part] * x[row];
-        }
+        if (WIDTH == 16 || rows == 1)
+#pragma GCC unroll 8
+            for (int at = 0; at < step; at++, x += rows) add_input(format, rows, parts, words, at, x, sums);
+        else
+            for (int at = 0; at < step; at++, x += rows) add_input(format, rows, parts, words, at, x, sums);
     }
 }
 
@@ -101,10 +111,10 @@ INLINE void subtract_zeros(struct layout of, const int rows, const int parts, co
 }
 
 /* Adds the scaled sums of a group to those of the groups before. */
-INLINE void add_scaled(const int rows, const int parts, struct layout of, const char *header, int first,
+INLINE void add_scaled(const int scales, const int rows, const int parts, const char *header, int first,
                        vector held[][PARTS], float *sums) {
     EACH_PART(part, parts) {
-        vector scale = scales_of(of, header, first + part);
+        vector scale = scales_of(scales, header, first + part);
         EACH_ROW(row, rows) {
             float *place = sums + row * BLOCK + part * WIDTH;
             vector sum;
@@ -136,11 +146,22 @@ INLINE void add_group_chunk(const int format, const int rows, const int parts, s
     add_chunk(format, rows, parts, values, first, x + at * rows, held, ahead);
 }
 
-/* Subtracts what zero points add, and adds the sums of a group to those of the groups before. */
-INLINE void finish_group(const int rows, const int parts, struct groups of, int first, const float *x,
-                         vector held[][PARTS], float *sums) {
-    if (of.layout.has_zeros) subtract_zeros(of.layout, rows, parts, of.headers, first, x, held);
-    add_scaled(rows, parts, of.layout, of.headers, first, held, sums);
+/* Subtracts what zero points add, and adds the sums of a group to those of the groups before. Scales are
+those that the format has (OF_FLOAT32: of numbers that were widened), chosen once for all vectors. */
+INLINE void finish_group(const int format, const int rows, const int parts, struct groups of, int first,
+                         const float *x, vector held[][PARTS], float *sums) {
+    const int64_t scales = of.layout.scales;
+    const int may_be_bytes = format == OF_FLOAT4 || format == OF_FLOAT32;
+    if (format != OF_FLOAT4 && of.layout.has_zeros)
+        subtract_zeros(of.layout, rows, parts, of.headers, first, x, held);
+    if (format != OF_FLOAT4 && scales == IN_BFLOAT16)
+        add_scaled(IN_BFLOAT16, rows, parts, of.headers, first, held, sums);
+    else if (!may_be_bytes || (format != OF_FLOAT4 && scales == IN_FLOAT32))
+        add_scaled(IN_FLOAT32, rows, parts, of.headers, first, held, sums);
+    else if (scales == IN_E8M0)
+        add_scaled(IN_E8M0, rows, parts, of.headers, first, held, sums);
+    else
+        add_scaled(IN_E4M3, rows, parts, of.headers, first, held, sums);
 }
 
 INLINE void add_group(const int format, const int rows, const int parts, struct groups of, int first,
@@ -149,7 +170,7 @@ INLINE void add_group(const int format, const int rows, const int parts, struct 
     fetch_further(ahead, of.headers, header_bytes(of.layout));
     for (long at = 0; at < of.layout.group; at += CHUNK)
         add_group_chunk(format, rows, parts, of, first, x, at, held, ahead);
-    finish_group(rows, parts, of, first, x, held, sums);
+    finish_group(format, rows, parts, of, first, x, held, sums);
 }
 
 /* Two groups by turns: where rows are few, their sums would wait for one another. */
@@ -164,8 +185,8 @@ INLINE void add_two_groups(const int format, const int rows, const int parts, st
         add_group_chunk(format, rows, parts, of, first, x, at, held, ahead);
         add_group_chunk(format, rows, parts, next, first, next_x, at, next_held, ahead);
     }
-    finish_group(rows, parts, of, first, x, held, sums);
-    finish_group(rows, parts, next, first, next_x, next_held, sums);
+    finish_group(format, rows, parts, of, first, x, held, sums);
+    finish_group(format, rows, parts, next, first, next_x, next_held, sums);
 }
 
 /* Goes on with sums group by group. */

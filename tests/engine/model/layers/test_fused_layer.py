@@ -23,7 +23,16 @@ from specdecode_engine.model.layers.layers import (
     map_and_collect,
     map_by_layers,
 )
-from specdecode_kernels import INT4, INT8, AttentionMetadata, AttentionParams, Precision, quantize
+from specdecode_kernels import (
+    INT4,
+    INT8,
+    MXFP4,
+    NVFP4,
+    AttentionMetadata,
+    AttentionParams,
+    Precision,
+    quantize,
+)
 from specdecode_kernels.testing import backend_of
 from tests.kernels.launched import launches
 
@@ -39,6 +48,8 @@ PARTS: dict[str, dict[str, object]] = {
     "window and softcap": {"params": AttentionParams(logit_softcap=9.0, sliding_window=5)},
     "int8": {"precision": INT8},
     "int4": {"precision": INT4},
+    "mxfp4": {"precision": MXFP4},
+    "nvfp4": {"precision": NVFP4},
 }
 
 
