@@ -8,6 +8,8 @@ from torch import Tensor
 from specdecode_kernels import (
     INT4,
     INT8,
+    MXFP4,
+    NVFP4,
     Backend,
     DeltaShape,
     DraftedNodes,
@@ -16,6 +18,7 @@ from specdecode_kernels import (
     GatedActivation,
     LayerKV,
     PenaltyParamsBatch,
+    Precision,
     RoutingConfig,
     SamplingParamsBatch,
     quantize,
@@ -142,14 +145,21 @@ def _mixtures(draw: _Draw) -> Calls:
     routing = ExpertRouting(ids.int(), torch.full(ids.shape, 1 / top_k, device=draw.device))
     weights = ExpertWeights(gate_up.to(half), down.to(half))
 
-    def linear(name: str) -> Callable[[Backend], object]:
-        weight = quantize(gate_up[0].to(half), {"int8": INT8, "int4": INT4}[name])
+    stored = {"int8": INT8, "int4": INT4, "mxfp4": MXFP4, "nvfp4": NVFP4}
+
+    def linear(precision: Precision) -> Callable[[Backend], object]:
+        weight = quantize(gate_up[0].to(half), precision)
         return lambda ops: ops.linear(x, weight, None)
+
+    def mixture(precision: Precision) -> Callable[[Backend], object]:
+        parts = [quantize(one.to(half), precision) for one in (gate_up, down)]
+        quantized = ExpertWeights(parts[0], parts[1])
+        return lambda ops: ops.experts(x, routing, quantized, GatedActivation("silu"))
 
     return {
         "experts": lambda ops: ops.experts(x, routing, weights, GatedActivation("silu")),
-        "linear, int8": linear("int8"),
-        "linear, int4": linear("int4"),
+        **{f"linear, {name}": linear(precision) for name, precision in stored.items()},
+        **{f"experts, {name}": mixture(stored[name]) for name in ("mxfp4", "nvfp4")},
     }
 
 

@@ -14,6 +14,8 @@ from specdecode_kernels import (
     FLOAT8,
     INT4,
     INT8,
+    MXFP4,
+    NVFP4,
     AttentionParams,
     DeltaShape,
     Precision,
@@ -73,18 +75,38 @@ ROUTERS: dict[str, tuple[int, RoutingConfig]] = {
 }
 """Kinds of routers besides that of the op's own call, with numbers of experts."""
 FLOAT8_WEIGHT, GROUPED_FLOAT8 = Precision("float8_e4m3fn"), Precision("float8_e4m3fn", 64)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedCase:
+    """Quantized weights, and the rows that they map."""
+
+    precision: Precision
+    dtype: torch.dtype = torch.bfloat16
+    rows: int = 3  # of a linear map
+    kind: GateKind = "silu"  # of a mixture, with biases if it is another
+
+
 LINEAR = {
-    "linear int8": INT8,
-    "linear int4 zeros": INT4,
-    "linear float8": FLOAT8_WEIGHT,
-    "linear float8 groups": GROUPED_FLOAT8,
+    "linear int8": QuantizedCase(INT8),
+    "linear int4 zeros": QuantizedCase(INT4),
+    "linear float8": QuantizedCase(FLOAT8_WEIGHT),
+    "linear float8 groups": QuantizedCase(GROUPED_FLOAT8),
+    "linear mxfp4": QuantizedCase(MXFP4),
+    "linear mxfp4 many rows": QuantizedCase(MXFP4, rows=65),
+    "linear mxfp4 float16": QuantizedCase(MXFP4, torch.float16),
+    "linear nvfp4": QuantizedCase(NVFP4),
+    "linear nvfp4 many rows": QuantizedCase(NVFP4, rows=65),
 }
 """Forms of weights besides that of the op's own call."""
 QUANTIZED_EXPERTS = {
-    "experts int8": INT8,
-    "experts int4": INT4,
-    "experts float8": FLOAT8_WEIGHT,
-    "experts float8 groups": GROUPED_FLOAT8,
+    "experts int8": QuantizedCase(INT8),
+    "experts int4": QuantizedCase(INT4),
+    "experts float8": QuantizedCase(FLOAT8_WEIGHT),
+    "experts float8 groups": QuantizedCase(GROUPED_FLOAT8),
+    "experts mxfp4": QuantizedCase(MXFP4, kind="swigluoai"),
+    "experts mxfp4 float16": QuantizedCase(MXFP4, torch.float16),
+    "experts nvfp4": QuantizedCase(NVFP4),
 }
 DELTA: dict[str, tuple[DeltaShape, torch.dtype, bool]] = {
     "gated_delta chains": (DeltaShape(16, 32, 128, 128, 4), torch.bfloat16, False),
@@ -186,7 +208,7 @@ def all_cells() -> list[Cell]:
 
 
 def named_cells() -> list[Cell]:
-    """Return the cells that CI compiles: at most 152."""
+    """Return the cells that CI compiles: at most 160."""
     return [cell for cell in all_cells() if _is_named(cell)]
 
 

@@ -4,6 +4,7 @@ What is compiled is thereby what a GPU of that capability would run.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from multiprocessing import get_context
 
 import torch
@@ -22,6 +23,7 @@ from checks.compile_gate.cells import (
     SAMPLED_VOCAB,
     SAMPLING,
     Cell,
+    QuantizedCase,
 )
 from checks.compile_gate.usage import Usage, usage_of
 from specdecode_kernels import (
@@ -136,12 +138,9 @@ def _call(cell: Cell) -> None:
         logits, bias = torch.zeros(3, num_experts).bfloat16(), torch.zeros(num_experts)
         backend_of("triton", CPU).route_experts(logits, config, bias)
     elif cell.op in LINEAR:
-        weight = call_weight(CPU, LINEAR[cell.op], has_zeros="zeros" in cell.op)
-        backend_of("triton", CPU).linear(torch.zeros(3, 96).bfloat16(), weight, None)
+        _linear(LINEAR[cell.op], has_zeros="zeros" in cell.op)
     elif cell.op in QUANTIZED_EXPERTS:
-        precision, dtype = QUANTIZED_EXPERTS[cell.op], torch.bfloat16
-        ops = backend_of("triton", CPU)
-        call_experts(ops, CPU, "silu", dtype, has_bias=False, precision=precision)
+        _experts(QUANTIZED_EXPERTS[cell.op])
     elif cell.op in SAMPLING:
         _sample(backend_of("triton", CPU), SAMPLING[cell.op])
     elif cell.op in DELTA:
@@ -166,6 +165,17 @@ def _attend(cell: Cell) -> None:
         converts_float8=divmod(cell.capability, 10) >= HOPPER,
     )
     draw_case(cell.shape(), 0).attend(backend)
+
+
+def _linear(case: QuantizedCase, *, has_zeros: bool) -> None:
+    weight = replace(call_weight(CPU, case.precision, has_zeros=has_zeros), dtype=case.dtype)
+    rows = torch.zeros(case.rows, weight.shape[1], dtype=case.dtype)
+    backend_of("triton", CPU).linear(rows, weight, None)
+
+
+def _experts(case: QuantizedCase) -> None:
+    ops, has_bias = backend_of("triton", CPU), case.kind != "silu"
+    call_experts(ops, CPU, case.kind, case.dtype, has_bias=has_bias, precision=case.precision)
 
 
 def _keep_drafted(backend: Backend, shape: DeltaShape, dtype: torch.dtype, is_tree: bool) -> None:

@@ -23,12 +23,19 @@ PRODUCTS = ("map_pairs_kernel", "map_quantized_kernel")
 """Kernels besides attention that multiply matrices."""
 FLOAT8_COPY_BYTES = 8  # values of float8, whose tile in shared memory is swizzled by 8 bytes
 FLOAT8_REST_BYTES = 4  # what 16 keys of float8 have after their latents, by 256 threads
-GROUPED = (
-    *("linear", "linear int4 zeros", "linear float8 groups"),
-    *("experts int4", "experts float8 groups"),
-)
-"""Cells whose weights have a scale for each group of inputs."""
-SCALE_BYTES = 4  # scales of a group are a row of scales apart
+NARROW_COPIES = {
+    # Scales of a group are a row of scales apart.
+    "linear": 4,
+    "linear int4 zeros": 4,
+    "linear float8 groups": 4,
+    "experts int4": 4,
+    "experts float8 groups": 4,
+    # Each of 128 threads copies a part of 16 rows or 64 outputs by 32 inputs.
+    "linear mxfp4 float16": 8,
+    "experts nvfp4": 8,
+    "experts mxfp4 float16": 8,
+}
+"""Bytes of a copy by cell, where they are fewer than `COPY_BYTES`."""
 NEVER_REFUSED_DTYPES, NEVER_REFUSED_DIMS = ("bfloat16", "float16"), (64, 128)
 
 
@@ -57,7 +64,7 @@ def _product_violations(row: Row) -> Iterator[str]:
         what = "keys" if cell.is_attention else "weights"
         yield f"holds {usage.kv_buffers} tile of {what}: nothing is copied while it computes"
     is_float8 = cell.is_attention and dtype_of(cell.kv_dtype) == FLOAT8
-    narrow = SCALE_BYTES if cell.op in GROUPED else COPY_BYTES
+    narrow = NARROW_COPIES.get(cell.op, COPY_BYTES)
     wanted = FLOAT8_COPY_BYTES if is_float8 else narrow
     if is_float8 and "latent" in cell.forward:
         wanted = FLOAT8_REST_BYTES

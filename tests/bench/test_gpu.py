@@ -128,6 +128,7 @@ def test_a_dry_run_finds_kernels_equal_and_speculation_lossless(dry_run: tuple[P
     names = {row["metric"] for row in sections["parity"]["rows"]}
     assert {"rms_norm", "compact_kv", "sample", "store_kv", "verify_tree"} <= names
     assert {"experts", "linear, int4", "gated_delta, trees", "keep_drafted"} <= names
+    assert {"linear, mxfp4", "linear, nvfp4", "experts, mxfp4", "experts, nvfp4"} <= names
     assert any("latents" in name for name in names)
 
 

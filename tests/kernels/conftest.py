@@ -45,7 +45,7 @@ def row_independent_dot(monkeypatch: pytest.MonkeyPatch, device: torch.device) -
     def create_dot(_: Any, a: Any, b: Any, sums: Any, *options: Any) -> Any:
         total = sums.data.copy()
         for at in range(a.data.shape[1]):
-            total += a.data[:, at, None] * b.data[at]
+            total += a.data[:, at, None].astype(total.dtype) * b.data[at]
         return interpreter.TensorHandle(total, sums.dtype.scalar)
 
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)

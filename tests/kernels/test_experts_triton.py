@@ -4,7 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from specdecode_kernels import TORCH, ExpertRouting, ExpertWeights, GatedActivation
+from specdecode_kernels import (
+    TORCH,
+    ExpertRouting,
+    ExpertWeights,
+    GatedActivation,
+)
 from specdecode_kernels.mixture import GateKind
 from specdecode_kernels.triton.sort_pairs import CHUNK, most_blocks, sort_pairs
 from tests.kernels.launched import launches
@@ -19,7 +24,7 @@ from tests.kernels.mixtures import (
     draw_weights,
     normal,
 )
-from tests.kernels.quantized import FORMS, draw_quantized
+from tests.kernels.quantized import FLOAT4, FORMS, draw_quantized
 from tests.kernels.tensors import inside_wider
 from tests.kernels.triton_ops import TRITON
 
@@ -173,7 +178,7 @@ def test_weights_that_are_not_contiguous_are_named(part: str) -> None:
         TRITON.experts(torch.zeros(2, WIDTH), routing, given, SILU)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, *FLOAT4])
 def test_experts_of_integers_equal_the_reference(form: str, device: torch.device) -> None:
     weights, routing = draw_weights(torch.float32), draw_routing(5)
     assert isinstance(weights.gate_up, Tensor)
@@ -185,3 +190,50 @@ def test_experts_of_integers_equal_the_reference(form: str, device: torch.device
     got = TRITON.experts(x, chosen, there, SILU)
     wanted = TORCH.experts(x, chosen, there, SILU)
     torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-3)
+
+
+def float4_weights(
+    form: str, dtype: torch.dtype, device: torch.device, *, has_bias: bool = True
+) -> tuple[ExpertWeights, ExpertWeights]:
+    """Quantize a mixture; return it on the device, and plain with the same numbers."""
+    drawn = draw_weights(dtype, has_bias=has_bias)
+    assert isinstance(drawn.gate_up, Tensor)
+    assert isinstance(drawn.down, Tensor)
+    scale = torch.arange(1, EXPERTS + 1).view(-1, 1, 1)  # no expert has the factors of another
+    parts = [draw_quantized(form, (one * scale).to(dtype)) for one in (drawn.gate_up, drawn.down)]
+    biases = drawn.gate_up_bias, drawn.down_bias
+    there = [None if one is None else one.to(device) for one in biases]
+    return (
+        ExpertWeights(parts[0].on(device), parts[1].on(device), *there),
+        ExpertWeights(parts[0].plain(), parts[1].plain(), *biases),
+    )
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("kind", ["silu", "swigluoai"])
+@pytest.mark.parametrize("form", FLOAT4)
+def test_rows_of_float4_are_sums_over_their_experts(
+    form: str, kind: GateKind, dtype: torch.dtype, device: torch.device
+) -> None:
+    weights, plain = float4_weights(form, dtype, device)
+    routing, activation = draw_routing(7), GatedActivation(kind, limit=1.5)
+    x = normal(7, WIDTH).to(dtype)
+    wanted = computed_one_by_one(x, routing, plain, activation)
+    chosen = ExpertRouting(*(part.to(device) for part in routing))
+    got = TRITON.experts(x.to(device), chosen, weights, activation).double().cpu()
+    error = (got - wanted).abs().amax() / wanted.abs().amax()
+    assert error <= {torch.float32: 1e-6, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}[dtype]
+
+
+@pytest.mark.usefixtures("row_independent_dot")
+@pytest.mark.parametrize("form", FLOAT4)
+def test_rows_of_float4_experts_have_the_same_bits(form: str, device: torch.device) -> None:
+    weights, _ = float4_weights(form, torch.bfloat16, device, has_bias=False)
+    routing = ExpertRouting(*(part.to(device) for part in draw_routing(64)))
+    x = normal(64, WIDTH).to(device, torch.bfloat16)
+    whole = TRITON.experts(x, routing, weights, SILU)
+    for rows in (1, 2, 8, 17, 63):
+        for first in (0, 64 - rows):
+            some = slice(first, first + rows)
+            part = ExpertRouting(routing.ids[some], routing.weights[some])
+            assert torch.equal(TRITON.experts(x[some], part, weights, SILU), whole[some])

@@ -26,7 +26,7 @@ OPS = (
 SAMPLING = ("sample", "route_experts")
 EXPERTS = ("experts", "linear")
 RECURRENT = ("gated_delta", "keep_drafted")
-CASES_EACH = 24
+CASES_EACH = 36
 
 
 class OpCase(Protocol):

@@ -241,6 +241,41 @@ def test_bad_input_is_refused_with_the_remedy(models: tuple[str, str], tmp_path:
     assert "80, 86" in capability.stderr
 
 
+FLOAT4 = """
+import json, sys
+from dataclasses import replace
+from specdecode_api.boot import EngineBoot
+from specdecode_engine.startup.draft_methods.registry import METHODS
+from specdecode_engine.startup.kernel_calls import op_calls
+from specdecode_engine.startup.kernels import needs_of_boot
+from specdecode_kernels import MXFP4, NVFP4
+from specdecode_kernels.triton.variants import list_variants
+
+boot = EngineBoot.model_validate({"model": {"path": sys.argv[1]}})
+needs = replace(needs_of_boot(boot), kept=(MXFP4, NVFP4))
+variants = list_variants(op_calls(needs, 90, METHODS["NONE"]), 90)
+print(json.dumps([[one.kernel, one.signature] for one in variants if "float4" in one.signature]))
+"""
+
+
+def test_weights_of_float4_have_their_maps_and_experts(tmp_path: Path) -> None:
+    """Of few and of many rows, and of both products of a mixture, with factors and without."""
+    config = LLAMA_8B | next(iter(MIXTURES.values()))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ran = run("-c", FLOAT4, str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    listed = json.loads(ran.stdout)
+    for kernel, kinds in (
+        ("map_quantized_kernel", ("ROWS: 16", "ROWS: 64")),
+        ("map_pairs_kernel", ("GATE: silu", "GATE: None")),
+    ):
+        found = [signature for name, signature in listed if name == kernel]
+        for kind in kinds:
+            has_factors = {"factors_ptr: None" not in one for one in found if kind in one}
+            assert has_factors == {False, True}
+    assert all("values_ptr: *u8/16, scales_ptr: *u8/16" in one for _, one in listed)
+
+
 COMPILE = """
 import functools, json, sys
 import torch, triton

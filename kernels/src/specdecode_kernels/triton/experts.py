@@ -61,6 +61,7 @@ def _map_pairs_kernel(
     values_ptr,  # [experts, outputs, inputs], twice the outputs where gated
     scales_ptr,
     zeros_ptr,
+    factors_ptr,
     bias_ptr,
     out_ptr,  # [pairs, outputs]
     pairs_ptr,
@@ -71,12 +72,13 @@ def _map_pairs_kernel(
     sharing,  # pairs that share a row of x
     outputs,
     inputs,
+    half,  # this, groups, group and SCALES: see `add_products`
     groups,
     group,
     alpha,
     limit,
     FORMAT: tl.constexpr,  # of a quantized weight
-    IS_GROUPED: tl.constexpr,
+    SCALES: tl.constexpr,
     GATE: tl.constexpr,  # kind of the gate, None where the product has none
     DOT: tl.constexpr,
     ROWS: tl.constexpr,
@@ -87,33 +89,31 @@ def _map_pairs_kernel(
     if block >= tl.load(used_ptr):
         return
     expert = tl.load(experts_ptr + block).to(tl.int64)
-    pair = tl.load(pairs_ptr + block * ROWS + tl.arange(0, ROWS))
-    is_pair = (pair < pairs)[:, None]
+    pair = tl.load(pairs_ptr + block * ROWS + tl.arange(0, ROWS))[:, None]
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     is_output = (output < outputs)[None, :]
-    x_at = x_ptr + (pair // sharing).to(tl.int64)[:, None] * stride_x
+    x_at = x_ptr + (pair // sharing).to(tl.int64) * stride_x
     row = expert * (outputs if GATE is None else 2 * outputs) + output[None, :]
     sums = tl.zeros([ROWS, OUTPUTS], tl.float32)
     ups = tl.zeros([ROWS, OUTPUTS], tl.float32)
     for start in range(0, inputs, INPUTS):
-        at = start + tl.arange(0, INPUTS)
-        is_input = at < inputs
-        x = tl.load(x_at + at[None, :], mask=is_pair & is_input[None, :], other=0.0).to(DOT)
+        at = start + tl.arange(0, INPUTS)[None, :]
+        x = tl.load(x_at + at, mask=(pair < pairs) & (at < inputs), other=0.0).to(DOT)
         sums = add_products(
-            sums, x, values_ptr, scales_ptr, zeros_ptr, row, start, at[:, None], is_output,
-            is_input[:, None], inputs, groups, group, FORMAT, IS_GROUPED, DOT,
+            sums, x, values_ptr, scales_ptr, zeros_ptr, factors_ptr, row, start, is_output, inputs,
+            half, groups, group, FORMAT, SCALES, DOT,
         )  # fmt: skip
         if GATE is not None:
             ups = add_products(
-                ups, x, values_ptr, scales_ptr, zeros_ptr, row + outputs, start, at[:, None],
-                is_output, is_input[:, None], inputs, groups, group, FORMAT, IS_GROUPED, DOT,
+                ups, x, values_ptr, scales_ptr, zeros_ptr, factors_ptr, row + outputs, start,
+                is_output, inputs, half, groups, group, FORMAT, SCALES, DOT,
             )  # fmt: skip
-    sums = finished(sums, scales_ptr, bias_ptr, row, is_output, FORMAT, IS_GROUPED)
+    sums = finished(sums, factors_ptr, bias_ptr, row, is_output)
     if GATE is not None:
-        ups = finished(ups, scales_ptr, bias_ptr, row + outputs, is_output, FORMAT, IS_GROUPED)
+        ups = finished(ups, factors_ptr, bias_ptr, row + outputs, is_output)
         sums = _gate(sums, ups, alpha, limit, GATE)
-    out_at = out_ptr + pair.to(tl.int64)[:, None] * outputs + output[None, :]
-    tl.store(out_at, sums.to(out_ptr.dtype.element_ty), mask=is_pair & is_output)
+    out_at = out_ptr + pair.to(tl.int64) * outputs + output[None, :]
+    tl.store(out_at, sums.to(out_ptr.dtype.element_ty), mask=(pair < pairs) & is_output)
 
 
 @triton.jit
@@ -190,7 +190,8 @@ def _map_pairs(
     """Map every pair's row of x by its expert; to the gated half if there is an activation."""
     tile = expert_tile(x.element_size(), is_gated=activation is not None)
     pairs, outputs = out.shape
-    parts, (groups, group), (form, is_grouped) = tile_arguments(weight)
+    step = tile_inputs(weight, tile.inputs, INPUTS_OF_FLOAT8)
+    parts, sizes, (form, scales) = tile_arguments(weight, step)
     _map_pairs_kernel[(triton.cdiv(outputs, tile.outputs), blocks.experts.numel())](
         x,
         *parts,
@@ -202,17 +203,17 @@ def _map_pairs(
         sharing,
         outputs,
         x.shape[1],
-        groups,
-        group,
+        *sizes,
         0.0 if activation is None else activation.alpha,
         0.0 if activation is None else activation.limit,
         FORMAT=form,
-        IS_GROUPED=is_grouped,
+        SCALES=scales,
         GATE=None if activation is None else activation.kind,
         DOT=dot_type(x.dtype),
         ROWS=tile.rows,
         OUTPUTS=tile.outputs,
-        INPUTS=tile_inputs(weight, tile.inputs, INPUTS_OF_FLOAT8),
-        num_warps=2 * tile.warps if is_grouped else tile.warps,
+        INPUTS=step,
+        # Sums of a tile, next to those of all inputs, take registers; float4 has none.
+        num_warps=2 * tile.warps if scales and form != "float4_e2m1fn" else tile.warps,
         num_stages=tile.stages,
     )

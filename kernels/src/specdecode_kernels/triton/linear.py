@@ -30,16 +30,18 @@ def _map_quantized_kernel(
     values_ptr,
     scales_ptr,
     zeros_ptr,
+    factors_ptr,
     bias_ptr,
     out_ptr,  # [rows, outputs]
     stride_x,
     rows,
     outputs,
     inputs,
+    half,  # this, groups, group and SCALES: see `add_products`
     groups,
     group,
     FORMAT: tl.constexpr,
-    IS_GROUPED: tl.constexpr,
+    SCALES: tl.constexpr,
     DOT: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
@@ -53,14 +55,13 @@ def _map_quantized_kernel(
     x_at = x_ptr + row.to(tl.int64)[:, None] * stride_x
     sums = tl.zeros([ROWS, OUTPUTS], tl.float32)
     for start in range(0, inputs, INPUTS):
-        at = start + tl.arange(0, INPUTS)
-        is_input = at < inputs
-        x = tl.load(x_at + at[None, :], mask=is_row & is_input[None, :], other=0.0).to(DOT)
+        at = start + tl.arange(0, INPUTS)[None, :]
+        x = tl.load(x_at + at, mask=is_row & (at < inputs), other=0.0).to(DOT)
         sums = add_products(
-            sums, x, values_ptr, scales_ptr, zeros_ptr, of_weight, start, at[:, None], is_output,
-            is_input[:, None], inputs, groups, group, FORMAT, IS_GROUPED, DOT,
+            sums, x, values_ptr, scales_ptr, zeros_ptr, factors_ptr, of_weight, start, is_output,
+            inputs, half, groups, group, FORMAT, SCALES, DOT,
         )  # fmt: skip
-    sums = finished(sums, scales_ptr, bias_ptr, of_weight, is_output, FORMAT, IS_GROUPED)
+    sums = finished(sums, factors_ptr, bias_ptr, of_weight, is_output)
     out_at = out_ptr + row.to(tl.int64)[:, None] * outputs + output[None, :]
     tl.store(out_at, sums.to(out_ptr.dtype.element_ty), mask=is_row & is_output)
 
@@ -80,7 +81,8 @@ def linear(
     is_narrow = x.element_size() == 2
     height = MANY_ROWS if is_narrow and rows > FEW_ROWS else FEW_ROWS
     width, most_inputs = (128, 64) if is_narrow else (32, 32)
-    parts, (groups, group), (form, is_grouped) = tile_arguments(weight)
+    step = tile_inputs(weight, most_inputs, most_inputs)
+    parts, sizes, (form, scales) = tile_arguments(weight, step)
     _map_quantized_kernel[(triton.cdiv(outputs, width), triton.cdiv(rows, height))](
         x,
         *parts,
@@ -90,14 +92,13 @@ def linear(
         rows,
         outputs,
         inputs,
-        groups,
-        group,
+        *sizes,
         FORMAT=form,
-        IS_GROUPED=is_grouped,
+        SCALES=scales,
         DOT=dot_type(x.dtype),
         ROWS=height,
         OUTPUTS=width,
-        INPUTS=tile_inputs(weight, most_inputs, most_inputs),
+        INPUTS=step,
         num_warps=4,
         num_stages=3,
     )
