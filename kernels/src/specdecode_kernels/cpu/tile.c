@@ -54,7 +54,7 @@ INLINE void add_input(const int format, const int rows, const int parts, const b
 }
 
 /* Adds the products of CHUNK inputs to the sums in registers. Shifts by constants save a fifth of the time
-of 4 to 12 rows with weights of 4 bits on an AMD EPYC; with AVX2 all of them at once do not fit in its
+of 4 to 8 rows with weights of 4 bits on an AMD EPYC; with AVX2 all of them at once do not fit in its
 registers where rows are several, and take up to a third longer. */
 INLINE void add_chunk(const int format, const int rows, const int parts, const char *weights, int first,
                       const float *x, vector sums[][PARTS], struct prefetch *ahead) {
