@@ -75,6 +75,7 @@ ROUTERS: dict[str, tuple[int, RoutingConfig]] = {
 }
 """Kinds of routers besides that of the op's own call, with numbers of experts."""
 FLOAT8_WEIGHT, GROUPED_FLOAT8 = Precision("float8_e4m3fn"), Precision("float8_e4m3fn", 64)
+GROUPED_INT8 = Precision("int8", 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class QuantizedCase:
 
 LINEAR = {
     "linear int8": QuantizedCase(INT8),
+    "linear int8 groups": QuantizedCase(GROUPED_INT8),
     "linear int4 zeros": QuantizedCase(INT4),
     "linear float8": QuantizedCase(FLOAT8_WEIGHT),
     "linear float8 groups": QuantizedCase(GROUPED_FLOAT8),
@@ -101,6 +103,7 @@ LINEAR = {
 """Forms of weights besides that of the op's own call."""
 QUANTIZED_EXPERTS = {
     "experts int8": QuantizedCase(INT8),
+    "experts int8 groups": QuantizedCase(GROUPED_INT8),
     "experts int4": QuantizedCase(INT4),
     "experts float8": QuantizedCase(FLOAT8_WEIGHT),
     "experts float8 groups": QuantizedCase(GROUPED_FLOAT8),

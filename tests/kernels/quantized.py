@@ -9,6 +9,7 @@ from specdecode_kernels import INT4, MXFP4, NVFP4, Precision, QuantizedTensor, q
 
 PRECISIONS = {
     "int8": Precision("int8"),
+    "int8 in groups of 32": Precision("int8", 32),
     "int4": INT4,
     "int4 in groups of 128": Precision("int4", 128),
     "float8": Precision("float8_e4m3fn"),

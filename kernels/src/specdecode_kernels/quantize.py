@@ -31,8 +31,8 @@ NVFP4 = Precision("float4_e2m1fn", 16, scales="float8_e4m3fn")
 def quantize(weight: Tensor, precision: Precision) -> QuantizedTensor:
     """Quantize a weight [..., outputs, inputs] to the nearest multiples of scales.
 
-    Integers of 8 bits: scale = max |w| / 127 of an output. Of 4 bits: the scale of a group is
-    rounded to bfloat16, and is the one of a few with the least sum of squared errors. Float8:
+    Integers of 8 bits: scale = max |w| / 127 of a group or output. Of 4 bits: the scale of a group
+    is rounded to bfloat16, and is the one of a few with the least sum of squared errors. Float8:
     scale = max |w| / 448 of a group or output. Float4: a power of two next to max |w| / 6 of a
     group, so that nothing is cut off; or max |w| / 6 of a group, less the factor max |w| / 2688 of
     its output, in float8_e4m3fn.
@@ -63,7 +63,7 @@ def _quantize_rows(rows: Tensor, precision: Precision) -> tuple[Tensor, ...]:
             f"a weight of {list(rows.shape)} contains NaN or infinity and cannot be quantized"
         )
     if precision.format == "int8":
-        return _to_int8(wide)
+        return _to_int8(wide, precision.group or rows.shape[1])
     if precision.format == "int4":
         return _to_int4(wide, precision.group)
     if precision.format == "float4_e2m1fn":
@@ -71,9 +71,11 @@ def _quantize_rows(rows: Tensor, precision: Precision) -> tuple[Tensor, ...]:
     return _to_float8(wide, precision.group or rows.shape[1])
 
 
-def _to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
-    scales = rows.abs().amax(dim=-1, keepdim=True) / INT8_LIMIT
-    return _rounded(rows, scales, -INT8_LIMIT, INT8_LIMIT).to(torch.int8), scales
+def _to_int8(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    grouped = _grouped(rows, group)
+    scales = grouped.abs().amax(dim=-1, keepdim=True) / INT8_LIMIT
+    integers = _rounded(grouped, scales, -INT8_LIMIT, INT8_LIMIT).to(torch.int8).flatten(1)
+    return integers[:, : rows.shape[1]], scales.squeeze(-1)
 
 
 def _to_int4(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:

@@ -69,7 +69,7 @@ class QuantizedTensor:
     """A weight [..., outputs, inputs] of integers or floats of 8 or 4 bits.
 
     w[o, i] = factors[o] * scales[o, g] * (values[o, i] - zeros[o, g]) with g = i // group. Integers
-    of 8 bits have one group. Integers of 4 bits alone have zero points. Values are never NaN.
+    of 4 bits alone have zero points. Values are never NaN.
     """
 
     values: Tensor
@@ -95,8 +95,6 @@ class QuantizedTensor:
                 f"values and scales of a weight {list(self.shape)} in groups of {self.group} are "
                 f"{found}; they must be {wanted}"
             )
-        if self.format == "int8" and groups != 1:
-            raise ValueError("integers of 8 bits must have one scale for each output")
         if self.format != "int4" and self.zeros is not None:
             raise ValueError(f"{self.format} must have no zero points")
         has_factors = None if self.factors is None else tuple(self.factors.shape)

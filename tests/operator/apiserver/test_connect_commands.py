@@ -53,9 +53,16 @@ def start(plane, kubeconfig, namespace, tmp_path):
             given |= write_program(tmp_path / "bin", ports)
         else:
             given["PATH"] = f"{plane.programs}:{given['PATH']}"
-        command = [sys.executable, "-m", "specdecode_operator.plugin", *words, "-n", namespace]
+        # Programs that were started in the background inherit that interrupts are ignored.
+        program = [
+            "env",
+            "--default-signal=INT",
+            sys.executable,
+            "-m",
+            "specdecode_operator.plugin",
+        ]
         process = subprocess.Popen(
-            [*command, "--kubeconfig", str(file)],
+            [*program, *words, "-n", namespace, "--kubeconfig", str(file)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, env=given,
         )  # fmt: skip

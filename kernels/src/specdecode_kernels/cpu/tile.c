@@ -264,6 +264,7 @@ EACH_HEIGHT(TILE, PLAIN, OF_FLOAT8)
 #if HAS_PAIRS
 EACH_HEIGHT(TILE, PLAIN, OF_PAIRS)
 #endif
+EACH_HEIGHT(TILE, GROUPED, OF_INT8)
 EACH_HEIGHT(TILE, GROUPED, OF_INT4)
 EACH_HEIGHT(TILE, GROUPED, OF_FLOAT8)
 EACH_HEIGHT(TILE, GROUPED, OF_FLOAT4)
@@ -274,7 +275,8 @@ tile *tile_of(struct panel panel, long rows) {
                                                     [OF_BFLOAT16] = {EACH_HEIGHT(NAME, PLAIN, OF_BFLOAT16)},
                                                     [OF_INT8] = {EACH_HEIGHT(NAME, PLAIN, OF_INT8)},
                                                     [OF_FLOAT8] = {EACH_HEIGHT(NAME, PLAIN, OF_FLOAT8)}};
-    static tile *const grouped[FORMATS][MOST_ROWS] = {[OF_INT4] = {EACH_HEIGHT(NAME, GROUPED, OF_INT4)},
+    static tile *const grouped[FORMATS][MOST_ROWS] = {[OF_INT8] = {EACH_HEIGHT(NAME, GROUPED, OF_INT8)},
+                                                      [OF_INT4] = {EACH_HEIGHT(NAME, GROUPED, OF_INT4)},
                                                       [OF_FLOAT8] = {EACH_HEIGHT(NAME, GROUPED, OF_FLOAT8)},
                                                       [OF_FLOAT4] = {EACH_HEIGHT(NAME, GROUPED, OF_FLOAT4)}};
 #if HAS_PAIRS
@@ -309,6 +311,7 @@ void widen_weights(struct panel panel, float *to) {
     const long format = panel.layout.format;
     if (format == OF_INT4) widen_groups(OF_INT4, panel, to);
     else if (format == OF_FLOAT4) widen_groups(OF_FLOAT4, panel, to);
+    else if (panel.layout.group && format == OF_INT8) widen_groups(OF_INT8, panel, to);
     else if (panel.layout.group) widen_groups(OF_FLOAT8, panel, to);
     else if (format == OF_BFLOAT16) widen_inputs(OF_BFLOAT16, panel.weights, to, panel.inputs);
     else if (format == OF_INT8) widen_inputs(OF_INT8, panel.weights, to, panel.inputs);

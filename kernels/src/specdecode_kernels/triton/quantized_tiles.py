@@ -2,8 +2,8 @@
 
 Integers of 8 bits and float8 are exact in every type, so that products are those of unscaled
 numbers. What scales a whole output multiplies the finished sum; the scale of a group of float8
-multiplies the products of a tile, in float32. Integers of 4 bits are multiplied by their scales
-before, and rounded to the type of the product.
+multiplies the products of a tile, in float32. Integers of 4 bits, and those of 8 bits in groups,
+are multiplied by their scales before, and rounded to the type of the product.
 
 Float4 is multiplied by its scales before too, but exactly, so that a tile contains several groups
 and needs no sums of its own. Numbers have 2 significant bits, scales in float8 (NVFP4) have 4:
@@ -69,10 +69,14 @@ def add_products(
         weight = tl.where(at < inputs, integer.to(tl.float32) * scale, 0.0).to(DOT)
     else:
         weight = tl.load(values_ptr + row * inputs + at, mask=mask, other=0)
-        weight = _widened(weight, DOT) if FORMAT == "float8_e4m3fn" else weight.to(DOT)
         if SCALES:
             scale = tl.load(scales_ptr + row * groups + start // group, mask=is_output, other=0.0)
-            return sums + tl.dot(x, weight, input_precision=PRECISION) * scale
+        if SCALES and FORMAT == "int8":
+            weight = (weight.to(tl.float32) * scale).to(DOT)
+        else:
+            weight = _widened(weight, DOT) if FORMAT == "float8_e4m3fn" else weight.to(DOT)
+            if SCALES:
+                return sums + tl.dot(x, weight, input_precision=PRECISION) * scale
     return tl.dot(x, weight, sums, input_precision=PRECISION)
 
 
@@ -182,8 +186,10 @@ def tile_inputs(weight: Tensor | QuantizedTensor, most: int, most_of_float8: int
 
     `most_of_float8` is for weights or scales in float8.
     """
-    if isinstance(weight, Tensor) or weight.format == "int8":
+    if isinstance(weight, Tensor):
         return most
+    if weight.format == "int8":
+        return min(most, weight.precision.group or most)
     if weight.format == "int4":
         return INPUTS_OF_GROUP
     if weight.format == "float4_e2m1fn":

@@ -10,7 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
 from specdecode_engine.startup.model_check import CheckOptions, check_pair
+from specdecode_kernels import Precision
 from tests.engine.model.checkpoint.quantized.logits import (
     our_logits,
     plain_logits,
@@ -60,3 +62,13 @@ def test_check_names_the_format(name: str) -> None:
     checked = check_pair(HERE / name, None, CheckOptions(torch.bfloat16)).target
     assert checked.reason is None
     assert checked.quantization == FORMATS[name]
+
+
+def test_a_symmetric_head_of_8_bits_is_kept_in_its_groups() -> None:
+    folder = HERE / "gptqmodel" / "gptq-head"
+    stored = open_checkpoint(folder).tensors["lm_head.weight"].quantized
+    assert stored is not None
+    kept = stored.read()
+    assert kept is not None
+    assert kept.precision == Precision("int8", 32)
+    assert torch.equal(kept.plain(), plain_weights(folder)["lm_head.weight"])

@@ -38,6 +38,7 @@ ZEROS = Precision("int4", 32, has_zeros=True)
 FLOAT8_BY_OUTPUT, FLOAT8_BY_GROUP = Precision("float8_e4m3fn"), Precision("float8_e4m3fn", 32)
 KEPT = {
     "int8-channel": INT8,
+    "w8a16-group": Precision("int8", 32),
     "fp8-channel": FLOAT8_BY_OUTPUT,
     "fp8-block": FLOAT8_BY_GROUP,
     "fp8-deepseek": FLOAT8_BY_GROUP,

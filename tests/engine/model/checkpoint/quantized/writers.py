@@ -297,6 +297,9 @@ CASES: dict[str, QuantizedCase] = {
     "w3a16-group": by_compressed_tensors(
         "pack-quantized", "3 bits, groups of 32", num_bits=3, strategy="group", group_size=32
     ),
+    "w8a16-group": by_compressed_tensors(
+        "pack-quantized", "8 bits, groups of 32", num_bits=8, strategy="group", group_size=32
+    ),
     "w8a16-channel-asymmetric": by_compressed_tensors(
         "pack-quantized",
         "8 bits, a scale per channel",

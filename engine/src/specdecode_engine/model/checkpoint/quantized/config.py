@@ -5,7 +5,7 @@ modelopt also writes a file of its own, which `modelopt/declaration.py` reads.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from specdecode_engine.model.checkpoint.config_file import CheckpointError, ConfigFile
@@ -109,7 +109,13 @@ def _awq(section: ConfigFile) -> Quantization:
 def _gptq(section: ConfigFile) -> Quantization:
     version = _need(section, "checkpoint_format", "gptq", "gptq_v2", default="gptq")
     offset, is_ordered = 1 if version == "gptq" else 0, not section.switch("desc_act", False)
-    layout = GptqLayout(section.integer("bits"), _group_size(section), offset, is_ordered)
+    layout = GptqLayout(
+        section.integer("bits"),
+        _group_size(section),
+        offset,
+        is_ordered,
+        section.switch("sym", True),
+    )
     _need_bits(section, layout)
     dynamic = section.section("dynamic") or ConfigFile(section.file, {})
     overrides = tuple(
@@ -132,7 +138,9 @@ def _auto_round(section: ConfigFile) -> Quantization:
     if section.integer("act_bits", UNQUANTIZED_BITS) < UNQUANTIZED_BITS:
         raise section.error("act_bits", f"weights alone may be integers; {UNQUANTIZED}")
     offset = ZERO_OFFSETS.get(packing, 0)
-    layout = GptqLayout(section.integer("bits"), _group_size(section), offset, True)
+    layout = GptqLayout(
+        section.integer("bits"), _group_size(section), offset, True, section.switch("sym", True)
+    )
     extra = section.section("extra_config") or ConfigFile(section.file, {})
     changed = [
         (_auto_round_pattern(extra, key), _override(own, layout))
@@ -168,7 +176,9 @@ def _override(own: ConfigFile, layout: GptqLayout) -> GptqLayout:
     bits = own.integer("bits", layout.bits)
     group_size = layout.group_size if own.get("group_size") is None else _group_size(own)
     is_ordered = not own.switch("desc_act", not layout.is_ordered)
-    changed = replace(layout, bits=bits, group_size=group_size, is_ordered=is_ordered)
+    changed = GptqLayout(
+        bits, group_size, layout.zero_offset, is_ordered, own.switch("sym", layout.is_symmetric)
+    )
     _need_bits(own, changed)
     return changed
 

@@ -45,11 +45,13 @@ class GptqLayout:
     group_size: int | None
     zero_offset: int  # what is added to stored zero points
     is_ordered: bool  # whether groups are consecutive inputs (desc_act is false)
+    is_symmetric: bool = False  # whether all zero points are in the middle
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
         """The forms in which weights are kept."""
-        is_kept = self.bits == 4 and self.is_ordered
+        is_kept = self.bits == 4 or (self.bits == 8 and self.is_symmetric)
+        is_kept = is_kept and self.is_ordered
         return kept_precisions(self.bits, self.group_size) if is_kept else ()
 
     def find(self, headers: Headers, prefix: str, shape: Shape) -> QuantizedWeight:

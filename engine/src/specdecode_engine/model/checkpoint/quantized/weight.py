@@ -89,10 +89,11 @@ def kept_precisions(bits: int, group: int | None) -> tuple[Precision, ...]:
         group: None: all of them.
 
     Returns:
-        Those without and with zero points, as far as there are any.
+        Those without and with zero points, as far as there are any: those of integers of 8 bits
+        may be as large as the integers, whose products would cancel out.
     """
     if bits == 8:
-        return () if group is not None else (Precision("int8"),)
+        return (Precision("int8", group or 0),) if group in (None, *GROUPS) else ()
     # A scale for every output is one for every 128 of its inputs.
     group = GROUPS[-1] if group is None else group
     if bits != 4 or group not in GROUPS:
@@ -149,6 +150,8 @@ class QuantizedWeight:
             if found is None:
                 return None
             cut = found.cut((wanted, *rest), columns, group)
+            if read.zeros is None and cut.zeros is not None and bool(cut.zeros.any()):
+                return None
             if _has_nan(cut.values):
                 cut = cut._replace(values=_clear_unscaled(cut.values, cut.scales, group))
                 if _has_nan(cut.values):
