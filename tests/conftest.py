@@ -6,9 +6,14 @@ imports it in other folders' tests.
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
+
+# Programs that were started in the background, as tests are by some shells, inherit that interrupts
+# are ignored, and so would the programs that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if not Path("/proc/driver/nvidia/version").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -53,16 +53,9 @@ def start(plane, kubeconfig, namespace, tmp_path):
             given |= write_program(tmp_path / "bin", ports)
         else:
             given["PATH"] = f"{plane.programs}:{given['PATH']}"
-        # Programs that were started in the background inherit that interrupts are ignored.
-        program = [
-            "env",
-            "--default-signal=INT",
-            sys.executable,
-            "-m",
-            "specdecode_operator.plugin",
-        ]
+        command = [sys.executable, "-m", "specdecode_operator.plugin", *words, "-n", namespace]
         process = subprocess.Popen(
-            [*program, *words, "-n", namespace, "--kubeconfig", str(file)],
+            [*command, "--kubeconfig", str(file)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, env=given,
         )  # fmt: skip

@@ -160,7 +160,8 @@ async def test_every_watch_restarts_when_an_event_is_an_error(quick):
 
 
 async def test_watches_end_though_each_loses_its_cancellation(quick, monkeypatch, caplog):
-    original, lost, is_complete = kopf_watching.continuous_watch, set(), asyncio.Event()
+    original, lost, seen = kopf_watching.continuous_watch, set(), set()
+    is_complete = asyncio.Event()
     monkeypatch.setattr(watching, "CANCEL_AGAIN_S", 0.2)
 
     async def losing(**arguments):
@@ -172,8 +173,10 @@ async def test_watches_end_though_each_loses_its_cancellation(quick, monkeypatch
                 raise
             lost.add(arguments["resource"])
 
-    async def handle(**_):
-        is_complete.set()
+    async def handle(resource, **_):
+        seen.add(resource)
+        if len(seen) == len(WATCHED):
+            is_complete.set()
 
     monkeypatch.setattr(kopf_watching, "continuous_watch", losing)
     async with watched(FailingServer(), handle) as (running, stop):
