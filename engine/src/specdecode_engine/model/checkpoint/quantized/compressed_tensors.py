@@ -51,6 +51,7 @@ from specdecode_engine.model.checkpoint.quantized.weight import (
     Parts,
     QuantizedRows,
     QuantizedWeight,
+    float4_rows,
     kept_float4,
     kept_float8,
     kept_precisions,
@@ -258,8 +259,9 @@ class _Layout:
     is_stream: bool
 
     def kept(self, parts: Parts, rows: slice) -> QuantizedRows:
-        if "floats" in parts:
-            return _float4_rows(parts, rows)
+        if "floats" in parts:  # scales are divided by the global one
+            factor = 1 / parts["global_scale"].float() if "global_scale" in parts else None
+            return float4_rows(parts["floats"][rows], parts["scale"][rows], factor)
         blocks = self.scheme.blocks_of(self.shape)
         values = parts["weight"][rows] if "weight" in parts else self._values(parts, rows)
         scales = blocks.by_output(exponent_scales(parts["scale"]), self.shape, rows)
@@ -294,12 +296,3 @@ class _Layout:
             unpack_floats = unpack_fp6 if self.scheme.format == MXFP6 else unpack_fp4
             return unpack_floats(parts["floats"][rows])
         return self.scheme.unpack(parts["packed"][rows], self.shape[1], is_stream=self.is_stream)
-
-
-def _float4_rows(parts: Parts, rows: slice) -> QuantizedRows:
-    """Return MXFP4 or NVFP4 as stored, and the inverse of the scale that divides others."""
-    values, scales = parts["floats"][rows].view(torch.float4_e2m1fn_x2), parts["scale"][rows]
-    if "global_scale" not in parts:
-        return QuantizedRows(values, scales.view(torch.float8_e8m0fnu))
-    factor = 1 / parts["global_scale"].float().reshape(())
-    return QuantizedRows(values, scales, factors=factor.expand(len(values)))

@@ -11,7 +11,6 @@ Source: openai/gpt-oss, `gpt_oss/torch/weights.py`; transformers, `integrations/
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from specdecode_engine.model.checkpoint.quantized.packing import exponent_scales, unpack_fp4
@@ -21,6 +20,7 @@ from specdecode_engine.model.checkpoint.quantized.weight import (
     Parts,
     QuantizedRows,
     QuantizedWeight,
+    float4_rows,
 )
 from specdecode_kernels import MXFP4, Precision
 
@@ -56,8 +56,7 @@ class Mxfp4Format:
 
 def _rows(parts: Parts, rows: slice) -> QuantizedRows:
     """Return [rows, inputs], or [rows, outputs, inputs] with experts as rows."""
-    values = parts["blocks"][rows].flatten(-2).view(torch.float4_e2m1fn_x2)
-    return QuantizedRows(values, parts["scales"][rows].view(torch.float8_e8m0fnu))
+    return float4_rows(parts["blocks"][rows].flatten(-2), parts["scales"][rows])
 
 
 def _dequantize_rows(parts: Parts, rows: slice) -> Tensor:

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""The magnitudes of E2M1, by its lower three bits; the fourth is the sign."""
+from specdecode_kernels.weights import float4_numbers
 
 E8M0_BIAS = 127
 E8M0_NAN = 255
@@ -36,15 +35,9 @@ def _unpack_stream(words: Tensor, bits: int) -> Tensor:
 
 
 def unpack_fp4(packed: Tensor) -> Tensor:
-    """Return the E2M1 numbers in bytes [.., n] as f32 [.., 2 n]; lower bits come first.
-
-    Source: OCP Microscaling Formats (MX) 1.0, section 5.3.3.
-    """
-    values = torch.tensor(FP4_VALUES, device=packed.device)
-    values = torch.cat([values, -values])
+    """Return the E2M1 numbers in bytes [.., n] as f32 [.., 2 n]; lower bits come first."""
     packed = packed.view(torch.uint8)
-    halves = torch.stack([packed & 0xF, packed >> 4], dim=-1).flatten(-2)
-    return values[halves.int()]
+    return float4_numbers(torch.stack([packed & 0xF, packed >> 4], dim=-1).flatten(-2))
 
 
 def unpack_fp6(packed: Tensor) -> Tensor:

@@ -69,6 +69,21 @@ class QuantizedRows(NamedTuple):
         return values * self.scales.index_select(1, groups)
 
 
+def float4_rows(packed: Tensor, scales: Tensor, factor: Tensor | None = None) -> QuantizedRows:
+    """Return rows of float4 with scales as they are stored: exponents, or float8 times a factor.
+
+    Args:
+        packed: u8 [rows, .., inputs / 2].
+        scales: [rows, .., groups] of one byte.
+        factor: one number; None: scales are exponents (E8M0).
+    """
+    values = packed.view(torch.float4_e2m1fn_x2)
+    if factor is None:
+        return QuantizedRows(values, scales.view(torch.float8_e8m0fnu))
+    factors = factor.float().reshape(()).expand(len(values))
+    return QuantizedRows(values, scales, factors=factors)
+
+
 @dataclass(frozen=True, slots=True)
 class KeptQuantization:
     """The form in which a weight is kept as it is stored, and its rows.

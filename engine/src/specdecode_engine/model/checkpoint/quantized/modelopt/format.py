@@ -40,6 +40,7 @@ from specdecode_engine.model.checkpoint.quantized.weight import (
     Parts,
     QuantizedRows,
     QuantizedWeight,
+    float4_rows,
     kept_float4,
     kept_float8,
     kept_precisions,
@@ -171,11 +172,7 @@ class ModeloptWeight:
         """Return rows with their scales as stored where these are bytes."""
         if self.scheme.algorithm not in FLOAT4:
             return self.rows(parts, rows)
-        values, stored = parts["weight"][rows].view(torch.float4_e2m1fn_x2), parts["scale"][rows]
-        if "scale_2" not in parts:
-            return QuantizedRows(values, stored.view(torch.float8_e8m0fnu))
-        factors = parts["scale_2"].float().reshape(()).expand(len(values))
-        return QuantizedRows(values, stored, factors=factors)
+        return float4_rows(parts["weight"][rows], parts["scale"][rows], parts.get("scale_2"))
 
     def dequantize_rows(self, parts: Parts, rows: slice) -> Tensor:
         values, scales, *_ = self.rows(parts, rows)
