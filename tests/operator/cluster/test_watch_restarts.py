@@ -52,6 +52,7 @@ class FailingServer:
     def __init__(self):
         self.watches: Counter[str] = Counter()
         self.lists: Counter[str] = Counter()
+        self.complete_lists = 0
 
     async def answer(self, request):
         documents = discovery()
@@ -66,6 +67,9 @@ class FailingServer:
         metadata = {"resourceVersion": "7", **({"continue": "token"} if has_more else {})}
         body = {"kind": "Status", "code": status, "metadata": metadata, "items": []}
         return web.json_response(body, status=status)
+
+    def count_list(self):
+        self.complete_lists += 1
 
     async def stream(self, request):
         turn = self.watches[request.path]
@@ -128,12 +132,12 @@ async def watched(failing, handle):
         address = kopf.ConnectionInfo(server=str(server.make_url("")))
         kopf.on.login(registry=registry)(lambda **_: address)
         settings = Settings(engine_image="engine:1", health_port=unused_port())
-        yield asyncio.create_task(run(registry, settings, stop)), stop
+        yield asyncio.create_task(run(registry, settings, stop, failing)), stop
 
 
-async def run(registry, settings, stop):
+async def run(registry, settings, stop, failing):
     """Watch until `stop` is set."""
-    async with open_watches(registry, settings, stop):
+    async with open_watches(registry, settings, stop, failing.count_list):
         await stop.wait()
 
 
@@ -157,6 +161,7 @@ async def test_every_watch_restarts_when_an_event_is_an_error(quick):
     watches = len(WATCHES) + 1
     assert failing.watches == {kind.path(None): watches for kind in WATCHED}
     assert failing.lists == {kind.path(None): watches + len(LISTS) for kind in WATCHED}
+    assert failing.complete_lists == watches * len(WATCHED)
 
 
 async def test_watches_end_though_each_loses_its_cancellation(quick, monkeypatch, caplog):

@@ -171,9 +171,15 @@ def obey_signals(stop: asyncio.Event) -> None:
 
 @asynccontextmanager
 async def open_watches(
-    registry: kopf.OperatorRegistry, settings: Settings, stop: asyncio.Event
+    registry: kopf.OperatorRegistry,
+    settings: Settings,
+    stop: asyncio.Event,
+    listed: Callable[[], None],
 ) -> AsyncIterator[None]:
     """Watch during the block, and set `stop` on signals or when Kopf ends before it.
+
+    `listed` is called when a kind has been listed, before it is watched. Of objects that were
+    deleted since they had been seen, no list has a trace.
 
     Every task that the block starts has to end within the block: Kopf takes all other tasks that
     are younger than its own for its own, waits five seconds for them and cancels them.
@@ -183,7 +189,7 @@ async def open_watches(
     """
     others = asyncio.all_tasks()
     is_over = asyncio.Event()
-    with watches_restart():
+    with watches_restart(listed):
         tasks = await kopf.spawn_tasks(
             registry=registry,
             settings=kopf_settings(settings.operator_class),
@@ -221,7 +227,7 @@ async def _end(ending: asyncio.Task[None], others: Collection[asyncio.Task[Any]]
 
 
 @contextmanager
-def watches_restart() -> Iterator[None]:
+def watches_restart(listed: Callable[[], None]) -> Iterator[None]:
     """Have Kopf list and watch a kind again after whatever ended its watch, as it does after 410.
 
     Kopf 1.45.2 ends the process after an ERROR event with another code, which an API server sends
@@ -235,6 +241,8 @@ def watches_restart() -> Iterator[None]:
         try:
             async with aclosing(original(**arguments)) as events:  # type: ignore[type-var]
                 async for event in events:
+                    if event is watching.Bookmark.LISTED:
+                        listed()
                     yield event
         except Exception as why:
             if not ends_only_a_watch(why):

@@ -163,7 +163,7 @@ async def _run_tasks(built: _Components, election: Election | None, stop: asynci
     kinds = _kinds(built.settings, WATCHED)
     registry = register(handler, built.vitals, built.cluster.api.renewed, kinds)
     failures: list[StartError] = []
-    async with open_watches(registry, built.settings, stop):
+    async with open_watches(registry, built.settings, stop, built.resync.want):
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(each)
