@@ -21,7 +21,7 @@ from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.checkpoint.checkpoint import OpenStore
-from specdecode_engine.model.checkpoint.quantized.config import KV_CACHE
+from specdecode_engine.model.checkpoint.quantized.weight import KV_CACHE
 from specdecode_engine.model.forward import (
     DecodeForward,
     DecodeFunction,

@@ -16,8 +16,8 @@ Conversion = Callable[[str, Sequence[str]], Settings]
 """From the field of a row and the words after the flag; ValueError contains the remedy."""
 
 STORED_QUANTIZATION = "stored quantization"
-MODELOPT = "modelopt"
 """Pseudo-field: the format that the checkpoint must have, since `auto` then computes the same."""
+MODELOPT = "modelopt"
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
 _FACTORS = {"": 1} | {

@@ -29,10 +29,9 @@ from specdecode_engine.model.checkpoint.quantized.modelopt.declaration import (
     refuse_modelopt_file,
 )
 from specdecode_engine.model.checkpoint.quantized.mxfp4 import Mxfp4Format
-from specdecode_engine.model.checkpoint.quantized.weight import Blocks, QuantizedFormat
+from specdecode_engine.model.checkpoint.quantized.weight import KV_CACHE, Blocks, QuantizedFormat
 
 KEYS = ("quantization_config", "compression_config")  # the second is of older compressed-tensors
-KV_CACHE = "the KV cache"  # among what is unused, unless its type is float8
 UNQUANTIZED = "use such a checkpoint, or one with unquantized weights"
 GPTQ_BITS = (2, 3, 4, 8)
 UNQUANTIZED_BITS = 16

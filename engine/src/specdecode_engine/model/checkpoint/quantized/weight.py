@@ -18,6 +18,7 @@ UNQUANTIZED_DTYPE = torch.bfloat16
 """The type of plain weights where neither config.json nor the scales have one."""
 CHUNK_ELEMENTS = 1 << 18  # plain values that are dequantized at once: 1 MiB in float32
 NAN_OF_FLOAT8 = 0x7F  # of either sign
+KV_CACHE = "the KV cache"  # among what a checkpoint quantizes; applied if the cache is float8
 INCOMPLETE = "the files are incomplete, download them again"
 MISFIT = "take tensors and config.json from the same checkpoint"
 

@@ -21,6 +21,7 @@ from specdecode_engine.model.checkpoint.quantized.modelopt.format import (
     ModeloptFormat,
     ModeloptScheme,
 )
+from specdecode_engine.model.checkpoint.quantized.weight import KV_CACHE
 
 FILE = "hf_quant_config.json"
 METHOD_NAMES = (
@@ -70,7 +71,7 @@ class ModeloptDeclaration:
         algorithms = {one.algorithm for one in self.format.schemes}
         found = [f"activations (quant_algo {one})" for one in sorted(algorithms & ACTIVATIONS)]
         if self.kv_algorithm is not None:
-            found.append(f"the KV cache ({self.kv_algorithm})")
+            found.append(f"{KV_CACHE} ({self.kv_algorithm})")
         return tuple(found)
 
 
