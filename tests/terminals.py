@@ -5,6 +5,7 @@ import pty
 import select
 
 DEADLINE_S = 90.0
+PROMPT = "> "
 
 
 class Terminal:
@@ -21,22 +22,35 @@ class Terminal:
     def read_until(self, text: str) -> None:
         """Read up to a text that must come."""
         while text not in self._shown:
-            ready, _, _ = select.select([self._terminal], [], [], DEADLINE_S)
-            assert ready, f"no {text!r} in {self._shown!r}"
-            try:
-                part = os.read(self._terminal, 4096).decode(errors="replace")
-            except OSError:  # the program has ended
-                part = ""
+            part = self._read(text)
             assert part, f"it ended without {text!r}: {self._shown!r}"
-            self._shown += part
-            self.text += part
         self._shown = self._shown.partition(text)[2]
 
     def write(self, text: str) -> None:
         os.write(self._terminal, text.encode())
 
-    def wait(self) -> int:
-        """Wait until the program has ended; returns its exit code."""
+    def exit(self) -> int:
+        """Press Ctrl-D at the next prompt, wait for the end; returns the exit code.
+
+        A Ctrl-D before the prompt would be lost: `readline` changes the mode of the terminal,
+        and Linux then turns an end of file that nobody has read yet into a null character.
+        """
+        self.read_until(PROMPT)
+        self.write("\x04")
+        while self._read("the end"):
+            pass
         code = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
         os.close(self._terminal)
         return code
+
+    def _read(self, awaited: str) -> str:
+        """Read what the program shows next; an empty text says that it has ended."""
+        ready, _, _ = select.select([self._terminal], [], [], DEADLINE_S)
+        assert ready, f"no {awaited!r} in {self._shown!r}"
+        try:
+            part = os.read(self._terminal, 4096).decode(errors="replace")
+        except OSError:  # the program has ended
+            return ""
+        self._shown += part
+        self.text += part
+        return part

@@ -119,8 +119,7 @@ def test_a_key_that_is_missing_is_read_without_echo(start_server, tmp_path):
     terminal.read_until("> ")
     terminal.write("hello\n")
     terminal.read_until("5 tokens")
-    terminal.write("\x04")
-    assert terminal.wait() == 0
+    assert terminal.exit() == 0
     assert "sk-hidden" not in terminal.text
 
 

@@ -206,8 +206,7 @@ def test_a_chat_goes_on_with_another_pod(
     terminal.write(QUESTION)
     terminal.read_until("now to pod chat-b")
     terminal.read_until("9 tokens")
-    terminal.write("/exit\n")
-    assert terminal.wait() == 0
+    assert terminal.exit() == 0
 
 
 def test_a_missing_permission_is_named_by_the_real_kubectl(plane, chat, api, namespace, pod, start):
