@@ -44,7 +44,7 @@ class Terminal:
         return code
 
     def _read(self, awaited: str) -> str:
-        """Read what the program shows next; an empty text says that it has ended."""
+        """Read what the program shows next; an empty text if it has ended."""
         ready, _, _ = select.select([self._terminal], [], [], DEADLINE_S)
         assert ready, f"no {awaited!r} in {self._shown!r}"
         try:

@@ -10,6 +10,9 @@ from specdecode_engine.batch.request import SamplingParams, TokenLogprobs
 from specdecode_engine.grammar import Grammar
 from specdecode_kernels.cpu.tuning import Tuning
 
+QUANTIZATIONS = (
+    "auto", "auto", "int8", "int4", "w8a16", "w4a16", "float8", "mxfp4", "nvfp4",
+)  # fmt: skip
 ALGORITHMS = ("STANDALONE", "EAGLE", "EAGLE3", "NGRAM")
 MODULES = 4
 """Of MTP_CHAIN, which drafts chains alone: as many draft steps at most."""
@@ -63,7 +66,7 @@ class Case:
     graph_max_seconds: float
     ngram: tuple[tuple[str, object], ...]  # settings of algorithm or fallback NGRAM
     tuning: Tuning  # of linear maps on a CPU
-    quantization: str  # of weights; float8, mxfp4, nvfp4: as the checkpoint stores them
+    quantization: str  # of weights: what they are rounded to, or one of `PUBLISHED`
     has_fallback: bool  # whether NGRAM drafts next to a draft model
     draws_sources: bool  # which of the two a request verifies, at random in every step
     verify_tokens: int | None = None  # of a request on average, in every range of the table
@@ -117,7 +120,7 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         graph_max_seconds=rng.choice((120.0, 120.0, 0.0)),
         ngram=_draw_ngram(rng),
         tuning=Tuning.draw(rng),
-        quantization=rng.choice(("auto", "auto", "int8", "int4", "float8", "mxfp4", "nvfp4")),
+        quantization=rng.choice(QUANTIZATIONS),
         has_fallback=rng.random() < 0.4,
         draws_sources=rng.random() < 0.6,
     )

@@ -1,4 +1,4 @@
-"""Checkpoints in float8 and float4 with the weights of others, in the formats of published ones."""
+"""Quantized checkpoints with the weights of others, in the formats of published ones."""
 
 import json
 import shutil
@@ -14,7 +14,9 @@ from checks.lossless.run import Models
 from specdecode_kernels import MXFP4, NVFP4, quantize
 
 BLOCK = 32
-"""Rows and columns that share a scale of float8: the fewest that kernels take."""
+"""Rows and columns that share a scale of float8, weights that share one of int4: the fewest that
+kernels take."""
+TINY = torch.finfo(torch.float32).tiny
 STACKED = ("experts.gate_up_proj", "experts.down_proj")
 """Ends of the names of experts in one tensor [experts, inputs, outputs] (gpt-oss)."""
 
@@ -109,7 +111,7 @@ def in_blocks(weight: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
     down, across = len(padded) // rows, padded.shape[1] // columns
     tiles = padded.view(down, rows, across, columns)
     scales = tiles.abs().amax((1, 3)) / torch.finfo(torch.float8_e4m3fn).max
-    scaled = tiles / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None, :, None]
+    scaled = tiles / scales.clamp(min=TINY)[:, None, :, None]
     float8 = scaled.view(padded.shape)[:outputs, :inputs].to(torch.float8_e4m3fn)
     return float8.contiguous(), scales
 
@@ -117,6 +119,23 @@ def in_blocks(weight: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
 def _as_float8(weight: Tensor) -> Stored:
     values, scales = in_blocks(weight, BLOCK, BLOCK)
     return {"weight": values, "weight_scale_inv": scales}
+
+
+def _as_int8(weight: Tensor) -> Stored:
+    scales = weight.abs().amax(1, keepdim=True).clamp(min=TINY) / 127
+    return {"weight": (weight / scales).round().to(torch.int8), "weight_scale": scales}
+
+
+def _as_int4(weight: Tensor) -> Stored:
+    groups = weight.view(len(weight), -1, BLOCK)
+    scales = groups.abs().amax(2).clamp(min=TINY) / 7
+    nibbles = (groups / scales[:, :, None]).round().int().add(8).view(len(weight), -1, 8)
+    words = (nibbles << torch.arange(0, 32, 4)).sum(2).to(torch.int32)
+    return {
+        "weight_packed": words,
+        "weight_scale": scales,
+        "weight_shape": torch.tensor(weight.shape),
+    }
 
 
 def as_mxfp4(weight: Tensor) -> Stored:
@@ -145,7 +164,10 @@ def _as_experts(weights: Tensor) -> Stored:
 
 def compressed_tensors(form: str, group: int, strategy: str) -> dict[str, object]:
     """Return the `quantization_config` of weights in float4."""
-    weights = {"num_bits": 4, "type": "float", "strategy": strategy, "group_size": group}
+    return _in_one_group(form, num_bits=4, type="float", strategy=strategy, group_size=group)
+
+
+def _in_one_group(form: str, **weights: object) -> dict[str, object]:
     groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
 
@@ -154,6 +176,16 @@ PUBLISHED: Mapping[str, Published] = {
     "float8": Published(
         {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}, _as_float8
     ),  # as DeepSeek and Qwen
+    "w8a16": Published(
+        _in_one_group("int-quantized", num_bits=8, strategy="channel", symmetric=True), _as_int8
+    ),
+    "w4a16": Published(
+        _in_one_group(
+            "pack-quantized", num_bits=4, strategy="group", group_size=BLOCK, symmetric=True
+        ),
+        _as_int4,
+        BLOCK,
+    ),
     "mxfp4": Published(
         compressed_tensors("mxfp4-pack-quantized", MXFP4.group, "group"), as_mxfp4, MXFP4.group
     ),

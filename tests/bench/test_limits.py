@@ -22,6 +22,8 @@ from specdecode_kernels.testing import backend_of
 
 TINY = Size(2, 64, vocab=300, heads=4, context=64, kv_heads=2, inner=96)
 DTYPES = {"float32", "bfloat16"}
+QUANTIZED = {"int8_vs_bf16", "int4_vs_bf16"}
+QUANTIZED |= {"float8_vs_w8a16", "mxfp4_vs_w4a16", "nvfp4_vs_w4a16"}
 
 
 def test_every_figure_is_measured_on_real_kernels_and_engines() -> None:
@@ -39,8 +41,11 @@ def test_every_figure_is_measured_on_real_kernels_and_engines() -> None:
         shares = figures[name]
         assert isinstance(shares, dict)
         assert shares.keys() == {"20"}
-    for name in ("int8_vs_bf16", "int4_vs_bf16"):
+    spread = figures["spread"]
+    assert isinstance(spread, dict)
+    for name in QUANTIZED:
         assert isinstance(figures[name], float)
+        assert spread[name] == (figures[name], figures[name])
     for name in ("calls_per_step", "read_limit_gb_s", "product_limit_gflop_s"):
         assert isinstance(figures[name], int | float)
         assert figures[name]
@@ -80,7 +85,7 @@ def test_figures_that_have_a_target_exist() -> None:
     wanted = {f"linear{rows}_of_limit {dtype}" for rows in (1, 8, 64) for dtype in DTYPES}
     wanted |= {f"step_b{batch}_of_read {dtype}" for batch in (1, 8) for dtype in DTYPES}
     wanted |= {"prefill_of_flops 512", "prefill_of_flops 2048", "calls_per_step"}
-    wanted |= {"int8_vs_bf16", "int4_vs_bf16"}
+    wanted |= QUANTIZED
     assert wanted <= named
 
 

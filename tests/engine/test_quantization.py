@@ -51,7 +51,10 @@ def perplexity(core: EngineCore, texts: list[tuple[int, ...]]) -> float:
     return math.exp(-sum(scores) / len(scores))
 
 
-MOST_LOST = {"int8": 0.005, "int4": 0.05, "float8": 0.005, "mxfp4": 0.05, "nvfp4": 0.05}
+MOST_LOST = {
+    **dict.fromkeys(("int8", "w8a16", "float8"), 0.005),
+    **dict.fromkeys(("int4", "w4a16", "mxfp4", "nvfp4"), 0.05),
+}
 """Share of perplexity that weights in a form may lose."""
 
 

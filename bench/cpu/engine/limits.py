@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from bench.cpu.peers.epsilon_pair import STRONG, Size, write_pair
 from bench.cpu.peers.floors import Floors, Limits, l3_bytes
+from checks.lossless.published import PUBLISHED, write_published
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.startup.build import build_core
@@ -37,6 +38,10 @@ WIDTH_STEP = 256
 LAYERS = 12
 CACHE_BYTES = 512 * 2**20
 WARM_UP = 3
+ROUNDED = ("int8", "int4")
+FLOATS = {"float8": "w8a16", "mxfp4": "w4a16", "nvfp4": "w4a16"}
+"""Weights of floating-point numbers, and integers of as many bits, heads in bfloat16 with both."""
+
 RUNS = 3
 """Of which the least counts, as for the machine's rates."""
 
@@ -97,6 +102,7 @@ def measure_limits(extent: LimitsExtent) -> dict[str, object]:
     calls = next(one.calls_per_step() for one in measured if isinstance(one, EngineSteps))
     return {
         **_by_figure(samples),
+        "spread": _spread(samples),
         "calls_per_step": calls,
         "read_limit_gb_s": _median(floor.read_gb_s for floor in floors),
         "product_limit_gflop_s": _median(floor.product_gflop_s for floor in floors),
@@ -111,6 +117,15 @@ def _by_figure(samples: list[tuple[str, str, float]]) -> dict[str, object]:
         values = [value for *both, value in samples if both == [figure, key]]
         medians.setdefault(figure, {})[key] = _median(values)
     return {figure: by_key.get("", by_key) for figure, by_key in medians.items()}
+
+
+def _spread(samples: list[tuple[str, str, float]]) -> dict[str, tuple[float, float]]:
+    """Return minimum and maximum of the figures that have no keys."""
+    by_figure: dict[str, list[float]] = {}
+    for figure, key, value in samples:
+        if not key:
+            by_figure.setdefault(figure, []).append(value)
+    return {name: (round(min(each), 3), round(max(each), 3)) for name, each in by_figure.items()}
 
 
 def _median(values: "Iterator[float] | list[float]") -> float:
@@ -221,18 +236,23 @@ class EngineSteps:
 
 
 class QuantizedSteps:
-    """Steps of engines whose weights are rounded to integers, next to one with bfloat16."""
+    """Steps of engines with weights rounded at the start, or as checkpoints store them."""
 
     def __init__(self, target: Path, extent: LimitsExtent) -> None:
         self._engines = {
-            name: EngineSteps(target, extent, "bfloat16", name) for name in ("auto", "int8", "int4")
+            name: EngineSteps(target, extent, "bfloat16", name) for name in ("auto", *ROUNDED)
         }
+        for name in PUBLISHED:
+            stored = write_published(target, name, target.parent)
+            self._engines[name] = EngineSteps(stored, extent, "bfloat16")
 
     def measure(self, _: Floors, threads: int) -> Iterator[tuple[str, str, float]]:
         """Yield how many times as fast a step at batch 1 is; the figures have no keys."""
         taken_s = {name: one.step_s(1, threads) for name, one in self._engines.items()}
-        for name in ("int8", "int4"):
+        for name in (*ROUNDED, *PUBLISHED):
             yield f"{name}_vs_bf16", "", taken_s["auto"] / taken_s[name]
+        for name, other in FLOATS.items():
+            yield f"{name}_vs_{other}", "", taken_s[other] / taken_s[name]
 
 
 def prefill_operations(size: Size, tokens: int) -> float:
