@@ -146,7 +146,7 @@ def needs(*abilities: str) -> pytest.MarkDecorator:
     "level",
     [
         pytest.param("x86-64-v3", marks=needs("avx2")),
-        pytest.param("x86-64-v4+avx512bf16", marks=needs("avx512_bf16")),
+        pytest.param("x86-64-v4+avx512bf16+avx512vbmi", marks=needs("avx512_bf16", "avx512vbmi")),
     ],
 )
 def test_what_an_image_contains_is_not_compiled(level: str, path: str, tmp_path: Path) -> None:

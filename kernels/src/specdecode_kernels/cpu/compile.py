@@ -38,7 +38,7 @@ PRECOMPILED = Path(__file__).parent / "precompiled"
 _V3 = frozenset(("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"))
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 LEVELS = {
-    "x86-64-v4+avx512bf16": _V4 | {"avx512_bf16"},
+    "x86-64-v4+avx512bf16+avx512vbmi": _V4 | {"avx512_bf16", "avx512vbmi"},
     "x86-64-v4": _V4,
     "x86-64-v3": _V3,
 }

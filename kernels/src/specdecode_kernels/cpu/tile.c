@@ -63,7 +63,7 @@ INLINE void add_chunk(const int format, const int rows, const int parts, const c
         fetch_further(ahead, weights, step_bytes(format));
         fetch_next(ahead, input);
         bits words[PARTS];
-        EACH_PART(part, parts) words[part] = load_words(format, weights, first + part);
+        load_step(format, weights, first, parts, words);
         if (format == OF_PAIRS) {
             EACH_ROW(row, rows) EACH_PART(part, parts)
                 sums[row][part] = add_pair(sums[row][part], words[part], x[row]);
@@ -173,7 +173,8 @@ INLINE void add_group(const int format, const int rows, const int parts, struct 
     finish_group(format, rows, parts, of, first, x, held, sums);
 }
 
-/* Two groups by turns: where rows are few, their sums would wait for one another. */
+/* Two groups by turns: where rows are few, the sums of small groups would wait for one another. Of large
+groups an AMD EPYC reads two streams at 0.4 to 0.6 of the speed of one. */
 INLINE void add_two_groups(const int format, const int rows, const int parts, struct groups of, int first,
                            const float *x, float *sums, struct prefetch *ahead) {
     const struct groups next = following(of);
@@ -194,7 +195,7 @@ INLINE void add_groups(const int format, const int rows, const int parts, struct
                        int first, const float *x, float *sums, struct prefetch *ahead) {
     const long group = of.layout.group;
     long at = 0;
-    if (WIDTH == 16 && rows <= 2)
+    if (WIDTH == 16 && rows <= 2 && group / step_of(format) * step_bytes(format) <= BLOCK * 32)
         for (; at + 2 * group <= inputs; at += 2 * group, of = following(following(of)))
             add_two_groups(format, rows, parts, of, first, x + at * rows, sums, ahead);
     for (; at < inputs; at += group, of = following(of))
