@@ -87,6 +87,16 @@ KEYWORDS: list[Callable[[random.Random, int], dict[str, Any]]] = [
         "unevaluatedProperties": rng.choice([False, leaf(rng)]),
         "allOf": [schema(rng, depth), {"properties": {name: leaf(rng) for name in names(rng)}}],
     },
+    lambda rng, _: {"minProperties": rng.randrange(3), "maxProperties": rng.randrange(4)},
+    lambda rng, _: {
+        rng.choice(["minProperties", "maxProperties"]): rng.randrange(3),
+        "properties": {name: leaf(rng) for name in NAMES},
+    },
+    lambda rng, _: {"not": {"pattern": rng.choice(["x", "[^x]", "^[xy]+$", "^[^x]*$", r"[\s\w]"])}},
+    lambda rng, _: {
+        "patternProperties": {rng.choice([".+", ".*", "^a"]): leaf(rng)},
+        "propertyNames": rng.choice([{"enum": names(rng)}, {"pattern": "^a"}]),
+    },
     lambda rng, _: {"unevaluatedItems": rng.choice([True, False, leaf(rng)])},
     lambda rng, _: {
         "unevaluatedItems": leaf(rng),

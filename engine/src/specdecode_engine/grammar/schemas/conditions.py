@@ -10,6 +10,7 @@ from specdecode_engine.grammar.schemas.parts import (
     strings,
 )
 
+_DEPENDENCIES = ("dependentRequired", "dependentSchemas", "dependencies")
 _MOST_CASES = 8
 """Conditions of one object: the library multiplies their cases."""
 
@@ -50,7 +51,7 @@ def rewrite_dependencies(part: Part, document: Document) -> None:
     """Replace what the presence of a property demands: it is absent, or the demand is met."""
     del document
     demands: list[tuple[str, str, Schema]] = []
-    for key in ("dependentRequired", "dependentSchemas", "dependencies"):
+    for key in _DEPENDENCIES:
         named = part.get(key)
         if not isinstance(named, dict):
             continue
@@ -59,8 +60,11 @@ def rewrite_dependencies(part: Part, document: Document) -> None:
             if names is None and not is_part(demand) and not isinstance(demand, bool):
                 return
             demands.append((key, name, demand if names is None else {"required": names}))
-    if not demands or len(demands) > _MOST_CASES:
+    if len(demands) > _MOST_CASES:
         return
+    for key in _DEPENDENCIES:
+        if part.get(key) == {}:
+            del part[key]
     for key, name, demand in demands:
         present = all_of([{"required": [name]}, demand])
         constrain(part, any_of([{"properties": {name: False}}, present]))

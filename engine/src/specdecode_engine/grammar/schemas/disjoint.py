@@ -18,7 +18,7 @@ from specdecode_engine.grammar.schemas.parts import (
     strings,
     types_of,
 )
-from specdecode_engine.grammar.schemas.texts import have_other_texts
+from specdecode_engine.grammar.schemas.texts.matching import have_other_texts
 
 _DEPTH = 6
 

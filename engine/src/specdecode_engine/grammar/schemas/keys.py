@@ -10,7 +10,10 @@ from specdecode_engine.grammar.schemas.parts import (
     named_parts,
     types_of,
 )
+from specdecode_engine.grammar.schemas.texts.matching import matches
 
+_ALL = ("", ".*", "^.*", ".*$")
+"""Patterns that match somewhere in every text."""
 _LENGTHS = ("minLength", "maxLength")
 
 
@@ -19,6 +22,7 @@ def rewrite_property_names(part: Part, document: Document) -> None:
     if "propertyNames" not in part:
         return
     names = document.resolve(part["propertyNames"])
+    _widen_pattern(part, names)
     if names is True or (is_part(names) and _permits_all(names)):
         del part["propertyNames"]
     elif names is False:
@@ -29,6 +33,29 @@ def rewrite_property_names(part: Part, document: Document) -> None:
         _keep_names(part, {value for value in values if isinstance(value, str)}, names)
     elif is_part(names) and not part.keys() & {"properties", "patternProperties", "required"}:
         _keep_pattern(part, names)
+
+
+def _widen_pattern(part: Part, names: Schema) -> None:
+    """Let all properties have the schema of a pattern that all permitted names match."""
+    patterns = named_parts(part, "patternProperties")
+    if len(patterns) != 1 or part.get("properties") or not is_part(names):
+        return
+    ((pattern, value),) = patterns.items()
+    if (
+        pattern in _ALL
+        or (pattern == ".+" and _have_characters(names))
+        or (pattern == names.get("pattern"))
+    ):
+        part["additionalProperties"] = value
+        del part["patternProperties"]
+
+
+def _have_characters(names: Part) -> bool:
+    """Whether each permitted name is known to have a character that is not the end of a line."""
+    if (values := finite_values(names)) is not None:
+        return all(isinstance(value, str) and value.isprintable() and value for value in values)
+    pattern = names.get("pattern")
+    return isinstance(pattern, str) and matches(pattern, "") is False
 
 
 def _permits_all(names: Part) -> bool:

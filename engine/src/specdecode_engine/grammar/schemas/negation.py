@@ -24,6 +24,7 @@ from specdecode_engine.grammar.schemas.parts import (
     strings,
     types_of,
 )
+from specdecode_engine.grammar.schemas.texts.complements import complement_of
 
 _DEPTH = 6
 _MOST_CHARS = 512
@@ -43,7 +44,7 @@ _COUNTS = {
 }
 """The type that a limit applies to, the opposite limit, and the step to it."""
 _READ = ANNOTATIONS | {
-    "type", "required", "properties", "const", "enum", "allOf", "anyOf", "not",
+    "type", "required", "properties", "const", "enum", "pattern", "allOf", "anyOf", "not",
     *_BOUNDS, *_COUNTS,
 }  # fmt: skip
 
@@ -115,6 +116,8 @@ def _alternatives(part: Part, document: Document, within: Part, depth: int) -> I
         yield all_of(negated)
     if "not" in part:
         yield part["not"]
+    if "pattern" in part:
+        yield {"type": "string", "pattern": _other_pattern(part["pattern"])}
     yield from _other_numbers(part)
 
 
@@ -132,6 +135,13 @@ def _other_numbers(part: Part) -> Iterator[Schema]:
         kind, opposite, step = _COUNTS[key]
         limit = int(value) + step
         yield {"type": kind, opposite: limit} if limit >= 0 else False
+
+
+def _other_pattern(pattern: object) -> str:
+    other = complement_of(pattern) if isinstance(pattern, str) else None
+    if other is None:
+        raise NotExpressible
+    return other
 
 
 def _other_types(part: Part) -> Schema:

@@ -12,7 +12,7 @@ from specdecode_engine.grammar.schemas.parts import (
     is_part,
     named_parts,
 )
-from specdecode_engine.grammar.schemas.texts import matches
+from specdecode_engine.grammar.schemas.texts.matching import matches
 
 _DEPTH = 32
 

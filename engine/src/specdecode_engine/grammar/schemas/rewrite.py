@@ -15,14 +15,15 @@ from specdecode_engine.grammar.schemas.conditions import (
     rewrite_if,
     rewrite_not,
 )
-from specdecode_engine.grammar.schemas.formats import rewrite_format
+from specdecode_engine.grammar.schemas.counts import rewrite_property_counts
 from specdecode_engine.grammar.schemas.keys import rewrite_property_names
 from specdecode_engine.grammar.schemas.numbers import narrowed
 from specdecode_engine.grammar.schemas.one_of import rewrite_one_of
 from specdecode_engine.grammar.schemas.overlaps import rewrite_overlaps
 from specdecode_engine.grammar.schemas.parts import Document, Part
-from specdecode_engine.grammar.schemas.patterns import ignore_patterns, rewrite_classes
 from specdecode_engine.grammar.schemas.references import rewrite_reference
+from specdecode_engine.grammar.schemas.texts.formats import rewrite_format
+from specdecode_engine.grammar.schemas.texts.patterns import ignore_patterns, rewrite_classes
 from specdecode_engine.grammar.schemas.unevaluated import (
     rewrite_anchors,
     rewrite_contains,
@@ -36,6 +37,7 @@ from specdecode_engine.grammar.schemas.values import (
 Rewriting = Callable[[Part, Document], None]
 _ALWAYS: tuple[Rewriting, ...] = (
     rewrite_limits,
+    rewrite_property_counts,
     rewrite_format,
     rewrite_classes,
     rewrite_reference,
