@@ -264,7 +264,7 @@ async def test_watching_needs_the_right(kind, grant_less, namespace, caplog):
     metrics, stop = Metrics("test"), asyncio.Event()
     before = _sockets()
     async with connect(settings.kubeconfig, metrics, 30) as cluster:
-        handler = EventHandler(Cache(), lambda key: None, metrics, lambda: None)
+        handler = EventHandler(Cache(), lambda key: None, metrics)
         registry = register(handler, lambda: Vitals(0.0, 300.0, 0.0), cluster.api.renewed)
         async with open_watches(registry, settings, stop, lambda: None), asyncio.timeout(60):
             while f'cannot watch resource "{kind.plural}"' not in caplog.text:

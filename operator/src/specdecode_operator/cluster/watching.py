@@ -78,20 +78,15 @@ class EventHandler:
     cache: Cache
     add: Callable[[Key], None]
     metrics: Metrics
-    relisted: Callable[[], None]
 
-    def handle(self, event_type: str | None, manifest: Manifest, is_known: bool) -> None:
+    def handle(self, event_type: str | None, manifest: Manifest) -> None:
         """Handle one event.
 
         The event of the operator's own write is older than the cached version and queues nothing.
-        A known object in a list means that a watch was lost, and with it possibly deletions.
 
         Args:
             event_type: None for an object of a list.
-            is_known: whether the object was in an event or list before.
         """
-        if event_type is None and is_known:
-            self.relisted()
         self.metrics.events.labels(kind=manifest["kind"]).inc()
         is_gone = event_type == "DELETED"
         key = self.cache.remove(manifest) if is_gone else self.cache.put(manifest)
@@ -109,12 +104,8 @@ def register(
     registry = kopf.OperatorRegistry()
     logins = itertools.count()
 
-    async def on_event(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-        is_known, memo["is_known"] = (
-            "is_known" in memo,
-            True,
-        )  # kept by Kopf until the object is deleted
-        handler.handle(event["type"], dict(event["object"]), is_known)
+    async def on_event(event: kopf.RawEvent, **_: Any) -> None:
+        handler.handle(event["type"], dict(event["object"]))
 
     for kind in kinds:
         kopf.on.event(

@@ -159,7 +159,7 @@ async def _run_tasks(built: _Components, election: Election | None, stop: asynci
     Raises:
         StartError: leading is impossible.
     """
-    handler = EventHandler(built.cache, built.gate.add, built.metrics, built.resync.want)
+    handler = EventHandler(built.cache, built.gate.add, built.metrics)
     kinds = _kinds(built.settings, WATCHED)
     registry = register(handler, built.vitals, built.cluster.api.renewed, kinds)
     failures: list[StartError] = []
