@@ -17,7 +17,13 @@ PRECISIONS = {
     "float8 in groups of 128": Precision("float8_e4m3fn", 128),
 }
 FLOAT4 = {"mxfp4": MXFP4, "nvfp4": NVFP4}
-FORMS = (*PRECISIONS, "int4 with zero points", "int4 with wide scales", "float8 with narrow scales")
+FORMS = (
+    *PRECISIONS,
+    "int4 with zero points",
+    "int4 with wide scales",
+    "int4 with an order of inputs",
+    "float8 with narrow scales",
+)
 
 
 def draw_quantized(form: str, weight: Tensor) -> QuantizedTensor:
@@ -32,4 +38,7 @@ def draw_quantized(form: str, weight: Tensor) -> QuantizedTensor:
         return replace(rounded, scales=rounded.scales * 1.0001)  # no number of bfloat16
     generator = torch.Generator().manual_seed(0)
     zeros = torch.randint(-8, 8, rounded.scales.shape, generator=generator, dtype=torch.int8)
+    if form == "int4 with an order of inputs":
+        order = torch.randperm(weight.shape[-1], generator=generator).int()
+        return replace(rounded, zeros=zeros, order=order)
     return replace(rounded, zeros=zeros)

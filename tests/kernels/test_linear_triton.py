@@ -36,6 +36,13 @@ def test_it_equals_the_reference(
         torch.testing.assert_close(got.float(), wanted.float(), atol=tolerance, rtol=0.02)
 
 
+def test_an_order_of_inputs_only_moves_those_of_rows(device: torch.device) -> None:
+    weight = draw_quantized("int4 with an order of inputs", torch.randn(33, 96)).on(device)
+    x = torch.randn(5, 96, device=device)
+    wanted = TRITON.linear(weight.ordered(x), replace(weight, order=None), None)
+    assert torch.equal(TRITON.linear(x, weight, None), wanted)
+
+
 def test_no_rows_launch_nothing(device: torch.device) -> None:
     weight = draw_quantized("int4", torch.randn(70, 64)).on(device)
     with launches() as counts:

@@ -13,6 +13,7 @@ from specdecode_kernels.weights import (
     QuantizedTensor,
     ScaleFormat,
     float4_numbers,
+    in_original_order,
 )
 
 BLOCK, CHUNK = 64, 8
@@ -95,6 +96,7 @@ class PackedWeight:
     layout: PackedLayout
     in_c: object  # `struct weight` of cpu/linear.h
     address: int  # of that
+    order: Tensor | None = None  # as of a `QuantizedTensor`
 
     @property
     def num_bytes(self) -> int:
@@ -121,7 +123,8 @@ class PackedWeight:
 
     def _by_output(self, blocks: Tensor) -> Tensor:
         unpacked = _unpacked(blocks.view(torch.uint8), self.layout)
-        return unpacked.movedim(-1, -2).flatten(-3, -2)[..., : self.shape[-1]]
+        plain = unpacked.movedim(-1, -2).flatten(-3, -2)[..., : self.shape[-1]]
+        return plain if self.order is None else in_original_order(plain, self.order)
 
 
 def _unpacked(blocks: Tensor, layout: PackedLayout) -> Tensor:

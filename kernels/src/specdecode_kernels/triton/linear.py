@@ -73,7 +73,7 @@ def linear(
     if not isinstance(weight, QuantizedTensor):
         assert isinstance(weight, Tensor)  # there is no `pack_weight`
         return reference.linear(x, weight, bias)
-    x = as_rows(x)
+    x = as_rows(weight.ordered(x))
     rows, (outputs, inputs) = x.shape[0], weight.shape
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
     if not rows:

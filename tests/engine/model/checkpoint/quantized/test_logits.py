@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdecode_engine.model.checkpoint.quantized import weight
@@ -48,6 +48,7 @@ KEPT = {
     "w4a16-asymmetric": ZEROS,
     "awq": ZEROS,
     "gptq": ZEROS,
+    "gptq-v2-shuffled": ZEROS,
     "mxfp4": MXFP4,
     "nvfp4": NVFP4,
 }
@@ -171,7 +172,7 @@ def test_weights_are_dequantized_on_request_or_rounded_to_fewer_bits(written: Wr
         ("fp8-deepseek", "auto", {"float32", "float8_e4m3fn"}),
         ("fp8-deepseek", "int8", {"float8_e4m3fn", "int8"}),
         ("fp8-tensor", "int4", {"int4", "int8"}),
-        ("gptq-v2-shuffled", "auto", {"float32"}),
+        ("gptq-v2-shuffled", "auto", {"float32", "int4"}),
         ("gptq", "auto", {"float32", "int4"}),
         ("w4a16-asymmetric", "auto", {"float32", "int4"}),
     ):
@@ -186,6 +187,23 @@ def test_weights_are_dequantized_on_request_or_rounded_to_fewer_bits(written: Wr
         text = answer(core)
         drafting = build_core(boot(written[name][0], written[name][0], quantization=quantization))
         assert answer(drafting) == text
+
+
+def test_maps_of_one_input_in_different_orders_are_dequantized(
+    written: Written, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With one log line; maps with an order of their own stay."""
+    folder = tmp_path / "quantized"
+    shutil.copytree(written["gptq-v2-shuffled"][0], folder)
+    tensors = load_file(folder / "model.safetensors")
+    for layer in range(LAYERS):
+        tensors[f"model.layers.{layer}.self_attn.k_proj.g_idx"] = torch.arange(64).int() % 2
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    core = build_core(boot(folder, None))
+    assert core.facts["linear_weights"] == {"float32": LAYERS + 1, "int4": 3 * LAYERS}
+    notes = [one for one in caplog.messages if "cannot be kept as stored" in one]
+    assert len(notes) == 1
+    assert "model.layers.0.self_attn.k_proj.weight" in notes[0]
 
 
 def test_an_engine_names_the_formats_and_answers_as_on_plain_weights(
