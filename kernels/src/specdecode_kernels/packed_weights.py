@@ -71,7 +71,7 @@ class PackedLayout(NamedTuple):
         scale_bytes = 4 * BLOCK if self.has_output_scales else 0
         if self.group:
             return wide // self.group * self.group_bytes + scale_bytes
-        return wide * BLOCK * self._bits // 8 + scale_bytes
+        return wide * BLOCK * self._bits // 8 + BLOCK * self.has_zeros + scale_bytes
 
     @property
     def group_bytes(self) -> int:
@@ -141,7 +141,11 @@ def _unpacked(blocks: Tensor, layout: PackedLayout) -> Tensor:
         of_outputs = scales.contiguous().view(torch.float32)
     if not layout.group:
         assert of_outputs is not None
-        return _scaled(blocks, of_outputs, layout)
+        zeros = None
+        if layout.has_zeros:
+            blocks, stored = blocks[..., :-BLOCK], blocks[..., -BLOCK:]
+            zeros = stored.contiguous().view(torch.int8)
+        return _scaled(blocks, of_outputs, layout, zeros)
     groups = blocks.reshape(*leading, -1, layout.group_bytes)
     return _unpacked_groups(groups, of_outputs, layout).flatten(-3, -2)
 

@@ -69,8 +69,8 @@ class QuantizedTensor:
     """A weight [..., outputs, inputs] of integers or floats of 8 or 4 bits.
 
     w[o, i] = factors[o] * scales[o, g] * (values[o, i] - zeros[o, g]) with g = i // group. Integers
-    of 4 bits alone have zero points. Values are never NaN. With an order, values are those of the
-    inputs in this order: i above is w[o, order[i]].
+    alone have zero points. Values are never NaN. With an order, values are those of the inputs in
+    this order: i above is w[o, order[i]].
     """
 
     values: Tensor
@@ -97,7 +97,7 @@ class QuantizedTensor:
                 f"values and scales of a weight {list(self.shape)} in groups of {self.group} are "
                 f"{found}; they must be {wanted}"
             )
-        if self.format != "int4" and self.zeros is not None:
+        if self.values.dtype.is_floating_point and self.zeros is not None:
             raise ValueError(f"{self.format} must have no zero points")
         has_factors = None if self.factors is None else tuple(self.factors.shape)
         if has_factors != ((*leading, outputs) if self.precision.has_factors else None):

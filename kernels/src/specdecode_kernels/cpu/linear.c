@@ -198,7 +198,8 @@ static long panel_inputs(struct layout of, long rows, long count, long inputs) {
 /* The weights of a block for `count` inputs from `first` on. */
 INLINE struct panel panel_of(struct weight by, long block, long first, long count) {
     const char *weights = block_at(by, block) + weight_bytes(by.layout, first);
-    return (struct panel){by.layout, weights, NULL, first, count};
+    const char *zeros = block_at(by, block) + weight_bytes(by.layout, padded_inputs(by));
+    return (struct panel){by.layout, weights, NULL, first, count, zeros};
 }
 
 /* Writes the sums of one block. */

@@ -80,7 +80,7 @@ def _layout_of(weight: Tensor | QuantizedTensor) -> PackedLayout:
     form = weight.precision
     number = FORMATS.index(form.format)
     if not form.group:
-        return PackedLayout(number)
+        return PackedLayout(number, has_zeros=form.has_zeros)
     is_exact = form.scales == "float32" and torch.equal(
         weight.scales.bfloat16().float(), weight.scales
     )

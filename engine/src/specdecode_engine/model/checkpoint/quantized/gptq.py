@@ -50,8 +50,13 @@ class GptqLayout:
     @property
     def precisions(self) -> tuple[Precision, ...]:
         """The forms in which weights are kept."""
-        is_kept = self.bits == 4 or (self.bits == 8 and self.is_symmetric)
-        return kept_precisions(self.bits, self.group_size) if is_kept else ()
+        return kept_precisions(self.bits, self.group_size)
+
+    @property
+    def _precision(self) -> Precision:
+        """That of any zero points; only integers of 4 bits may have some that are symmetric."""
+        has_zeros = self.bits == 4 or not self.is_symmetric
+        return self.precisions[1 if has_zeros else 0]
 
     def find(self, headers: Headers, prefix: str, shape: Shape) -> QuantizedWeight:
         """Return the weight whose `qweight` has a shape."""
@@ -81,7 +86,7 @@ class GptqLayout:
 
     def _kept(self, *, has_index: bool) -> KeptQuantization:
         return KeptQuantization(
-            self.precisions[-1],
+            self._precision,
             self._rows,
             groups=self._groups,
             is_shuffled=has_index and not self.is_ordered,

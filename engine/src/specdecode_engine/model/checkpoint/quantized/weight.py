@@ -129,15 +129,14 @@ def kept_precisions(bits: int, group: int | None) -> tuple[Precision, ...]:
         group: None: all of them.
 
     Returns:
-        Those without and with zero points, as far as there are any: those of integers of 8 bits
-        may be as large as the integers, whose products would cancel out.
+        Those without and with zero points, if there are any.
     """
-    if bits == 8:
-        return (Precision("int8", group or 0),) if group in (None, *GROUPS) else ()
-    # A scale for every output is one for every 128 of its inputs.
-    group = GROUPS[-1] if group is None else group
-    if bits != 4 or group not in GROUPS:
+    if bits not in (4, 8) or group not in (None, *GROUPS):
         return ()
+    if bits == 8:
+        return Precision("int8", group or 0), Precision("int8", group or 0, has_zeros=True)
+    # A scale for every output is one for every 128 of its inputs.
+    group = group or GROUPS[-1]
     return Precision("int4", group), Precision("int4", group, has_zeros=True)
 
 
