@@ -85,6 +85,7 @@ class QuantizedCase:
     precision: Precision
     dtype: torch.dtype = torch.bfloat16
     rows: int = 3  # of a linear map
+    block_rows: int = 0  # in whole blocks of a prompt
     kind: GateKind = "silu"  # of a mixture, with biases if it is another
 
 
@@ -95,12 +96,15 @@ LINEAR = {
     "linear int8 zeros in groups": QuantizedCase(replace(GROUPED_INT8, has_zeros=True)),
     "linear int4 zeros": QuantizedCase(replace(INT4, has_zeros=True)),
     "linear float8": QuantizedCase(FLOAT8_WEIGHT),
+    "linear float8 some rows": QuantizedCase(FLOAT8_WEIGHT, rows=33),
     "linear float8 groups": QuantizedCase(GROUPED_FLOAT8),
     "linear mxfp4": QuantizedCase(MXFP4),
-    "linear mxfp4 many rows": QuantizedCase(MXFP4, rows=65),
+    "linear mxfp4 some rows": QuantizedCase(MXFP4, rows=33),
+    "linear mxfp4 many rows": QuantizedCase(MXFP4, rows=0, block_rows=64),
     "linear mxfp4 float16": QuantizedCase(MXFP4, torch.float16),
     "linear nvfp4": QuantizedCase(NVFP4),
-    "linear nvfp4 many rows": QuantizedCase(NVFP4, rows=65),
+    "linear nvfp4 some rows": QuantizedCase(NVFP4, rows=33),
+    "linear nvfp4 many rows": QuantizedCase(NVFP4, rows=0, block_rows=64),
 }
 """Forms of weights besides that of the op's own call."""
 QUANTIZED_EXPERTS = {

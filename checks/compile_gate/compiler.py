@@ -33,6 +33,7 @@ from specdecode_kernels import (
     DeltaShape,
     KvScale,
     LayerKV,
+    RowSplit,
     SamplingParamsBatch,
 )
 from specdecode_kernels.testing import (
@@ -169,8 +170,12 @@ def _attend(cell: Cell) -> None:
 
 def _linear(case: QuantizedCase) -> None:
     weight = replace(call_weight(CPU, case.precision), dtype=case.dtype)
-    rows = torch.zeros(case.rows, weight.shape[1], dtype=case.dtype)
-    backend_of("triton", CPU).linear(rows, weight, None)
+    rows = torch.zeros(case.rows + case.block_rows, weight.shape[1], dtype=case.dtype)
+    ops, order = backend_of("triton", CPU), torch.arange(len(rows))
+    assert ops.row_paths is not None
+    split = RowSplit(*order.tensor_split([case.rows])) if case.block_rows else None
+    with ops.row_paths.split(split):
+        ops.linear(rows, weight, None)
 
 
 def _experts(case: QuantizedCase) -> None:
