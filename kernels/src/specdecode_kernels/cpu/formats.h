@@ -44,6 +44,10 @@ typedef uint32_t bits __attribute__((vector_size(4 * WIDTH)));
 
 enum { OF_FLOAT32, OF_BFLOAT16, OF_INT8, OF_INT4, OF_FLOAT8, OF_FLOAT4, FORMATS };
 
+/* What tiles take OF_INT8 with zero points for, which may be as large as the integers: their differences
+are multiplied. Of integers of 4 bits the sum of a group is corrected instead. */
+enum { OF_SHIFTED = FORMATS + 1 };
+
 /* Of groups. */
 enum { IN_BFLOAT16, IN_FLOAT32, IN_E8M0, IN_E4M3 };
 
@@ -55,10 +59,6 @@ pairs of weights: the upper halves first, each product added by one fused multip
 #else
 #define HAS_PAIRS 0
 #endif
-
-/* What tiles take OF_INT8 with zero points for, which may be as large as the integers: their differences
-are multiplied. Of integers of 4 bits the sum of a group is corrected instead. */
-enum { OF_SHIFTED = FORMATS + 1 };
 
 /* `PackedLayout` of packed_weights.py. */
 struct layout {
