@@ -33,6 +33,7 @@ from specdecode_kernels import (
     DeltaShape,
     KvScale,
     LayerKV,
+    RowSplit,
     SamplingParamsBatch,
 )
 from specdecode_kernels.testing import (
@@ -138,7 +139,7 @@ def _call(cell: Cell) -> None:
         logits, bias = torch.zeros(3, num_experts).bfloat16(), torch.zeros(num_experts)
         backend_of("triton", CPU).route_experts(logits, config, bias)
     elif cell.op in LINEAR:
-        _linear(LINEAR[cell.op], has_zeros="zeros" in cell.op)
+        _linear(LINEAR[cell.op])
     elif cell.op in QUANTIZED_EXPERTS:
         _experts(QUANTIZED_EXPERTS[cell.op])
     elif cell.op in SAMPLING:
@@ -167,10 +168,14 @@ def _attend(cell: Cell) -> None:
     draw_case(cell.shape(), 0).attend(backend)
 
 
-def _linear(case: QuantizedCase, *, has_zeros: bool) -> None:
-    weight = replace(call_weight(CPU, case.precision, has_zeros=has_zeros), dtype=case.dtype)
-    rows = torch.zeros(case.rows, weight.shape[1], dtype=case.dtype)
-    backend_of("triton", CPU).linear(rows, weight, None)
+def _linear(case: QuantizedCase) -> None:
+    weight = replace(call_weight(CPU, case.precision), dtype=case.dtype)
+    rows = torch.zeros(case.rows + case.block_rows, weight.shape[1], dtype=case.dtype)
+    ops, order = backend_of("triton", CPU), torch.arange(len(rows))
+    assert ops.row_paths is not None
+    split = RowSplit(*order.tensor_split([case.rows])) if case.block_rows else None
+    with ops.row_paths.split(split):
+        ops.linear(rows, weight, None)
 
 
 def _experts(case: QuantizedCase) -> None:

@@ -28,9 +28,11 @@ NARROW_COPIES = {
     "linear": 4,
     "linear int4 zeros": 4,
     "linear int8 groups": 4,
+    "linear int8 zeros in groups": 4,
     "linear float8 groups": 4,
     "experts int4": 4,
     "experts int8 groups": 4,
+    "experts int8 zeros in groups": 4,
     "experts float8 groups": 4,
     # Each of 128 threads copies a part of 16 rows or 64 outputs by 32 inputs.
     "linear mxfp4 float16": 8,

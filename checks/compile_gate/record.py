@@ -9,7 +9,7 @@ import csv
 import hashlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,8 @@ def _module_of(op: str) -> str:
     if op in MODULES:
         return MODULES[op]
     function = getattr(backend_of("triton", torch.device("cpu")), op)
-    return str(function.__module__).removeprefix(f"{PACKAGE}.")
+    launcher = function.func if isinstance(function, partial) else function
+    return str(launcher.__module__).removeprefix(f"{PACKAGE}.")
 
 
 def _modules_of(module: str) -> set[str]:

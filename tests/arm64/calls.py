@@ -11,7 +11,7 @@ from specdecode_kernels.weights import is_halved
 from tests.arm64.image import Link, Span, Touched
 
 TUNING_FIELDS = len(IN_C)  # of `struct tuning`
-WEIGHT_FIELDS = 7  # of `struct weight`
+WEIGHT_FIELDS = 8  # of `struct weight`
 _WORD = 8  # bytes of an index and of a pointer
 _DELTA_NUMBERS = 8  # of 32 bits, for each row of a tree: ROW_NUMBERS of gated_delta.c
 
@@ -289,6 +289,7 @@ class _Weight:
     blocks: int
     outputs: int
     inputs: int
+    order: int  # 0: none
 
     @staticmethod
     def read(address: int) -> "_Weight":
@@ -299,10 +300,12 @@ class _Weight:
         """Return those of the record at an address, and of the blocks."""
         size = experts * -(-self.outputs // BLOCK) * self.layout.block_bytes(self.inputs)
         blocks = Span(self.blocks, self.blocks + size, is_written)
-        return [Span(address, address + WEIGHT_FIELDS * _WORD), blocks]
+        order = [Span(self.order, self.order + 4 * self.inputs)] if self.order else []
+        return [Span(address, address + WEIGHT_FIELDS * _WORD), blocks, *order]
 
     def links(self, address: int) -> list[Link]:
-        return [Link(address + 4 * _WORD, self.blocks)]
+        order = [Link(address + 7 * _WORD, self.order)] if self.order else []
+        return [Link(address + 4 * _WORD, self.blocks), *order]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdecode_kernels import NVFP4, TORCH, QuantizedTensor, quantize
+from specdecode_kernels import NVFP4, TORCH, QuantizedTensor, RowSplit, quantize
 from specdecode_kernels.triton.tiles import is_interpreted
 from tests.kernels.launched import launches
 from tests.kernels.quantized import FLOAT4, FORMS, draw_quantized
@@ -34,6 +34,36 @@ def test_it_equals_the_reference(
         assert got.dtype == dtype
         tolerance = TOLERANCE[dtype]
         torch.testing.assert_close(got.float(), wanted.float(), atol=tolerance, rtol=0.02)
+
+
+def test_an_order_of_inputs_only_moves_those_of_rows(device: torch.device) -> None:
+    weight = draw_quantized("int4 with an order of inputs", torch.randn(33, 96)).on(device)
+    x = torch.randn(5, 96, device=device)
+    wanted = TRITON.linear(weight.ordered(x), replace(weight, order=None), None)
+    assert torch.equal(TRITON.linear(x, weight, None), wanted)
+
+
+@pytest.mark.usefixtures("row_independent_dot")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_rows_are_mapped_by_their_paths_to_their_places(
+    dtype: torch.dtype, device: torch.device
+) -> None:
+    """Two launches where rows of 16 bits take both; others, and other rows, take one."""
+    weight = draw_quantized("int4", normal(33, 77, dtype=dtype, device=torch.device("cpu")))
+    weight, x = weight.on(device), normal(90, 77, dtype=dtype, device=device)
+    bias = normal(33, dtype=dtype, device=device)
+    wanted, order = TRITON.linear(x, weight, bias), torch.randperm(90, device=device)
+    assert TRITON.row_paths is not None
+    for few in (0, 5, 40):
+        with TRITON.row_paths.split(RowSplit(order[:few], order[few:])):
+            with launches() as counts:
+                got = TRITON.linear(x, weight, bias)
+            assert counts == {"map_quantized": 2 if few and dtype.itemsize == 2 else 1}
+            assert torch.equal(got, wanted)
+            with launches() as counts:
+                assert torch.equal(TRITON.linear(x[:70], weight, bias), wanted[:70])
+            assert counts == {"map_quantized": 1}
+    assert TRITON.row_paths.of(x) is None
 
 
 def test_no_rows_launch_nothing(device: torch.device) -> None:

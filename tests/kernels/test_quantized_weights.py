@@ -75,6 +75,18 @@ def test_rows_in_c_are_the_same_bits_however_many_there_are(form: str, dtype: to
         assert torch.equal(last, whole[MOST_ROWS - rows :]), rows
 
 
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_an_order_of_inputs_in_c_only_moves_those_of_rows(dtype: torch.dtype) -> None:
+    """Bits are those of rows that have this order."""
+    weight = draw_quantized("int4 with an order of inputs", draw(130, 700, dtype=dtype))
+    assert weight.order is not None
+    packed, ordered = pack(weight), pack(replace(weight, order=None))
+    for rows in (1, 3, 7, 13, 64, 250):
+        x = draw(rows, 700).to(dtype)
+        wanted = BACKENDS[dtype].linear(x[:, weight.order], ordered, None)
+        assert torch.equal(BACKENDS[dtype].linear(x, packed, None), wanted), rows
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("form", [*FORMS, *FLOAT4])
 def test_the_reference_equals_the_formula_row_by_row(form: str, dtype: torch.dtype) -> None:
@@ -237,6 +249,13 @@ def test_weights_that_are_not_finite_are_refused(number: float) -> None:
     plain[2, 3] = number
     with pytest.raises(ValueError, match=r"contains NaN or infinity"):
         quantize(plain, INT4)
+
+
+def test_an_order_of_another_length_is_refused() -> None:
+    weight = quantize(torch.randn(4, 32), INT4)
+    message = r"the order of the inputs of a weight \[4, 32\] is \[31\]; it must have 32"
+    with pytest.raises(ValueError, match=message):
+        replace(weight, order=torch.arange(31).int())
 
 
 def test_scales_of_another_shape_are_refused() -> None:

@@ -33,6 +33,7 @@ from specdecode_kernels.mixture import (
 from specdecode_kernels.packed_weights import AnyWeight, PackedWeight
 from specdecode_kernels.quantize import INT4, INT8, MXFP4, NVFP4, quantize
 from specdecode_kernels.recurrent import DeltaParams, DeltaRows, DeltaShape, DeltaState
+from specdecode_kernels.row_paths import PROMPT_BLOCK, RowPaths, RowSplit, tokens_in_blocks
 from specdecode_kernels.weights import Precision, QuantizedTensor
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "META",
     "MXFP4",
     "NVFP4",
+    "PROMPT_BLOCK",
     "TORCH",
     "AnyWeight",
     "AttentionMetadata",
@@ -71,9 +73,12 @@ __all__ = [
     "Precision",
     "QuantizedTensor",
     "RoutingConfig",
+    "RowPaths",
     "RowSpec",
+    "RowSplit",
     "SamplingParamsBatch",
     "TreeKV",
     "choose_backend",
     "quantize",
+    "tokens_in_blocks",
 ]

@@ -37,6 +37,7 @@ from specdecode_kernels.mixture import (
 )
 from specdecode_kernels.packed_weights import PackedWeight
 from specdecode_kernels.recurrent import DeltaParams, DeltaRows, DeltaState
+from specdecode_kernels.row_paths import RowPaths
 from specdecode_kernels.torch.attention import attend, attend_with_lse, merge_states
 from specdecode_kernels.torch.elementwise import (
     add_rms_norm,
@@ -310,6 +311,10 @@ class Backend:
     perturb_logits: Callable[[Tensor, SamplingParamsBatch, Tensor, Tensor | None, Tensor], Tensor]
     """(logits, params, positions, ids, requests): what `sample` takes the likeliest of, for
     requests [R] i64 that sample: [R, N, V]. Ids may be [B, N, V] too, of each row."""
+
+    row_paths: RowPaths | None = None
+    """Chooses instructions for rows of `linear`, where their number may change bits; shared by all
+    that this backend computes."""
 
     fuse_layer: Callable[[FusibleLayer], FusedLayer | None] | None = None
     """Return what computes a layer in one call, to the same bits as the ops, or None for parts that

@@ -13,6 +13,7 @@ from specdecode_kernels.weights import (
     QuantizedTensor,
     ScaleFormat,
     float4_numbers,
+    in_original_order,
 )
 
 BLOCK, CHUNK = 64, 8
@@ -70,7 +71,7 @@ class PackedLayout(NamedTuple):
         scale_bytes = 4 * BLOCK if self.has_output_scales else 0
         if self.group:
             return wide // self.group * self.group_bytes + scale_bytes
-        return wide * BLOCK * self._bits // 8 + scale_bytes
+        return wide * BLOCK * self._bits // 8 + BLOCK * self.has_zeros + scale_bytes
 
     @property
     def group_bytes(self) -> int:
@@ -95,6 +96,7 @@ class PackedWeight:
     layout: PackedLayout
     in_c: object  # `struct weight` of cpu/linear.h
     address: int  # of that
+    order: Tensor | None = None  # as of a `QuantizedTensor`
 
     @property
     def num_bytes(self) -> int:
@@ -121,7 +123,8 @@ class PackedWeight:
 
     def _by_output(self, blocks: Tensor) -> Tensor:
         unpacked = _unpacked(blocks.view(torch.uint8), self.layout)
-        return unpacked.movedim(-1, -2).flatten(-3, -2)[..., : self.shape[-1]]
+        plain = unpacked.movedim(-1, -2).flatten(-3, -2)[..., : self.shape[-1]]
+        return plain if self.order is None else in_original_order(plain, self.order)
 
 
 def _unpacked(blocks: Tensor, layout: PackedLayout) -> Tensor:
@@ -138,7 +141,11 @@ def _unpacked(blocks: Tensor, layout: PackedLayout) -> Tensor:
         of_outputs = scales.contiguous().view(torch.float32)
     if not layout.group:
         assert of_outputs is not None
-        return _scaled(blocks, of_outputs, layout)
+        zeros = None
+        if layout.has_zeros:
+            blocks, stored = blocks[..., :-BLOCK], blocks[..., -BLOCK:]
+            zeros = stored.contiguous().view(torch.int8)
+        return _scaled(blocks, of_outputs, layout, zeros)
     groups = blocks.reshape(*leading, -1, layout.group_bytes)
     return _unpacked_groups(groups, of_outputs, layout).flatten(-3, -2)
 

@@ -69,7 +69,8 @@ class QuantizedTensor:
     """A weight [..., outputs, inputs] of integers or floats of 8 or 4 bits.
 
     w[o, i] = factors[o] * scales[o, g] * (values[o, i] - zeros[o, g]) with g = i // group. Integers
-    of 4 bits alone have zero points. Values are never NaN.
+    alone have zero points. Values are never NaN. With an order, values are those of the inputs in
+    this order: i above is w[o, order[i]].
     """
 
     values: Tensor
@@ -83,6 +84,7 @@ class QuantizedTensor:
     group: int  # inputs
     zeros: Tensor | None = None  # i8 [..., outputs, groups]
     factors: Tensor | None = None  # [..., outputs] f32, next to scales in float8_e4m3fn
+    order: Tensor | None = None  # [inputs] i32, each input once
 
     def __post_init__(self) -> None:
         *leading, outputs, inputs = self.shape
@@ -95,13 +97,18 @@ class QuantizedTensor:
                 f"values and scales of a weight {list(self.shape)} in groups of {self.group} are "
                 f"{found}; they must be {wanted}"
             )
-        if self.format != "int4" and self.zeros is not None:
+        if self.values.dtype.is_floating_point and self.zeros is not None:
             raise ValueError(f"{self.format} must have no zero points")
         has_factors = None if self.factors is None else tuple(self.factors.shape)
         if has_factors != ((*leading, outputs) if self.precision.has_factors else None):
             raise ValueError(
                 f"factors of a weight {list(self.shape)} with scales in {self.scales.dtype} are "
                 f"{has_factors}; each output has one if scales are in float8_e4m3fn"
+            )
+        if self.order is not None and tuple(self.order.shape) != (inputs,):
+            raise ValueError(
+                f"the order of the inputs of a weight {list(self.shape)} is "
+                f"{list(self.order.shape)}; it must have {inputs}"
             )
 
     @classmethod
@@ -154,7 +161,12 @@ class QuantizedTensor:
         groups = torch.arange(self.shape[-1], device=numbers.device) // self.group
         if self.zeros is not None:
             numbers = numbers - self.zeros.index_select(-1, groups)
-        return numbers * self.wide_scales().index_select(-1, groups)
+        plain = numbers * self.wide_scales().index_select(-1, groups)
+        return plain if self.order is None else in_original_order(plain, self.order)
+
+    def ordered(self, x: Tensor) -> Tensor:
+        """Return rows [rows, inputs] in the order in which values are stored."""
+        return x if self.order is None else x.index_select(1, self.order)
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Return some outputs of one map [outputs, inputs] as an ordinary tensor, as `plain`."""
@@ -164,15 +176,23 @@ class QuantizedTensor:
         values, scales = self.values[part], self.scales[part]
         shape = torch.Size((len(values), self.shape[1]))
         return QuantizedTensor(
-            values, scales, shape, self.dtype, self.group, zeros, factors
+            values, scales, shape, self.dtype, self.group, zeros, factors, self.order
         ).plain()
 
     def on(self, device: torch.device) -> "QuantizedTensor":
         """Return a copy on a device, or the weight itself if it is there."""
         zeros = None if self.zeros is None else self.zeros.to(device)
         factors = None if self.factors is None else self.factors.to(device)
+        order = None if self.order is None else self.order.to(device)
         values, scales = self.values.to(device), self.scales.to(device)
-        return replace(self, values=values, scales=scales, zeros=zeros, factors=factors)
+        return replace(
+            self, values=values, scales=scales, zeros=zeros, factors=factors, order=order
+        )
+
+
+def in_original_order(ordered: Tensor, order: Tensor) -> Tensor:
+    """Return weights [..., inputs] whose inputs are stored in an order [inputs] as they were."""
+    return ordered.index_select(-1, torch.argsort(order))
 
 
 def float4_numbers(codes: Tensor) -> Tensor:

@@ -266,7 +266,7 @@ def test_weights_of_float4_have_their_maps_and_experts(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     listed = json.loads(ran.stdout)
     for kernel, kinds in (
-        ("map_quantized_kernel", ("ROWS: 16", "ROWS: 64")),
+        ("map_quantized_kernel", ("ROWS: 16", "ROWS: 32", "ROWS: 64")),
         ("map_pairs_kernel", ("GATE: silu", "GATE: None")),
     ):
         found = [signature for name, signature in listed if name == kernel]

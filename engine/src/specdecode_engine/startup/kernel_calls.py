@@ -4,7 +4,7 @@ What differs from one batch to the next is varied; sizes of the model and of its
 engine's. Triton's launchers decide which kernels the calls need.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from typing import NamedTuple
@@ -37,6 +37,7 @@ from specdecode_engine.startup.op_inputs import (
 )
 from specdecode_kernels import (
     META,
+    PROMPT_BLOCK,
     Backend,
     DraftedNodes,
     ExpertRouting,
@@ -46,6 +47,7 @@ from specdecode_kernels import (
     PenaltyParamsBatch,
     Precision,
     QuantizedTensor,
+    RowSplit,
 )
 from specdecode_kernels.triton.variants import meta_backend
 
@@ -146,6 +148,8 @@ def _network_calls(
     # Heads of one row are read in place, those of several are copied; many have tiles of their own.
     for rows in (1, *(ROWS if needs.rounded else ROWS[:1])):
         yield f"layers of the {name}", partial(_forward, model, rows)
+    for rows in ROWS if needs.rounded else ():
+        yield f"layers of the {name}", partial(_with_block, ops, rows, partial(_forward, model))
 
 
 def _forward(model: TransformersModel, rows: int) -> None:
@@ -280,8 +284,8 @@ def _tree_calls(
         yield why, partial(ops.gather_accepted, values, path)
 
 
-ROWS = (3, 65)
-"""Few and many: their tiles differ."""
+ROWS = (3, 33)
+"""Their tiles differ, and those of rows in whole blocks of a prompt."""
 
 
 class _Map(NamedTuple):
@@ -298,8 +302,9 @@ def quantized_calls(
     """Yield a call for every precision, map of a layer, and number of rows."""
     maps = model_maps(model)
     for precision, one, rows in product(needs.precisions, maps, ROWS):
-        call = partial(_linear, ops, precision, one, rows, needs.dtype)
-        yield f"quantized weights of the {name}", call
+        call = partial(_linear, ops, precision, one, dtype=needs.dtype)
+        yield f"quantized weights of the {name}", partial(call, rows)
+        yield f"quantized weights of the {name}", partial(_with_block, ops, rows, call)
 
 
 def model_maps(model: DraftConfig) -> list[_Map]:
@@ -330,6 +335,13 @@ def _linear(ops: Backend, precision: Precision, one: _Map, rows: int, dtype: tor
     bias = empty(one.outputs, dtype=dtype) if one.has_bias else None
     weight = quantized(precision, (one.outputs, one.inputs), dtype)
     ops.linear(empty(rows, one.inputs, dtype=dtype), weight, bias)
+
+
+def _with_block(ops: Backend, rows: int, call: Callable[[int], None]) -> None:
+    """Call with rows, and with those of a whole block of a prompt."""
+    if ops.row_paths is not None:
+        with ops.row_paths.split(RowSplit(empty(rows), empty(PROMPT_BLOCK))):
+            call(rows + PROMPT_BLOCK)
 
 
 def quantized(precision: Precision, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedTensor:

@@ -19,6 +19,7 @@ from specdecode_engine.model.target.config import NO_HIDDEN_STATES, AuxHiddenSta
 from specdecode_engine.model.target.language_model import NeededRows
 from specdecode_engine.sampling.sampler import SamplingBatch
 from specdecode_engine.speculate.drafter import Drafter
+from specdecode_engine.steps.block_rows import BlockRows, computed_by_blocks
 from specdecode_engine.steps.in_flight import InFlightStep
 from specdecode_engine.steps.logprobs import LogprobRequest, score_prompts
 from specdecode_engine.steps.model_context import ModelContext
@@ -66,6 +67,7 @@ class StagedPrefill:
     spans: StagedSpans
     ending: EndingPrompts | None
     aux_spec: AuxHiddenStates  # what the draft reads of the target
+    blocks: BlockRows | None
 
     @classmethod
     def of(cls, context: ModelContext, plan: SchedulerOutput) -> "StagedPrefill":
@@ -78,6 +80,7 @@ class StagedPrefill:
             context.table.stage_spans(spans),
             EndingPrompts.of(context, chunks),
             context.aux_spec if is_fed else NO_HIDDEN_STATES,
+            BlockRows.stage(context, chunks),
         )
 
     @property
@@ -170,11 +173,13 @@ def _run_target(
     view = _view(context.pool, rows, nodes, context.states)
     assert view is not None
     arguments = ids, positions, view, prompts.aux_spec
-    if len(ids) - len(wanted) < MIN_LEFT_OUT or _reads_all(context, prompts):
-        hidden, aux = forward_target(context.target, context.routed, view.slot_mapping, *arguments)
-        return hidden, hidden[wanted], aux
-    needed = NeededRows(wanted, _view(context.pool, last, nodes))
-    return None, *context.target.forward(*arguments, needed)
+    with computed_by_blocks(context, prompts.blocks, len(ids)):
+        if len(ids) - len(wanted) < MIN_LEFT_OUT or _reads_all(context, prompts):
+            routed, slots = context.routed, view.slot_mapping
+            hidden, aux = forward_target(context.target, routed, slots, *arguments)
+            return hidden, hidden[wanted], aux
+        needed = NeededRows(wanted, _view(context.pool, last, nodes))
+        return None, *context.target.forward(*arguments, needed)
 
 
 def _reads_all(context: ModelContext, prompts: StagedPrefill) -> bool:

@@ -6,9 +6,10 @@ bfloat16 two, the upper half of a word belonging to the first; of 4 bits eight, 
 Inputs are filled up to a multiple of 8, with groups to a multiple of their size.
 
 Weights of 8 bits have one scale for each output: floats after the weights of the block. Where inputs
-have groups, scales for each output and group are before the weights of the group, of integers of 4 bits
-perhaps with zero points, bytes: w = scale * (integer - zero point). Scales of float8_e4m3fn have factors
-of outputs besides: floats after the weights of the block, as scales of outputs are.
+have groups, scales for each output and group are before the weights of the group. Scales of
+float8_e4m3fn have factors of outputs besides: floats after the weights of the block, as scales of outputs
+are. Integers may have zero points, bytes after the scales of a group or before those of outputs:
+w = scale * (integer - zero point).
 
 Float8 (e4m3fn: a sign, 4 bits of exponent with a bias of 7, 3 of mantissa) is multiplied as its number
 divided by 2^8, and has scales that are multiplied by 2^8: with its exponent and mantissa in place of the
@@ -42,6 +43,10 @@ typedef int32_t integers __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t bits __attribute__((vector_size(4 * WIDTH)));
 
 enum { OF_FLOAT32, OF_BFLOAT16, OF_INT8, OF_INT4, OF_FLOAT8, OF_FLOAT4, FORMATS };
+
+/* What tiles take OF_INT8 with zero points for, which may be as large as the integers: their differences
+are multiplied. Of integers of 4 bits the sum of a group is corrected instead. */
+enum { OF_SHIFTED = FORMATS + 1 };
 
 /* Of groups. */
 enum { IN_BFLOAT16, IN_FLOAT32, IN_E8M0, IN_E4M3 };
@@ -87,7 +92,7 @@ INLINE int step_of(int format) {
 INLINE long numbers_of(long format, long inputs) { return format == OF_PAIRS ? inputs / 2 : inputs; }
 
 /* Whether a weight is a byte. */
-INLINE int is_byte(int format) { return format == OF_INT8 || format == OF_FLOAT8; }
+INLINE int is_byte(int format) { return format == OF_INT8 || format == OF_SHIFTED || format == OF_FLOAT8; }
 
 /* Bytes of a step of a block. */
 INLINE long step_bytes(int format) { return is_byte(format) ? BLOCK : 4 * BLOCK; }
@@ -119,7 +124,8 @@ INLINE long weight_bytes(struct layout of, long inputs) {
 
 /* Bytes of a whole block. */
 INLINE long block_bytes(struct layout of, long inputs) {
-    return weight_bytes(of, inputs) + (has_output_scales(of) ? 4 * BLOCK : 0);
+    long zeros = of.has_zeros && !of.group ? BLOCK : 0;
+    return weight_bytes(of, inputs) + zeros + (has_output_scales(of) ? 4 * BLOCK : 0);
 }
 
 /* The words of float8 as floats, divided by 2^8. */
@@ -146,7 +152,7 @@ INLINE bits load_float8(const char *bytes) {
 INLINE bits load_words(int format, const char *step, int part) {
     bits words;
     if (format == OF_FLOAT8) return load_float8(step + part * WIDTH);
-    if (format == OF_INT8) {
+    if (format == OF_INT8 || format == OF_SHIFTED) {
         step += part * WIDTH;
 #if defined(__AVX512F__)
         return (bits)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)step));
@@ -232,7 +238,7 @@ INLINE vector weights_of(int format, bits words, int at) {
     if (format == OF_FLOAT4) return float4_of(words, at);
     if (format == OF_FLOAT32 || format == OF_FLOAT8) return (vector)words;
     if (format == OF_BFLOAT16) return (vector)(at ? words << 16 : words & 0xffff0000);
-    if (format == OF_INT8) return __builtin_convertvector((integers)words, vector);
+    if (format == OF_INT8 || format == OF_SHIFTED) return __builtin_convertvector((integers)words, vector);
 #if defined(__AVX512F__)
     const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
     if (at == 7) return __builtin_convertvector((integers)words >> 28, vector);
@@ -278,8 +284,7 @@ INLINE vector scales_of(int kind, const char *header, int part) {
 #endif
 }
 
-/* The zero points of one part of a group. */
-INLINE vector zeros_of(struct layout of, const char *header, int part) {
-    const char *zeros = header + BLOCK * scale_bytes(of);
-    return weights_of(OF_INT8, load_words(OF_INT8, zeros, part), 0);
+/* The zero points of one part of a group, as words. */
+INLINE bits zeros_of(struct layout of, const char *header, int part) {
+    return load_words(OF_INT8, header + BLOCK * scale_bytes(of), part);
 }

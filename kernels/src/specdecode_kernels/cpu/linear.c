@@ -102,16 +102,24 @@ INLINE void pack_tile(const int pairs, const entry *const *x, long rows, long in
     memset(to + numbers * rows, 0, (size_t)((padded / each - numbers) * rows) * sizeof(float));
 }
 
-void pack_rows(const entry *x, long stride, const long *order, long rows, struct weight by, float *to) {
+/* As `pack_tile`, with inputs in the order of a quantized weight, whose rows are never pairs. */
+INLINE void pack_ordered_tile(const entry *const *x, long rows, struct weight by, float *to) {
+    for (long at = 0; at < by.inputs; at++, to += rows)
+        for (long row = 0; row < rows; row++) to[row] = number_at(0, x[row], by.order[at], by.inputs);
+    memset(to, 0, (size_t)((padded_inputs(by) - by.inputs) * rows) * sizeof(float));
+}
+
+void pack_rows(const entry *x, long stride, const long *sources, long rows, struct weight by, float *to) {
     long tiles = tiles_of(rows), inputs = by.inputs, padded = padded_inputs(by);
     const int format = format_in_tiles(by.layout);
     for (long tile = 0; tile < tiles; tile++) {
         long first = tile_start(tile, tiles, rows), end = tile_start(tile + 1, tiles, rows);
         const entry *of_tile[MOST_ROWS];
         for (long row = first; row < end; row++)
-            of_tile[row - first] = x + (order ? order[row] : row) * stride;
+            of_tile[row - first] = x + (sources ? sources[row] : row) * stride;
         float *tile_x = to + numbers_of(format, first * padded);
-        if (format == OF_PAIRS) pack_tile(1, of_tile, end - first, inputs, padded, tile_x);
+        if (by.order) pack_ordered_tile(of_tile, end - first, by, tile_x);
+        else if (format == OF_PAIRS) pack_tile(1, of_tile, end - first, inputs, padded, tile_x);
         else pack_tile(0, of_tile, end - first, inputs, padded, tile_x);
     }
 }
@@ -190,7 +198,8 @@ static long panel_inputs(struct layout of, long rows, long count, long inputs) {
 /* The weights of a block for `count` inputs from `first` on. */
 INLINE struct panel panel_of(struct weight by, long block, long first, long count) {
     const char *weights = block_at(by, block) + weight_bytes(by.layout, first);
-    return (struct panel){by.layout, weights, NULL, first, count};
+    const char *zeros = block_at(by, block) + weight_bytes(by.layout, padded_inputs(by));
+    return (struct panel){by.layout, weights, NULL, first, count, zeros};
 }
 
 /* Writes the sums of one block. */

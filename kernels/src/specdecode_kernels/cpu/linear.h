@@ -15,6 +15,7 @@ struct weight {
     struct layout layout;
     const char *blocks;
     int64_t outputs, inputs;
+    const int32_t *order; /* of the inputs, in which their weights are stored; NULL: as those of rows */
 };
 
 /* Where the rows of a result lie: `stride` entries apart. */
@@ -39,8 +40,8 @@ INLINE char *block_at(struct weight of, long block) {
 
 /* Writes a slab of rows of x [inputs], `stride` entries apart, in the order in which tiles of a weight read
 them: floats, or pairs of bfloat16 whose upper half is the first, at most [rows, padded_inputs] numbers.
-Row i is that at order[i], or i where order is NULL. */
-HIDDEN void pack_rows(const entry *x, long stride, const long *order, long rows, struct weight by, float *to);
+Row i is that at sources[i], or i where sources is NULL. */
+HIDDEN void pack_rows(const entry *x, long stride, const long *sources, long rows, struct weight by, float *to);
 
 /* Maps a packed slab by `count` blocks of a weight from `first` on; bias [outputs] may be NULL. `after`
 are the weights that this thread reads next. */

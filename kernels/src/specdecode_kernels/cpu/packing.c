@@ -30,7 +30,8 @@ static void store_output_scale(struct weight by, long output, float scale) {
     memcpy(block_at(by, output / BLOCK + 1) - 4 * (BLOCK - output % BLOCK), &scale, sizeof scale);
 }
 
-static void pack_byte_output(struct weight by, long output, const char *values, const float *scales) {
+static void pack_byte_output(struct weight by, long output, const char *values, const float *scales,
+                             const int8_t *zeros) {
     struct layout of = by.layout;
     long place = output % BLOCK, group = of.group ? of.group : by.inputs;
     long groups = (by.inputs + group - 1) / group;
@@ -42,6 +43,8 @@ static void pack_byte_output(struct weight by, long output, const char *values, 
         float scale = scales[output * groups + number] * (of.format == OF_FLOAT8 ? 256 : 1);
         if (of.group) store_scale(of, header, place, scale);
         else store_output_scale(by, output, scale);
+        char *group_zeros = of.group ? group_values - BLOCK : block + weight_bytes(of, padded_inputs(by));
+        if (of.has_zeros) group_zeros[place] = zeros[output * groups + number];
     }
 }
 
@@ -78,7 +81,7 @@ void pack_quantized(const struct weight *to, const void *values, const void *sca
     memset((char *)by.blocks, 0, (size_t)packed_bytes(by));
 #pragma omp parallel for schedule(static)
     for (long output = 0; output < by.outputs; output++) {
-        if (is_byte((int)by.layout.format)) pack_byte_output(by, output, values, scales);
+        if (is_byte((int)by.layout.format)) pack_byte_output(by, output, values, scales, zeros);
         else pack_halved_output(by, output, values, scales, zeros, factors);
     }
 }

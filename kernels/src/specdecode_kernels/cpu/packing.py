@@ -23,6 +23,7 @@ class WeightInC(ctypes.Structure):
         ("blocks", ctypes.c_void_p),
         ("outputs", ctypes.c_int64),
         ("inputs", ctypes.c_int64),
+        ("order", ctypes.c_void_p),
     )
 
 
@@ -45,14 +46,18 @@ def pack_weight(
     shape = (*leading, -(-outputs // BLOCK), layout.block_bytes(inputs))
     blocks = _MEMORY.take(math.prod(shape), library.tuning).view(shape)
     each = blocks.view(math.prod(leading), *shape[-2:])
+    order = None
     if isinstance(weight, QuantizedTensor):
         _pack_quantized(library, weight, layout, each)
+        order = None if weight.order is None else weight.order.contiguous()
     else:
         _pack_plain(library, weight, layout, each, release=release and weight.is_contiguous())
         blocks = blocks.view(weight.dtype)
     fields = WeightInC(*layout, blocks.data_ptr(), outputs, inputs)
+    if order is not None:
+        fields.order = order.data_ptr()
     address = ctypes.addressof(fields)
-    return PackedWeight(blocks, weight.shape, weight.dtype, layout, fields, address)
+    return PackedWeight(blocks, weight.shape, weight.dtype, layout, fields, address, order)
 
 
 def _pack_plain(
@@ -75,7 +80,7 @@ def _layout_of(weight: Tensor | QuantizedTensor) -> PackedLayout:
     form = weight.precision
     number = FORMATS.index(form.format)
     if not form.group:
-        return PackedLayout(number)
+        return PackedLayout(number, has_zeros=form.has_zeros)
     is_exact = form.scales == "float32" and torch.equal(
         weight.scales.bfloat16().float(), weight.scales
     )

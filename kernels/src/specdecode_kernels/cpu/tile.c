@@ -3,10 +3,11 @@
 Every sum adds its products in the order of the inputs, each by one fused multiply-add of float32. So
 a sum has the same bits in every tile, with vectors of any width, and however inputs are cut. With
 groups each group has a sum of its own, of products with unscaled numbers; its scale is a factor of that
-sum, which is then added to those of the groups before. A zero point is subtracted from the group's sum,
-times the sum of its inputs. */
+sum, which is then added to those of the groups before. A zero point of integers of 4 bits is subtracted
+from the group's sum, times the sum of its inputs; one of 8 bits from each integer, exactly. */
 #include "tile.h"
 
+#define TILE_FORMATS (OF_SHIFTED + 1)
 #define EACH_ROW(row, rows) for (int row = 0; row < (rows); row++)
 #define EACH_PART(part, parts) for (int part = 0; part < (parts); part++)
 
@@ -53,11 +54,12 @@ INLINE void add_input(const int format, const int rows, const int parts, const b
     EACH_ROW(row, rows) EACH_PART(part, parts) sums[row][part] += w[part] * x[row];
 }
 
-/* Adds the products of CHUNK inputs to the sums in registers. Shifts by constants save a fifth of the time
-of 4 to 8 rows with weights of 4 bits on an AMD EPYC; with AVX2 all of them at once do not fit in its
-registers where rows are several, and take up to a third longer. */
-INLINE void add_chunk(const int format, const int rows, const int parts, const char *weights, int first,
-                      const float *x, vector sums[][PARTS], struct prefetch *ahead) {
+/* Adds the products of CHUNK inputs to the sums in registers; OF_SHIFTED has `zeros`. Shifts by constants
+save a fifth of the time of 4 to 8 rows with weights of 4 bits on an AMD EPYC; with AVX2 all of them at once
+do not fit in its registers where rows are several, and take up to a third longer. */
+INLINE void add_chunk(const int format, const int rows, const int parts, const char *weights,
+                      const bits *zeros, int first, const float *x, vector sums[][PARTS],
+                      struct prefetch *ahead) {
     const int step = step_of(format);
     for (int input = 0; input < CHUNK; input += step, weights += step_bytes(format)) {
         fetch_further(ahead, weights, step_bytes(format));
@@ -70,6 +72,7 @@ INLINE void add_chunk(const int format, const int rows, const int parts, const c
             x += rows;
             continue;
         }
+        if (format == OF_SHIFTED) EACH_PART(part, parts) words[part] -= zeros[part];
         if (WIDTH == 16 || rows == 1)
 #pragma GCC unroll 8
             for (int at = 0; at < step; at++, x += rows) add_input(format, rows, parts, words, at, x, sums);
@@ -79,11 +82,11 @@ INLINE void add_chunk(const int format, const int rows, const int parts, const c
 }
 
 /* Adds the products of all inputs from `weights` on. */
-INLINE void add_inputs(const int format, const int rows, const int parts, const char *weights, int first,
-                       const float *x, long inputs, vector sums[][PARTS], struct prefetch *ahead) {
+INLINE void add_inputs(const int format, const int rows, const int parts, const char *weights,
+                       const bits *zeros, int first, const float *x, long inputs, vector sums[][PARTS], struct prefetch *ahead) {
     const long bytes = CHUNK / step_of(format) * step_bytes(format);
     do {
-        add_chunk(format, rows, parts, weights, first, x, sums, ahead);
+        add_chunk(format, rows, parts, weights, zeros, first, x, sums, ahead);
         weights += bytes;
         x += numbers_of(format, CHUNK) * rows;
     } while (inputs -= CHUNK);
@@ -105,7 +108,7 @@ INLINE void subtract_zeros(struct layout of, const int rows, const int parts, co
     float totals[MOST_ROWS] = {0};
     for (long at = 0; at < of.group; at++, x += rows) EACH_ROW(row, rows) totals[row] += x[row];
     EACH_PART(part, parts) {
-        vector zeros = zeros_of(of, header, first + part);
+        vector zeros = weights_of(OF_INT8, zeros_of(of, header, first + part), 0);
         EACH_ROW(row, rows) sums[row][part] -= zeros * totals[row];
     }
 }
@@ -143,7 +146,10 @@ INLINE struct groups following(struct groups of) {
 INLINE void add_group_chunk(const int format, const int rows, const int parts, struct groups of, int first,
                             const float *x, long at, vector held[][PARTS], struct prefetch *ahead) {
     const char *values = of.values + at / step_of(format) * step_bytes(format);
-    add_chunk(format, rows, parts, values, first, x + at * rows, held, ahead);
+    bits zeros[PARTS] = {};
+    if (format == OF_SHIFTED)
+        EACH_PART(part, parts) zeros[part] = zeros_of(of.layout, of.headers, first + part);
+    add_chunk(format, rows, parts, values, zeros, first, x + at * rows, held, ahead);
 }
 
 /* Subtracts what zero points add, and adds the sums of a group to those of the groups before. Scales are
@@ -152,7 +158,7 @@ INLINE void finish_group(const int format, const int rows, const int parts, stru
                          const float *x, vector held[][PARTS], float *sums) {
     const int64_t scales = of.layout.scales;
     const int may_be_bytes = format == OF_FLOAT4 || format == OF_FLOAT32;
-    if (format != OF_FLOAT4 && of.layout.has_zeros)
+    if ((format == OF_INT4 || format == OF_FLOAT32) && of.layout.format == OF_INT4 && of.layout.has_zeros)
         subtract_zeros(of.layout, rows, parts, of.headers, first, x, held);
     if (format != OF_FLOAT4 && scales == IN_BFLOAT16)
         add_scaled(IN_BFLOAT16, rows, parts, of.headers, first, held, sums);
@@ -209,8 +215,11 @@ INLINE void add_part(const int kind, const int format, const int rows, const int
     if (kind == PLAIN) {
         const char *weights = panel.widened ? (const char *)panel.widened : panel.weights;
         vector held[MOST_ROWS][PARTS];
+        bits zeros[PARTS] = {};
+        if (format == OF_SHIFTED)
+            EACH_PART(part, parts) zeros[part] = load_words(OF_INT8, panel.zeros, first + part);
         load_sums(rows, parts, sums, held);
-        add_inputs(format, rows, parts, weights, first, x, panel.inputs, held, ahead);
+        add_inputs(format, rows, parts, weights, zeros, first, x, panel.inputs, held, ahead);
         store_sums(rows, parts, sums, held);
         return;
     }
@@ -261,39 +270,45 @@ INLINE void add_parts(const int kind, const int format, const int rows, struct p
 EACH_HEIGHT(TILE, PLAIN, OF_FLOAT32)
 EACH_HEIGHT(TILE, PLAIN, OF_BFLOAT16)
 EACH_HEIGHT(TILE, PLAIN, OF_INT8)
+EACH_HEIGHT(TILE, PLAIN, OF_SHIFTED)
 EACH_HEIGHT(TILE, PLAIN, OF_FLOAT8)
 #if HAS_PAIRS
 EACH_HEIGHT(TILE, PLAIN, OF_PAIRS)
 #endif
 EACH_HEIGHT(TILE, GROUPED, OF_INT8)
+EACH_HEIGHT(TILE, GROUPED, OF_SHIFTED)
 EACH_HEIGHT(TILE, GROUPED, OF_INT4)
 EACH_HEIGHT(TILE, GROUPED, OF_FLOAT8)
 EACH_HEIGHT(TILE, GROUPED, OF_FLOAT4)
 EACH_HEIGHT(TILE, WIDENED, OF_FLOAT32)
 
 tile *tile_of(struct panel panel, long rows) {
-    static tile *const plain[FORMATS][MOST_ROWS] = {[OF_FLOAT32] = {EACH_HEIGHT(NAME, PLAIN, OF_FLOAT32)},
+    const int format = format_in_tiles(panel.layout);
+    static tile *const plain[TILE_FORMATS][MOST_ROWS] = {[OF_FLOAT32] = {EACH_HEIGHT(NAME, PLAIN, OF_FLOAT32)},
                                                     [OF_BFLOAT16] = {EACH_HEIGHT(NAME, PLAIN, OF_BFLOAT16)},
                                                     [OF_INT8] = {EACH_HEIGHT(NAME, PLAIN, OF_INT8)},
+                                                    [OF_SHIFTED] = {EACH_HEIGHT(NAME, PLAIN, OF_SHIFTED)},
                                                     [OF_FLOAT8] = {EACH_HEIGHT(NAME, PLAIN, OF_FLOAT8)}};
-    static tile *const grouped[FORMATS][MOST_ROWS] = {[OF_INT8] = {EACH_HEIGHT(NAME, GROUPED, OF_INT8)},
+    static tile *const grouped[TILE_FORMATS][MOST_ROWS] = {[OF_INT8] = {EACH_HEIGHT(NAME, GROUPED, OF_INT8)},
+                                                      [OF_SHIFTED] = {EACH_HEIGHT(NAME, GROUPED, OF_SHIFTED)},
                                                       [OF_INT4] = {EACH_HEIGHT(NAME, GROUPED, OF_INT4)},
                                                       [OF_FLOAT8] = {EACH_HEIGHT(NAME, GROUPED, OF_FLOAT8)},
                                                       [OF_FLOAT4] = {EACH_HEIGHT(NAME, GROUPED, OF_FLOAT4)}};
 #if HAS_PAIRS
     static tile *const paired[MOST_ROWS] = {EACH_HEIGHT(NAME, PLAIN, OF_PAIRS)};
-    if (format_in_tiles(panel.layout) == OF_PAIRS) return paired[rows - 1];
+    if (format == OF_PAIRS) return paired[rows - 1];
 #endif
     static tile *const widened[MOST_ROWS] = {EACH_HEIGHT(NAME, WIDENED, OF_FLOAT32)};
-    if (panel.layout.group) return (panel.widened ? widened : grouped[panel.layout.format])[rows - 1];
-    return plain[panel.widened ? OF_FLOAT32 : panel.layout.format][rows - 1];
+    if (panel.layout.group) return (panel.widened ? widened : grouped[format])[rows - 1];
+    return plain[panel.widened ? OF_FLOAT32 : format][rows - 1];
 }
 
-INLINE void widen_inputs(const int format, const char *weights, float *to, long inputs) {
+INLINE void widen_inputs(const int format, const char *weights, const char *zeros, float *to, long inputs) {
     const int step = step_of(format);
     for (long input = 0; input < inputs; input += step, weights += step_bytes(format))
         EACH_PART(part, PARTS) {
             bits words = load_words(format, weights, part);
+            if (format == OF_SHIFTED) words -= load_words(OF_INT8, zeros, part);
             for (int at = 0; at < step; at++) {
                 vector w = weights_of(format, words, at);
                 memcpy(to + (input + at) * BLOCK + part * WIDTH, &w, sizeof w);
@@ -303,18 +318,23 @@ INLINE void widen_inputs(const int format, const char *weights, float *to, long 
 
 INLINE void widen_groups(const int format, struct panel panel, float *to) {
     const struct layout of = panel.layout;
-    for (long at = 0; at < panel.inputs; at += of.group)
-        widen_inputs(format, panel.weights + weight_bytes(of, at) + header_bytes(of), to + at * BLOCK,
+    for (long at = 0; at < panel.inputs; at += of.group) {
+        const char *header = panel.weights + weight_bytes(of, at);
+        widen_inputs(format, header + header_bytes(of), header + BLOCK * scale_bytes(of), to + at * BLOCK,
                      of.group);
+    }
 }
 
 void widen_weights(struct panel panel, float *to) {
     const long format = panel.layout.format;
-    if (format == OF_INT4) widen_groups(OF_INT4, panel, to);
+    const int is_shifted = format_in_tiles(panel.layout) == OF_SHIFTED;
+    if (is_shifted && panel.layout.group) widen_groups(OF_SHIFTED, panel, to);
+    else if (is_shifted) widen_inputs(OF_SHIFTED, panel.weights, panel.zeros, to, panel.inputs);
+    else if (format == OF_INT4) widen_groups(OF_INT4, panel, to);
     else if (format == OF_FLOAT4) widen_groups(OF_FLOAT4, panel, to);
     else if (panel.layout.group && format == OF_INT8) widen_groups(OF_INT8, panel, to);
     else if (panel.layout.group) widen_groups(OF_FLOAT8, panel, to);
-    else if (format == OF_BFLOAT16) widen_inputs(OF_BFLOAT16, panel.weights, to, panel.inputs);
-    else if (format == OF_INT8) widen_inputs(OF_INT8, panel.weights, to, panel.inputs);
-    else widen_inputs(OF_FLOAT8, panel.weights, to, panel.inputs);
+    else if (format == OF_BFLOAT16) widen_inputs(OF_BFLOAT16, panel.weights, NULL, to, panel.inputs);
+    else if (format == OF_INT8) widen_inputs(OF_INT8, panel.weights, NULL, to, panel.inputs);
+    else widen_inputs(OF_FLOAT8, panel.weights, NULL, to, panel.inputs);
 }

@@ -26,6 +26,7 @@ struct panel {
     const char *weights;
     const float *widened; /* or NULL */
     long first, inputs;
+    const char *zeros; /* of the outputs, where OF_INT8 has such without groups */
 };
 
 typedef void tile(struct panel panel, const float *x, float *sums, struct prefetch *ahead);
@@ -46,6 +47,7 @@ INLINE long passes_of(int format, long rows) { return PARTS / parts_of(format, (
 
 /* The format that tiles take the weights of a layout for. */
 INLINE int format_in_tiles(struct layout of) {
+    if (of.format == OF_INT8 && of.has_zeros) return OF_SHIFTED;
     return HAS_PAIRS && of.format == OF_BFLOAT16 && tuning.pairs ? OF_PAIRS : (int)of.format;
 }
 

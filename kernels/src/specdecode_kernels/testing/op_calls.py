@@ -108,7 +108,7 @@ def call_experts(
         return torch.randn(*shape, generator=generator).to(device, dtype)
 
     def pack(plain: Tensor) -> AnyWeight:
-        return _packed(ops, plain if precision is None else quantize(plain, precision))
+        return _packed(ops, plain if precision is None else _quantized(plain, precision))
 
     experts, width, inner = 4, 32, 16
     if precision is not None and precision.group:
@@ -129,14 +129,18 @@ def _packed(ops: Backend, weight: Tensor | QuantizedTensor) -> AnyWeight:
     return weight if ops.pack_weight is None else ops.pack_weight(weight)
 
 
-def call_weight(
-    device: torch.device, precision: Precision, *, has_zeros: bool = False
-) -> QuantizedTensor:
+def call_weight(device: torch.device, precision: Precision) -> QuantizedTensor:
     """Make a quantized weight for rows [3, 96] of bfloat16."""
     plain = torch.randn(80, 96, generator=torch.Generator().manual_seed(2)).bfloat16()
-    weight = quantize(plain, precision).on(device)
-    ones = torch.ones(weight.scales.shape, dtype=torch.int8, device=device)
-    return replace(weight, zeros=ones if has_zeros else None)
+    return _quantized(plain, precision).on(device)
+
+
+def _quantized(plain: Tensor, precision: Precision) -> QuantizedTensor:
+    """Quantize a weight, with zero points of 1 if the precision has any."""
+    weight = quantize(plain, precision)
+    if not precision.has_zeros:
+        return weight
+    return replace(weight, zeros=torch.ones_like(weight.scales, dtype=torch.int8))
 
 
 def _sampling_params(device: torch.device) -> SamplingParamsBatch:

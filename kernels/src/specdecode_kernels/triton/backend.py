@@ -1,6 +1,7 @@
 """Backends that launch our Triton kernels, on a GPU or, interpreted, on a CPU."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from specdecode_kernels.metadata import (
     LayerKV,
     TreeKV,
 )
+from specdecode_kernels.row_paths import RowPaths
 from specdecode_kernels.triton.apply_penalties import apply_penalties
 from specdecode_kernels.triton.apply_rope import apply_rope
 from specdecode_kernels.triton.attend import attend
@@ -43,10 +45,12 @@ WORKSPACE_BYTES = 64 << 20
 
 def with_triton_ops(backend: Backend) -> Backend:
     """Replace all ops but attention; logits must be float32."""
+    paths = RowPaths()
     return replace(
         backend,
         name="triton",
-        linear=linear,
+        linear=partial(linear, paths),
+        row_paths=paths,
         route_experts=route_experts,
         experts=experts,
         rms_norm=rms_norm,

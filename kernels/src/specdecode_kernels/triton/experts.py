@@ -188,6 +188,8 @@ def _map_pairs(
     activation: GatedActivation | None,
 ) -> None:
     """Map every pair's row of x by its expert; to the gated half if there is an activation."""
+    if isinstance(weight, QuantizedTensor):
+        x = weight.ordered(x)
     tile = expert_tile(x.element_size(), is_gated=activation is not None)
     pairs, outputs = out.shape
     step = tile_inputs(weight, tile.inputs, INPUTS_OF_FLOAT8)

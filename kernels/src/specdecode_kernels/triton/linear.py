@@ -1,7 +1,9 @@
 """Linear maps whose weights are quantized; plain weights go to torch.
 
 The tile of outputs and inputs depends on the type alone, so that every output is one sum over the
-inputs in their order. It has not been timed on a GPU.
+inputs in their order. Rows of 16 bits have tiles of 64 rows where `RowPaths` puts them in blocks,
+whose instructions may add in another order, else of 16 or 32, whose instructions are the same. It
+has not been timed on a GPU.
 """
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from specdecode_kernels.metadata import as_rows
 from specdecode_kernels.packed_weights import PackedWeight
+from specdecode_kernels.row_paths import RowPaths
 from specdecode_kernels.torch import linear as reference
 from specdecode_kernels.triton.quantized_tiles import (
     add_products,
@@ -21,7 +24,7 @@ from specdecode_kernels.triton.quantized_tiles import (
 from specdecode_kernels.triton.tiles import dot_type
 from specdecode_kernels.weights import QuantizedTensor
 
-FEW_ROWS, MANY_ROWS = 16, 64
+FEW_ROWS, SOME_ROWS, MANY_ROWS = 16, 32, 64
 
 
 @triton.jit(do_not_specialize=("rows",))
@@ -32,7 +35,8 @@ def _map_quantized_kernel(
     zeros_ptr,
     factors_ptr,
     bias_ptr,
-    out_ptr,  # [rows, outputs]
+    rows_ptr,  # [rows] i64, which of x and out; None: all in order
+    out_ptr,  # [.., outputs]
     stride_x,
     rows,
     outputs,
@@ -49,6 +53,8 @@ def _map_quantized_kernel(
 ):
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     is_row = (row < rows)[:, None]
+    if rows_ptr is not None:
+        row = tl.load(rows_ptr + row, mask=row < rows, other=0)
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     is_output = (output < outputs)[None, :]
     of_weight = output.to(tl.int64)[None, :]
@@ -67,26 +73,51 @@ def _map_quantized_kernel(
 
 
 def linear(
-    x: Tensor, weight: Tensor | QuantizedTensor | PackedWeight, bias: Tensor | None
+    paths: RowPaths,
+    x: Tensor,
+    weight: Tensor | QuantizedTensor | PackedWeight,
+    bias: Tensor | None,
 ) -> Tensor:
-    """Launch on a quantized weight; a few rows take tiles of their own."""
+    """Launch on a quantized weight, once for each path that rows take."""
     if not isinstance(weight, QuantizedTensor):
         assert isinstance(weight, Tensor)  # there is no `pack_weight`
         return reference.linear(x, weight, bias)
-    x = as_rows(x)
-    rows, (outputs, inputs) = x.shape[0], weight.shape
-    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
-    if not rows:
-        return out
+    x = as_rows(weight.ordered(x))
+    out = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype, device=x.device)
     is_narrow = x.element_size() == 2
-    height = MANY_ROWS if is_narrow and rows > FEW_ROWS else FEW_ROWS
-    width, most_inputs = (128, 64) if is_narrow else (32, 32)
+    split = paths.of(x) if is_narrow else None
+    if split is not None:
+        _launch(x, weight, bias, out, split.many, MANY_ROWS)
+    few = len(x) if split is None else len(split.few)
+    if few:
+        height = SOME_ROWS if is_narrow and few > FEW_ROWS else FEW_ROWS
+        _launch(x, weight, bias, out, None if split is None else split.few, height)
+    return out
+
+
+def _launch(
+    x: Tensor,
+    weight: QuantizedTensor,
+    bias: Tensor | None,
+    out: Tensor,
+    chosen: Tensor | None,
+    height: int,
+) -> None:
+    """Map rows in tiles of `height` rows.
+
+    Args:
+        chosen: which rows [n] i64; None: all.
+    """
+    rows = len(x) if chosen is None else len(chosen)
+    outputs, inputs = weight.shape
+    width, most_inputs = (128, 64) if x.element_size() == 2 else (32, 32)
     step = tile_inputs(weight, most_inputs, most_inputs)
     parts, sizes, (form, scales) = tile_arguments(weight, step)
     _map_quantized_kernel[(triton.cdiv(outputs, width), triton.cdiv(rows, height))](
         x,
         *parts,
         bias,
+        chosen,
         out,
         x.stride(0),
         rows,
@@ -102,4 +133,3 @@ def linear(
         num_warps=4,
         num_stages=3,
     )
-    return out

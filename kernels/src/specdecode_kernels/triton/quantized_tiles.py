@@ -1,9 +1,9 @@
 """Multiplies rows by tiles of weights that may be quantized, in other kernels.
 
-Integers of 8 bits and float8 are exact in every type, so that products are those of unscaled
-numbers. What scales a whole output multiplies the finished sum; the scale of a group of float8
-multiplies the products of a tile, in float32. Integers of 4 bits, and those of 8 bits in groups,
-are multiplied by their scales before, and rounded to the type of the product.
+Integers of 8 bits, also less zero points, and float8 are exact in every type, so that products are
+those of unscaled numbers. What scales a whole output multiplies the finished sum; the scale of a
+group of float8 multiplies the products of a tile, in float32. Integers of 4 bits, and those of 8
+bits in groups, are multiplied by their scales before, and rounded to the type of the product.
 
 Float4 is multiplied by its scales before too, but exactly, so that a tile contains several groups
 and needs no sums of its own. Numbers have 2 significant bits, scales in float8 (NVFP4) have 4:
@@ -69,6 +69,11 @@ def add_products(
         weight = tl.where(at < inputs, integer.to(tl.float32) * scale, 0.0).to(DOT)
     else:
         weight = tl.load(values_ptr + row * inputs + at, mask=mask, other=0)
+        if (
+            zeros_ptr is not None
+        ):  # of int8: differences have 8 bits and a sign, exact in every type
+            zero = tl.load(zeros_ptr + row * groups + start // group, mask=is_output, other=0)
+            weight = tl.where(at < inputs, weight.to(tl.int16) - zero.to(tl.int16), 0)
         if SCALES:
             scale = tl.load(scales_ptr + row * groups + start // group, mask=is_output, other=0.0)
         if SCALES and FORMAT == "int8":
@@ -174,7 +179,7 @@ def tile_arguments(weight: Tensor | QuantizedTensor, inputs: int) -> TileArgumen
     half = values.shape[-1] if is_halved(form.format) else None
     sizes = half, scales.shape[-1], weight.group
     if not form.group:
-        return (values, None, None, scales), sizes, (form.format, 0)
+        return (values, None, weight.zeros, scales), sizes, (form.format, 0)
     if form.scale_bytes == 1:
         scales = scales.view(torch.uint8)
     shared = -(-inputs // form.group)

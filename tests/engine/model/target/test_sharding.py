@@ -228,6 +228,26 @@ def test_weights_are_kept_where_no_group_is_cut(
     )
 
 
+def test_inputs_in_an_order_of_their_own_are_not_divided(
+    llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A rank keeps its outputs of maps whose inputs are whole."""
+    folder, layer = tmp_path / "quantized", "model.layers.0"
+    write_quantized(CASES["gptq-v2-shuffled"], llama, folder)
+    with caplog.at_level(logging.WARNING):
+        store = stores(folder, 2)[1]
+    kept = {each for each, one in store.tensors.items() if one.quantized is not None}
+    assert {each for each in kept if each.startswith(layer)} == {
+        *(f"{layer}.self_attn.{part}_proj.weight" for part in "qkv"),
+        *(f"{layer}.mlp.{part}_proj.weight" for part in ("gate", "up")),
+    }
+    assert caplog.messages[0] == (
+        f"6 weights of int4 are dequantized, {layer}.mlp.down_proj.weight the first: the 48 inputs "
+        "that a rank has are not whole groups of 32 (desc_act); fewer ranks "
+        "(parallelism.tensor) keep them as stored"
+    )
+
+
 def test_parts_of_experts_in_mxfp4_are_those_of_whole_ones(llama: Path, tmp_path: Path) -> None:
     """A rank has 24 of 96 inputs of down_proj, which are stored in blocks of 32."""
     folder = make_family("gpt_oss", llama, tmp_path / "gpt_oss")

@@ -71,6 +71,7 @@ class StoredQuantization:
     """
     part: Part = ()
     is_transposed: bool = False  # the plain tensor is [.., inputs, outputs]
+    is_shuffled: bool = False  # groups may have any inputs, so that inputs are not divided
 
     def read(self) -> QuantizedTensor | None:
         """Read the part."""

@@ -1,5 +1,6 @@
 """Makes the linear maps of an engine: in which form their weights are kept."""
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.checkpoint.checkpoint import Shape, StoredTensor
+from specdecode_engine.model.checkpoint.checkpoint import Shape, StoredTensor, list_names
 from specdecode_engine.model.checkpoint.config_file import CheckpointError
 from specdecode_engine.model.layers.layers import Linear
 from specdecode_engine.ranks import LEADER, Ranks
@@ -25,6 +26,8 @@ from specdecode_kernels import (
     QuantizedTensor,
     quantize,
 )
+
+log = logging.getLogger(__name__)
 
 LEAST_QUANTIZED = 64
 """Outputs and inputs of the smallest map that is quantized: smaller ones take no memory or time."""
@@ -101,6 +104,7 @@ class Linears:
     precision: Precision | None = None  # to which weights are rounded
     keeps_quantized: bool = True  # weights as they are stored
     _kinds: Counter[str] = field(default_factory=Counter)
+    _has_noted: bool = False
 
     @classmethod
     def of(cls, choice: Choice, quantization: str = "auto") -> "Linears":
@@ -158,6 +162,17 @@ class Linears:
         rounded = precision_of(self.precision, kind, stored.shape)
         return rounded is None or stored.quantized.precision.bits <= rounded.bits
 
+    def note_dequantized(self, names: Sequence[str]) -> None:
+        """Log the first maps whose headers fit a form of the kernels and whose numbers do not."""
+        if self._has_noted:
+            return
+        self._has_noted = True
+        log.warning(
+            "%s cannot be kept as stored: forms or orders of inputs (g_idx) differ, groups have "
+            "different sizes, or numbers are NaN; these and others like them are dequantized",
+            list_names(names),
+        )
+
     def facts(self) -> dict[str, object]:
         """Return what was chosen and why: fields of /server_info."""
         kinds: dict[str, object] = {"linear_weights": dict(sorted(self._kinds.items()))}
@@ -177,9 +192,15 @@ def precision_of(precision: Precision | None, kind: MapKind, shape: Shape) -> Pr
 
 
 def joined(parts: Sequence[QuantizedTensor], placement: Placement) -> QuantizedTensor | None:
-    """Put matrices of the same inputs one below the other; None if formats or groups differ."""
+    """Put matrices of the same inputs one below the other.
+
+    Returns:
+        None if formats, groups or the order of inputs differ.
+    """
     first = parts[0]
     if len({replace(one.precision, has_zeros=False) for one in parts}) > 1:
+        return None
+    if not all(_have_one_order(first, one) for one in parts):
         return None
     zeros = None
     if any(one.zeros is not None for one in parts):
@@ -197,8 +218,15 @@ def joined(parts: Sequence[QuantizedTensor], placement: Placement) -> QuantizedT
         first.group,
         torch.cat(zeros) if zeros else None,
         torch.cat(factors) if factors else None,
+        first.order,
     )
     return whole.on(placement.device)
+
+
+def _have_one_order(first: QuantizedTensor, other: QuantizedTensor) -> bool:
+    if first.order is None or other.order is None:
+        return first.order is other.order
+    return torch.equal(first.order, other.order)
 
 
 def arranged(
@@ -218,9 +246,8 @@ def arranged(
     zeros = None if weight.zeros is None else as_bytes(weight.zeros)
     factors = None if weight.factors is None else arrange(weight.factors[..., None])[..., 0]
     shape = torch.Size((*scales.shape[:-1], weight.shape[-1]))
-    return QuantizedTensor(
-        as_bytes(weight.values), scales, shape, weight.dtype, weight.group, zeros, factors
-    )
+    values = as_bytes(weight.values)
+    return replace(weight, values=values, scales=scales, shape=shape, zeros=zeros, factors=factors)
 
 
 def rounded_alike(rows: Tensor, weight: AnyWeight) -> Tensor:

@@ -203,21 +203,23 @@ def _pieces(
 
 
 def divided_header(stored: StoredTensor, shape: Shape, part: Part = ()) -> StoredTensor:
-    """Describe a part; it is kept as stored unless a rank would have a part of a group."""
+    """Describe a part; it is kept as stored unless a rank would have parts of groups."""
     quantized = stored.quantized
     if quantized is not None:
         group, inputs = quantized.precision.group, -2 if quantized.is_transposed else -1
-        is_cut = group and shape[inputs] < stored.shape[inputs] and shape[inputs] % group
+        is_divided = shape[inputs] < stored.shape[inputs]
+        is_cut = is_divided and (quantized.is_shuffled or (group and shape[inputs] % group))
         quantized = None if is_cut else replace(quantized, part=part)
     return replace(stored, shape=shape, quantized=quantized)
 
 
 def _warn_of_cut_groups(whole: Mapping[str, StoredTensor], own: Mapping[str, StoredTensor]) -> None:
     lost = {name: one.quantized for name, one in whole.items() if own[name].quantized is None}
-    cut = {name: one.precision for name, one in lost.items() if one is not None}
-    for name, precision in list(cut.items())[:1]:
+    cut = {name: one for name, one in lost.items() if one is not None}
+    for name, one in list(cut.items())[:1]:
+        why = " (desc_act)" if one.is_shuffled else ""
         log.warning(
             "%d weights of %s are dequantized, %s the first: the %d inputs that a rank has are "
-            "not whole groups of %d; fewer ranks (parallelism.tensor) keep them as stored",
-            *(len(cut), precision.format, name, own[name].shape[-1], precision.group),
+            "not whole groups of %d%s; fewer ranks (parallelism.tensor) keep them as stored",
+            *(len(cut), one.precision.format, name, own[name].shape[-1], one.precision.group, why),
         )

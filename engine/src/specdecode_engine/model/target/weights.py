@@ -189,6 +189,7 @@ class Weights:
             if len(parts) == len(names) and (whole := joined(parts, self.placement)) is not None:
                 self._add(sum(one.bytes for one in stored))
                 return whole
+            self.linears.note_dequantized(names)
         return self.take(*names)
 
     def take_or_share(self, name: str, shared: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from specdecode_engine.model.checkpoint.checkpoint import Checkpoint, TensorErro
 from specdecode_engine.model.checkpoint.config_file import ConfigFile
 from specdecode_engine.model.checkpoint.quantized import weight
 from specdecode_engine.model.checkpoint.quantized.config import read_quantization
-from specdecode_engine.model.checkpoint.quantized.packing import exponent_scales
+from specdecode_engine.model.checkpoint.quantized.packing import exponent_scales, unpack
 from specdecode_engine.model.checkpoint.quantized.store import DequantizingStore
 from specdecode_kernels import Precision
 from tests.engine.model.checkpoint.quantized.writers import by_gptq
@@ -271,6 +271,78 @@ def test_groups_out_of_order_are_those_of_the_index(tmp_path: Path) -> None:
     )
     expected = (integers - zeros[:, order]) * scales[:, order]
     assert torch.equal(read(tensors, "up.weight"), expected)
+
+
+def shuffled(tmp_path: Path, index: Tensor) -> tuple[DequantizingStore, Tensor]:
+    """Store a map with groups of 32 inputs under another index; return its integers, too."""
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True}
+    parts, _ = by_gptq(4, 32).quantize(torch.randn(16, 64))
+    parts["g_idx"] = index.int()
+    tensors = store(tmp_path, config, **{f"up__{end}": one for end, one in parts.items()})
+    return tensors, unpack(parts["qweight"].T, 4)
+
+
+def test_inputs_are_kept_in_the_order_of_their_groups(tmp_path: Path) -> None:
+    tensors, integers = shuffled(tmp_path, torch.arange(64) % 2)
+    quantized = tensors.tensors["up.weight"].quantized
+    assert quantized is not None
+    assert quantized.is_shuffled
+    kept = quantized.read()
+    assert kept is not None
+    assert kept.order is not None
+    assert kept.order.tolist() == [*range(0, 64, 2), *range(1, 64, 2)]
+    assert torch.equal(kept.numbers() + 8, integers[:, kept.order])
+    assert torch.equal(kept.plain(), read(tensors, "up.weight"))
+    assert quantized.read_part((slice(0, 16), slice(0, 32))) is None
+
+
+def test_groups_of_different_sizes_are_dequantized(tmp_path: Path) -> None:
+    tensors, _ = shuffled(tmp_path, torch.tensor([0] * 40 + [1] * 24))
+    quantized = tensors.tensors["up.weight"].quantized
+    assert quantized is not None
+    assert quantized.read() is None
+    assert read(tensors, "up.weight").isfinite().all()
+
+
+@pytest.mark.parametrize("number", [-1, 2])
+def test_an_input_of_no_group_is_named(number: int, tmp_path: Path) -> None:
+    index = torch.arange(64) % 2
+    index[9] = number
+    tensors, _ = shuffled(tmp_path, index)
+    message = rf"up\.weight: input 9 is in group {number}, and there are 2 groups; take tensors"
+    with pytest.raises(TensorError, match=message):
+        read(tensors, "up.weight")
+    quantized = tensors.tensors["up.weight"].quantized
+    assert quantized is not None
+    with pytest.raises(TensorError, match=message):
+        quantized.read()
+
+
+def test_an_index_of_compressed_tensors_may_be_unset(tmp_path: Path) -> None:
+    config = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {"num_bits": 4, "strategy": "group", "group_size": 32},
+            }
+        },
+    }
+    parts = {
+        "up__weight_packed": torch.arange(40, dtype=torch.int32).view(5, 8) * 77_777_777,
+        "up__weight_scale": torch.rand(5, 2),
+        "up__weight_shape": torch.tensor([5, 64]),
+    }
+    plain = read(store(tmp_path, config, **parts), "up.weight")
+    unset = store(tmp_path, config, **parts, up__weight_g_idx=torch.full((64,), -1).int())
+    assert torch.equal(read(unset, "up.weight"), plain)
+    kept = unset.tensors["up.weight"].quantized
+    assert kept is not None
+    found = kept.read()
+    assert found is not None
+    assert found.order is None
+    assert torch.equal(found.plain(), plain)
 
 
 def test_the_first_expression_in_the_alphabet_decides(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
+from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.model_check import CheckOptions, check_pair
 from specdecode_kernels import Precision
 from tests.engine.model.checkpoint.quantized.logits import (
@@ -18,6 +20,7 @@ from tests.engine.model.checkpoint.quantized.logits import (
     plain_logits,
     plain_weights,
 )
+from tests.engine.test_tensors_from_memory import boot
 
 HERE = Path(__file__).parent
 FORMATS = {
@@ -62,6 +65,26 @@ def test_check_names_the_format(name: str) -> None:
     checked = check_pair(HERE / name, None, CheckOptions(torch.bfloat16)).target
     assert checked.reason is None
     assert checked.quantization == FORMATS[name]
+
+
+def test_weights_with_desc_act_are_kept_in_the_order_of_groups() -> None:
+    """Maps that read the same rows were calibrated with them, and have one order."""
+    folder = HERE / "gptqmodel" / "gptq-desc-act"
+    plain, tensors = plain_weights(folder), open_checkpoint(folder).tensors
+    orders: dict[str, Tensor] = {}
+    for name, stored in tensors.items():
+        if stored.quantized is not None:
+            kept = stored.quantized.read()
+            assert kept is not None
+            assert torch.equal(kept.plain(), plain[name]), name
+            assert kept.order is not None
+            orders[name.split(".")[-2]] = kept.order
+    assert len(orders) == 7
+    assert torch.equal(orders["q_proj"], orders["k_proj"])
+    assert torch.equal(orders["q_proj"], orders["v_proj"])
+    assert torch.equal(orders["gate_proj"], orders["up_proj"])
+    maps = build_core(boot(folder, None)).facts["linear_weights"]
+    assert maps == {"float32": 1, "int4": 4}
 
 
 def test_a_symmetric_head_of_8_bits_is_kept_in_its_groups() -> None:

@@ -148,11 +148,15 @@ def by_awq(group_size: int) -> QuantizedCase:
 
 
 def by_gptq(bits: int, group_size: int, *, is_v2: bool = False, shuffled: bool = False) -> Any:
-    """Pack as AutoGPTQ does, or GPTQModel in version 2; inputs perhaps in an order of their own."""
+    """Pack as AutoGPTQ does, or GPTQModel in version 2; inputs perhaps in an order of their own.
+
+    Maps of as many inputs have the same order, as those that read the same rows do.
+    """
 
     def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
         count = weight.shape[1]
-        order = torch.randperm(count) if shuffled else torch.arange(count)
+        generator = torch.Generator().manual_seed(count)
+        order = torch.randperm(count, generator=generator) if shuffled else torch.arange(count)
         integers, zeros, scales, plain = _integers(weight.T[order], group_size, bits)
         place = torch.argsort(order)
         stored_zeros = zeros if is_v2 else (zeros - 1) % 2**bits

@@ -52,6 +52,7 @@ from specdecode_engine.model.checkpoint.quantized.weight import (
     QuantizedRows,
     QuantizedWeight,
     float4_rows,
+    group_index,
     kept_float4,
     kept_float8,
     kept_precisions,
@@ -70,6 +71,7 @@ FORMATS = (*NAIVE, PACKED, MXFP4, MXFP6, NVFP4)
 FIXED_GROUPS = {MXFP4: 32, MXFP6: 32, MXFP8: 32, NVFP4: 16}
 FLOATS_PER_BYTE = {MXFP4: Fraction(2), MXFP6: Fraction(4, 3), NVFP4: Fraction(2)}
 ZERO_POINTS = frozenset({"zero_point", "packed_zero_point"})
+NO_GROUP = -1
 REGEX = "re:"
 
 
@@ -188,8 +190,7 @@ class CompressedTensorsFormat:
             parts["zero_point"] = headers.need(zero, *blocks.stored_shapes(plain))
         if order in headers.tensors:
             parts["groups"] = headers.need(order, (plain[1],))
-        is_kept = order not in headers.tensors
-        return _weight(prefix, plain, scheme, parts, is_kept=is_kept, is_stream=is_stream)
+        return _weight(prefix, plain, scheme, parts, is_kept=True, is_stream=is_stream)
 
     def _is_stream(self, headers: Headers, prefix: str, scheme: WeightScheme, plain: Shape) -> bool:
         """Whether rows are streams of bits, by their length; raise if neither layout has it."""
@@ -246,7 +247,12 @@ def _weight(
     has_zeros = not ZERO_POINTS.isdisjoint(parts)
     forms = [one for one in scheme.precisions if is_kept and one.has_zeros == has_zeros]
     layout = _Layout(scheme, shape, is_stream)
-    kept = KeptQuantization(forms[0], layout.kept) if forms else None
+    kept = None
+    if forms:
+        is_shuffled = "groups" in parts
+        kept = KeptQuantization(
+            forms[0], layout.kept, groups=layout.groups, is_shuffled=is_shuffled
+        )
     return QuantizedWeight(f"{prefix}.weight", shape, parts, layout.dequantize_rows, kept=kept)
 
 
@@ -270,8 +276,14 @@ class _Layout:
             values, scales, None if zeros is None else blocks.by_output(zeros, self.shape, rows)
         )
 
+    def groups(self, parts: Parts) -> Tensor | None:
+        """Return the group of each input; an index of -1 stands for no order of its own."""
+        if "groups" not in parts or bool((parts["groups"] == NO_GROUP).any()):
+            return None
+        return group_index(parts["groups"], self.scheme.blocks[1])
+
     def dequantize_rows(self, parts: Parts, rows: slice) -> Tensor:
-        blocks, groups = self.scheme.blocks_of(self.shape), parts.get("groups")
+        blocks, groups = self.scheme.blocks_of(self.shape), self.groups(parts)
         values = self._values(parts, rows)
         zeros = self._zero_points(parts)
         if zeros is not None:

@@ -21,7 +21,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from specdecode_engine.model.checkpoint.checkpoint import Shape
@@ -32,6 +31,7 @@ from specdecode_engine.model.checkpoint.quantized.weight import (
     Parts,
     QuantizedRows,
     QuantizedWeight,
+    group_index,
     kept_precisions,
 )
 from specdecode_kernels import Precision
@@ -50,9 +50,13 @@ class GptqLayout:
     @property
     def precisions(self) -> tuple[Precision, ...]:
         """The forms in which weights are kept."""
-        is_kept = self.bits == 4 or (self.bits == 8 and self.is_symmetric)
-        is_kept = is_kept and self.is_ordered
-        return kept_precisions(self.bits, self.group_size) if is_kept else ()
+        return kept_precisions(self.bits, self.group_size)
+
+    @property
+    def _precision(self) -> Precision:
+        """That of any zero points; only integers of 4 bits may have some that are symmetric."""
+        has_zeros = self.bits == 4 or not self.is_symmetric
+        return self.precisions[1 if has_zeros else 0]
 
     def find(self, headers: Headers, prefix: str, shape: Shape) -> QuantizedWeight:
         """Return the weight whose `qweight` has a shape."""
@@ -77,18 +81,24 @@ class GptqLayout:
             parts=parts,
             dequantize_rows=self._dequantize_rows,
             row_multiple=multiple,
-            kept=KeptQuantization(self.precisions[-1], self._kept) if self.precisions else None,
+            kept=self._kept(has_index="g_idx" in parts) if self.precisions else None,
         )
+
+    def _kept(self, *, has_index: bool) -> KeptQuantization:
+        return KeptQuantization(
+            self._precision,
+            self._rows,
+            groups=self._groups,
+            is_shuffled=has_index and not self.is_ordered,
+        )
+
+    def _groups(self, parts: Parts) -> Tensor | None:
+        return group_index(parts["g_idx"], self.group_size) if "g_idx" in parts else None
 
     def _dequantize_rows(self, parts: Parts, rows: slice) -> Tensor:
         part = self._rows(parts, rows)
-        groups = parts.get("g_idx", part.in_order(self.group_size))
-        return part.plain(groups.long())
-
-    def _kept(self, parts: Parts, rows: slice) -> QuantizedRows | None:
-        part = self._rows(parts, rows)
-        in_order = part.in_order(self.group_size)
-        return part if torch.equal(parts.get("g_idx", in_order).long(), in_order) else None
+        groups = self._groups(parts)
+        return part.plain(part.in_order(self.group_size) if groups is None else groups)
 
     def _rows(self, parts: Parts, rows: slice) -> QuantizedRows:
         middle = 1 << (self.bits - 1)

@@ -135,7 +135,12 @@ def _plain_header(source: Checkpoint, weight: QuantizedWeight) -> StoredTensor:
     if weight.kept is not None:
         read = partial(_read_kept, source, weight)
         kept = weight.kept
-        quantized = StoredQuantization(kept.precision, read, is_transposed=kept.is_transposed)
+        quantized = StoredQuantization(
+            kept.precision,
+            read,
+            is_transposed=kept.is_transposed,
+            is_shuffled=kept.is_shuffled,
+        )
     dtype = wide[0] if wide else UNQUANTIZED_DTYPE
     return StoredTensor(stored[0].file, weight.shape, dtype, quantized)
 

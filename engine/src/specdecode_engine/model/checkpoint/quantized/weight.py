@@ -70,6 +70,27 @@ class QuantizedRows(NamedTuple):
         return values * self.scales.index_select(1, groups)
 
 
+def group_index(stored: Tensor, group: int | None) -> Tensor | None:
+    """Return the group of each input [inputs] i64, None if groups are consecutive inputs.
+
+    Args:
+        group: inputs of a group; None: all of them.
+
+    Raises:
+        ValueError: a number is not that of a group.
+    """
+    index, size = stored.long(), group or len(stored)
+    groups = -(-len(index) // size)
+    is_faulty = (index < 0) | (index >= groups)
+    if bool(is_faulty.any()):
+        place = int(is_faulty.nonzero()[0])
+        raise ValueError(
+            f"input {place} is in group {int(index[place])}, and there are {groups} groups"
+        )
+    in_order = torch.arange(len(index), device=index.device) // size
+    return None if torch.equal(index, in_order) else index
+
+
 def float4_rows(packed: Tensor, scales: Tensor, factor: Tensor | None = None) -> QuantizedRows:
     """Return rows of float4 with scales as they are stored: exponents, or float8 times a factor.
 
@@ -89,13 +110,16 @@ def float4_rows(packed: Tensor, scales: Tensor, factor: Tensor | None = None) ->
 class KeptQuantization:
     """The form in which a weight is kept as it is stored, and its rows.
 
-    `rows` returns None where the groups are not consecutive inputs. The plain tensor of a
-    transposed weight is [.., inputs, outputs].
+    `groups` returns the group of each input [inputs] i64, None where they are consecutive inputs.
+    It may be in any order if `is_shuffled`. The plain tensor of a transposed weight is
+    [.., inputs, outputs].
     """
 
     precision: Precision
-    rows: Callable[[Parts, slice], QuantizedRows | None]
+    rows: Callable[[Parts, slice], QuantizedRows]
     is_transposed: bool = False
+    groups: Callable[[Parts], Tensor | None] | None = None
+    is_shuffled: bool = False
 
 
 def kept_precisions(bits: int, group: int | None) -> tuple[Precision, ...]:
@@ -105,15 +129,14 @@ def kept_precisions(bits: int, group: int | None) -> tuple[Precision, ...]:
         group: None: all of them.
 
     Returns:
-        Those without and with zero points, as far as there are any: those of integers of 8 bits
-        may be as large as the integers, whose products would cancel out.
+        Those without and with zero points, if there are any.
     """
-    if bits == 8:
-        return (Precision("int8", group or 0),) if group in (None, *GROUPS) else ()
-    # A scale for every output is one for every 128 of its inputs.
-    group = GROUPS[-1] if group is None else group
-    if bits != 4 or group not in GROUPS:
+    if bits not in (4, 8) or group not in (None, *GROUPS):
         return ()
+    if bits == 8:
+        return Precision("int8", group or 0), Precision("int8", group or 0, has_zeros=True)
+    # A scale for every output is one for every 128 of its inputs.
+    group = group or GROUPS[-1]
     return Precision("int4", group), Precision("int4", group, has_zeros=True)
 
 
@@ -152,19 +175,26 @@ class QuantizedWeight:
             part: its inputs begin and end with groups.
 
         Returns:
-            None where the weight is not kept, also if float8 contains NaN.
+            None where the weight is not kept, also if float8 contains NaN, or if groups are of
+            different sizes or an order of inputs is cut.
         """
         if self.kept is None:
             return None
+        groups = self.kept.groups(parts) if self.kept.groups is not None else None
+        order = None if groups is None else torch.argsort(groups, stable=True)
         precision, ranges = self.kept.precision, self._ranges(part)
         shape, inputs = torch.Size(map(len, ranges)), ranges[-1]
         read = QuantizedTensor.empty(shape, precision, torch.float32, torch.device("cpu"))
         columns, group = slice(inputs.start, inputs.stop), precision.group or read.group
+        if groups is not None and order is not None:
+            is_regular = torch.equal(groups[order], torch.arange(len(order)) // group)
+            if not is_regular or len(inputs) < len(order):
+                return None
         rest = tuple(slice(one.start, one.stop) for one in ranges[1:-1])
         for rows, wanted, place in self._chunks(part):
             found = self.kept.rows(parts, rows)
-            if found is None:
-                return None
+            if order is not None:
+                found = found._replace(values=found.values.index_select(-1, order))
             cut = found.cut((wanted, *rest), columns, group)
             if read.zeros is None and cut.zeros is not None and bool(cut.zeros.any()):
                 return None
@@ -174,7 +204,8 @@ class QuantizedWeight:
                     return None
             _store(cut, read, place)
         is_symmetric = read.zeros is None or not bool(read.zeros.any())
-        return replace(read, zeros=None) if is_symmetric else read
+        zeros = None if is_symmetric else read.zeros
+        return replace(read, zeros=zeros, order=None if order is None else order.int())
 
     def _ranges(self, part: Part) -> list[range]:
         """Return which outputs and inputs a part has, and before them which experts."""
