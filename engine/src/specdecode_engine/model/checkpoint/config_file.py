@@ -162,8 +162,8 @@ def refuse_other_formats(path: Path) -> None:
     adapter = path / ADAPTER_FILES[0]
     if adapter.exists():
         raise CheckpointError(
-            f"{adapter}: a LoRA adapter is not a model, and LoRA is not supported; merge the "
-            "adapter into its base model and serve the result"
+            f"{adapter}: a LoRA adapter is not a model; give its base model, and the adapter with "
+            "--lora-modules NAME=FOLDER (adapters.modules), or with --adapter of check"
         )
 
 
