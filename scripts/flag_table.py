@@ -43,6 +43,7 @@ CONVERSION_TEXTS = {
     "model_impl": "`vllm` and `sglang` are `native`",
     "kv_cache_dtype": "`auto`, `fp8_e4m3`; `fp8` is `fp8_e4m3`",
     "attention_backend": "`flashinfer`, `triton`, `torch`, and vLLM's names of these",
+    "adapters": "`NAME=PATH`, or JSON with `name` and `path`, or `lora_name` and `lora_path`",
     "json_strings": "a JSON list",
     "tracing_endpoint": "a URL of OTLP over HTTP; `/v1/traces` at its end is removed",
     "tool_parser": "names of both; those of formats that are not read are refused",

@@ -117,6 +117,7 @@ EVERYTHING = {
     },
     "graphs": {"mode": "static", "batch_sizes": [1, 2], "max_bytes": 1, "max_seconds": 0.5},
     "parallelism": {"tensor": 2},
+    "adapters": {"modules": {}, "max_rank": 64},
     "device": "cpu",
     "attention_backend": "torch",
     "threads": 2,
@@ -470,3 +471,35 @@ def test_a_table_that_was_read_takes_the_place_of_its_file():
     read = boot.with_table({"4": TableEntry(candidate_steps=(3,))})
     assert (read.table_path, list(read.entries), read.num_steps) == (None, ["4"], 3)
     assert SpeculationBoot.model_validate_json(read.model_dump_json()) == read
+
+
+@pytest.mark.parametrize(
+    ("sections", "place", "remedy"),
+    [
+        ({"adapters": {"modules": {"a:b": "/a"}}}, "adapters.modules", "a:b"),
+        ({"adapters": {"modules": {"": "/a"}}}, "adapters.modules", "pattern"),
+        ({"adapters": {"modules": {"a": ""}}}, "adapters.modules", "1 character"),
+        ({"adapters": {"modules": {"target": "/a"}}}, "adapters.modules", "set model.served_name"),
+        (
+            {"adapters": {"modules": {"a": "/a"}}, "parallelism": {"tensor": 2}},
+            "adapters.modules",
+            "merge the adapter",
+        ),
+        ({"adapters": {"max_rank": 513}}, "adapters.max_rank", "512"),
+    ],
+)
+def test_adapters_are_refused_by_name(sections, place, remedy):
+    with pytest.raises(ValidationError) as refusal:
+        EngineBoot.model_validate(LEAST | sections)
+    (error,) = validation_errors(refusal.value, EngineBoot)
+    assert error.startswith(place)
+    assert remedy in error
+
+
+def test_adapters_have_names_and_folders():
+    named = {"path": "/models/target", "served_name": "a:b"}
+    modules = {"sql": "/adapters/sql", "target": "relative/folder"}
+    boot = EngineBoot.model_validate({"model": named, "adapters": {"modules": modules}})
+    assert boot.served_name == "a:b"
+    assert boot.adapters.modules == modules
+    assert EngineBoot.model_validate(LEAST).served_name == "target"

@@ -43,7 +43,7 @@ def _fetch(arguments: Sequence[str]) -> int:
 
 
 def _check(arguments: Sequence[str]) -> int:
-    from specdecode_engine.cli.check_command import check
+    from specdecode_engine.cli.check.command import check
 
     return check(arguments)
 

@@ -23,7 +23,7 @@ from specdecode_engine.steps.feedback import count_first_position, make_feedback
 from specdecode_engine.steps.in_flight import InFlightStep, StepResult
 from specdecode_engine.steps.launch import Launcher
 from specdecode_engine.steps.model_context import ModelContext
-from specdecode_engine.steps.open_requests import close_request, open_requests
+from specdecode_engine.steps.open_requests import check_request, close_request, open_requests
 from specdecode_engine.steps.out_of_memory import is_out_of_memory, release_cached_memory
 from specdecode_engine.steps.timing import Stopwatch
 
@@ -83,8 +83,7 @@ class EngineCore:
     def submit(self, request: Request) -> None:
         if request.request_id in self._sequences:
             raise ValueError(f"request id {request.request_id!r} is in use; choose another")
-        if request.return_routed_experts and self.context.routed is None:
-            raise ValueError("experts are not kept; start the engine with return_routed_experts")
+        check_request(self.context, request)
         self._sequences[request.request_id] = self.scheduler.add(request, self.eos_token_ids)
 
     def abort(self, request_id: str) -> None:

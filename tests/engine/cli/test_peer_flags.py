@@ -72,6 +72,16 @@ CONVERTED: tuple[tuple[str, list[str], dict[str, object]], ...] = (
     ("--attention-backend", ["torch_native"], {"attention_backend": "torch"}),
     ("--scheduling-policy", ["priority"], {"scheduling.priority": True}),
     ("--scheduling-policy", ["fcfs"], {"scheduling.priority": False}),
+    (
+        "--lora-modules",
+        ["sql=/a", '{"name": "x", "path": "/b", "base_model_name": "m"}'],
+        {"adapters.modules": {"sql": "/a", "x": "/b"}},
+    ),
+    (
+        "--lora-paths",
+        ["sql=/a=b", '{"lora_name": "x", "lora_path": "/b", "pinned": true}'],
+        {"adapters.modules": {"sql": "/a=b", "x": "/b"}},
+    ),
     ("--speculative-config", ['{"method": "mtp"}'], {"speculation.algorithm": "MTP"}),
     ("--spec-method", ["eagle3"], {"speculation.algorithm": "EAGLE3"}),
     ("--spec-model", ["/d"], {"speculation.draft_path": "/d"}),
@@ -84,6 +94,9 @@ CONVERTED: tuple[tuple[str, list[str], dict[str, object]], ...] = (
 
 # flag, a bad value, a part of the error
 BAD_VALUES = (
+    ("--lora-modules", "sql", "write NAME=PATH"),
+    ("--lora-modules", "=/a", "write NAME=PATH"),
+    ("--lora-paths", '{"name": "a"}', "write NAME=PATH"),
     ("--max-model-len", "long", "write a number, such as 32768, 32k (32000) or 32K"),
     ("--max-model-len", "1.5K", "without a decimal point, or with k"),
     ("--max-num-seqs", "many", "write a whole number"),

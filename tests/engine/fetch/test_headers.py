@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specdecode_engine.cli.check_command import check
+from specdecode_engine.cli.check.command import check
 from specdecode_engine.fetch.headers import FIRST_BYTES
 from tests.engine.checkpoints import Checkpoints
 from tests.engine.fetch.hub_server import FakeHub

@@ -158,7 +158,7 @@ def test_cached_pages_are_evicted_only_when_free_ones_run_out() -> None:
     add(scheduler, [4] * 17, answer=1)
     scheduler.plan()
     assert scheduler.cache.evicted_pages == 2
-    key = "", 0, 0
+    key = "", "", 0, 0
     assert len(scheduler.cache.match([1] * 9, None, key)[0]) == 0
     assert len(scheduler.cache.match([2] * 9, None, key)[0]) == 2
 

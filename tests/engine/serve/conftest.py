@@ -316,6 +316,7 @@ def real_server(
     context_length: int = 256,
     folder: Path = EXAMPLES / "target",
     return_routed_experts: bool = False,
+    adapters: Mapping[str, str] = MappingProxyType({}),
     **server: object,
 ) -> RunningServer:
     boot = EngineBoot.model_validate(
@@ -329,6 +330,7 @@ def real_server(
             },
             "scheduling": {"max_running_requests": 16, "max_queued_requests": 48},
             "speculation": speculation,
+            "adapters": {"modules": dict(adapters)},
             "memory": {"kv_cache_bytes": 64 * 2**20},
             "device": "cpu",
             "threads": 1,

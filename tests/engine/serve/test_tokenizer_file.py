@@ -19,7 +19,7 @@ from tokenizers import (
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
 
-from specdecode_engine.cli.check_command import check
+from specdecode_engine.cli.check.command import check
 from specdecode_engine.serve.text.loading import TokenizerUnusable, load_text_model, load_tokenizer
 from specdecode_engine.serve.text.tokenizer import Vocabulary
 from specdecode_engine.serve.text.tokenizer_check import TEXTS

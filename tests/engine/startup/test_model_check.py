@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from scripts import model_table
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.cli.check_command import check
+from specdecode_engine.cli.check.command import check
 from specdecode_engine.model.checkpoint.checkpoint import Checkpoint, Shape
 from specdecode_engine.model.drafts.eagle_config import Eagle3Config
 from specdecode_engine.model.target.config import LlamaConfig

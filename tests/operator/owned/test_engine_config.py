@@ -10,6 +10,8 @@ from specdecode_operator.objects.resource import ResourceError
 from specdecode_operator.owned.engine_config import OWNED
 
 REACHED_ONLY_HERE = {
+    ("adapters", "modules"): {"sql": "/models/sql"},
+    ("adapters", "max_rank"): 64,
     ("cpu_affinity",): "0-3,8",
     ("model", "implementation"): "transformers",
     ("model", "return_routed_experts"): True,

@@ -3,6 +3,7 @@
 JSON, written by the operator or by hand. `speculation` has the rules that span fields.
 """
 
+from specdecode_api.boot.adapters import AdaptersBoot
 from specdecode_api.boot.engine import (
     AttentionBackendName,
     EngineBoot,
@@ -21,6 +22,7 @@ from specdecode_api.boot.speculation import SpeculationBoot
 from specdecode_api.table import TableEntry
 
 __all__ = [
+    "AdaptersBoot",
     "AttentionBackendName",
     "EngineBoot",
     "GraphMode",

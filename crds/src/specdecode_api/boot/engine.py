@@ -1,12 +1,14 @@
 """The boot file: model, memory, CUDA graphs, scheduling."""
 
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from specdecode_api import names
 from specdecode_api.base import FileRecord
+from specdecode_api.boot.adapters import AdaptersBoot
 from specdecode_api.boot.parallelism import ParallelismBoot
 from specdecode_api.boot.server import ServerBoot
 from specdecode_api.boot.speculation import CheckpointPath, SpeculationBoot
@@ -219,6 +221,7 @@ class EngineBoot(FileRecord):
     parallelism: ParallelismBoot = Field(
         default=ParallelismBoot(), description="Ranks of the engine."
     )
+    adapters: AdaptersBoot = Field(default=AdaptersBoot(), description="LoRA adapters.")
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="Device of the engine; auto prefers cuda."
     )
@@ -245,6 +248,31 @@ class EngineBoot(FileRecord):
     def has_engine_process(self) -> bool:
         """Whether the engine runs in a process of its own."""
         return self.server.engine_process == "on" or self.parallelism.tensor > 1
+
+    @property
+    def served_name(self) -> str:
+        """Name of the model in the API."""
+        return self.model.served_name or PurePath(self.model.path).name
+
+    @model_validator(mode="after")
+    def _check_adapters(self) -> "EngineBoot":
+        refuse_with(tuple(self._refusals_of_adapters()))
+        return self
+
+    def _refusals_of_adapters(self) -> Iterator[tuple[str, str]]:
+        modules = self.adapters.modules
+        if self.served_name in modules:
+            yield (
+                "adapters.modules",
+                f"{self.served_name} is the name of the model: choose another for the adapter, or "
+                "set model.served_name",
+            )
+        if modules and self.parallelism.tensor > 1:
+            yield (
+                "adapters.modules",
+                f"adapters are computed by one rank, and parallelism.tensor is "
+                f"{self.parallelism.tensor}: use 1, or merge the adapter into the model",
+            )
 
     @model_validator(mode="after")
     def _check_ranks(self) -> "EngineBoot":

@@ -72,7 +72,8 @@ class Request:
     name them, which the engine does not read.
 
     Requests with a lower `queue_order` start earlier; see `queue_order`. Requests share cached
-    prefixes with those of the same `cache_salt` alone.
+    prefixes with those of the same `cache_salt` and `adapter` alone. `adapter` is the name of the
+    LoRA adapter that computes the request, empty for the model without one.
     """
 
     request_id: str
@@ -87,6 +88,7 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()
     queue_order: int = 0
     cache_salt: str = field(default="", repr=False)  # it may be a secret of the client
+    adapter: str = ""
 
     @property
     def has_grammar(self) -> bool:
@@ -112,11 +114,12 @@ class Request:
     def is_unrestricted(self) -> bool:
         """Whether tokens follow the target's own distribution, which is what drafts predict.
 
-        Neither grammar, bias, token rules nor penalties change it, and no high temperature.
+        No adapter, grammar, bias, token rules or penalties change it, and no high temperature.
         """
         params = self.sampling
         return (
             self.grammar is None
+            and not self.adapter
             and params.temperature <= 1.0
             and params.repetition_penalty == 1.0
             and params.presence_penalty == params.frequency_penalty == 0.0

@@ -85,6 +85,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--reasoning-parser", "server.reasoning_parser", str),
     ("--otlp-traces-endpoint", "server.tracing_endpoint", str),
     ("--tensor-parallel-size", "parallelism.tensor", int),
+    ("--max-lora-rank", "adapters.max_rank", int),
     ("--device", "device", str),
     ("--attention-backend", "attention_backend", str),
     ("--threads", "threads", int),
@@ -250,6 +251,13 @@ def _parser() -> ArgumentParser:
     place = "graphs.batch_sizes"
     parser.add_argument(
         "--cuda-graph-bs", dest=place, type=int, nargs="*", metavar="SIZE", help=_help(place)
+    )
+    parser.add_argument(
+        "--lora-modules",
+        dest="adapters.modules",
+        nargs="+",
+        metavar="NAME=PATH",
+        help=_help("adapters.modules"),
     )
     place = "server.cors_origins"
     parser.add_argument("--cors-origins", dest=place, nargs="*", metavar="URL", help=_help(place))

@@ -16,6 +16,7 @@ from torch import Tensor
 from specdecode_engine.batch.decode_inputs import DecodeInputs
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
+from specdecode_engine.model.adapters.pool import AdapterPool
 from specdecode_engine.model.drafts.draft_head import DraftHead
 from specdecode_engine.model.kv.delta_states import DeltaStates
 from specdecode_engine.model.kv.draft_scratch import DraftScratch
@@ -144,8 +145,16 @@ class TargetForward:
     aux_spec: AuxHiddenStates
     routed: RoutedExperts | None = None
     states: DeltaStates | None = None
+    adapters: AdapterPool | None = None
 
     def __call__(self, inputs: ForwardInputs) -> ForwardOutputs:
+        if self.adapters is None:
+            return self._compute(self.target, inputs)
+        assert inputs.req_indices is not None
+        with self.adapters.applied(inputs.req_indices) as target:
+            return self._compute(target, inputs)
+
+    def _compute(self, target: LanguageModel, inputs: ForwardInputs) -> ForwardOutputs:
         assert inputs.slot_mapping is not None
         nodes = inputs.mask, inputs.node_rows
         slots, delta = inputs.slot_mapping, None
@@ -154,8 +163,8 @@ class TargetForward:
             delta = self.states.view(inputs.req_indices, inputs.layout, 0, inputs.mask)
         view = PagedView(self.pool, slots, inputs.layout, *nodes, delta=delta)
         rows = inputs.ids, inputs.positions, view, self.aux_spec
-        hidden, aux = forward_target(self.target, self.routed, slots, *rows)
-        return ForwardOutputs(self.target.logits(hidden), aux)
+        hidden, aux = forward_target(target, self.routed, slots, *rows)
+        return ForwardOutputs(target.logits(hidden), aux)
 
 
 def draft_forwards(

@@ -326,13 +326,14 @@ class Scheduler:
     def _match(self, sequence: Sequence, is_probe: bool) -> tuple[list[int], int, Node]:
         """Find the longest cached beginning after which every layer has what the next row sees.
 
-        Its keys are those of the sequence's own rotary table and salt. A probe finds nothing: the
-        draft has not seen what was cached while it was unfit.
+        Its keys are those of the sequence's own rotary table, adapter and salt. A probe finds
+        nothing: the draft has not seen what was cached while it was unfit.
         """
         skippable = 0 if is_probe else sequence.skippable_tokens
         limits = self.limits.rotary_limits
         table = bisect_left(limits, sequence.total_limit)
-        key = sequence.request.cache_salt, table, self._draft_kv_generation
+        request = sequence.request
+        key = request.cache_salt, request.adapter, table, self._draft_kv_generation
         found = self.cache.match(sequence.tokens, skippable, key)
         usable, sequence.shared = self._usable(found[0]), len(found[0]) * self.limits.page_size
         if usable == len(found[0]):

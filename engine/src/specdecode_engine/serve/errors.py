@@ -1,6 +1,7 @@
 """Error responses of the engine, from what a request or the engine core raises."""
 
 import json
+from collections.abc import Sequence
 
 from fastapi import Request
 from fastapi.responses import JSONResponse
@@ -33,6 +34,7 @@ __all__ = [
     "unavailable",
 ]
 
+SHOWN_NAMES = 32  # of models, in an error
 TOO_LONG = "context_length_exceeded"
 _FIELD_ERROR = "field_error"
 
@@ -41,9 +43,12 @@ def too_long(message: str, param: str) -> HttpError:
     return invalid(param, message, TOO_LONG)
 
 
-def model_not_found(model: str, served_name: str) -> HttpError:
-    message = f"model {model[:SHOWN_VALUE_CHARS]!r} is not served here; use {served_name!r}"
-    return HttpError(404, message, param="model", code="model_not_found")
+def model_not_found(model: str, served: Sequence[str], field: str = "model") -> HttpError:
+    """Return the error of a name that is none of `served`, the model's own name and adapters."""
+    names = ", ".join(map(repr, served[:SHOWN_NAMES])) or "a model without adapters"
+    more = f" or one of {len(served) - SHOWN_NAMES} more" if len(served) > SHOWN_NAMES else ""
+    message = f"{field} {model[:SHOWN_VALUE_CHARS]!r} is not served here; use {names}{more}"
+    return HttpError(404, message, param=field, code="model_not_found")
 
 
 def field_error(field: str, message: str, code: str | None = None) -> PydanticCustomError:

@@ -14,7 +14,7 @@ from specdecode_engine.serve.openai.chat_prompt import MIN_TOKENS_LIMIT, read_ch
 from specdecode_engine.serve.openai.chat_protocol import ChatBody
 from specdecode_engine.serve.openai.protocol import TokenId
 from specdecode_engine.serve.openai.refused_fields import DETOKENIZE, TOKENIZE, check_refused
-from specdecode_engine.serve.openai.service import Service, service_of
+from specdecode_engine.serve.openai.service import service_of
 from specdecode_engine.serve.text.tokenizer import TextProcessor
 
 router = APIRouter()
@@ -104,7 +104,7 @@ async def tokenize(request: Request) -> Response:
     service.lifecycle.check_admission()
     body = (await read_json(request, TokenizeBody, service.max_body_bytes)).root
     service.ignored_fields.note(body)
-    _check_model(body.model, service)
+    service.adapter_of(body.model)
     context_length = service.engine.context_length
     content = await asyncio.to_thread(_tokenized, body, service.text, context_length)
     return Response(content, media_type=MEDIA_TYPE)
@@ -116,7 +116,7 @@ async def detokenize(request: Request) -> Response:
     service.lifecycle.check_admission()
     body = await read_json(request, DetokenizeBody, service.max_body_bytes)
     service.ignored_fields.note(body)
-    _check_model(body.model, service)
+    service.adapter_of(body.model)
     most = max(service.engine.context_length, MIN_TOKENS_LIMIT)
     if len(body.tokens) > most:
         message = f"tokens has {len(body.tokens)} items; at most {most} are accepted; split it"
@@ -130,11 +130,6 @@ async def get_tokenizer_info(request: Request) -> dict[str, Any]:
     service = service_of(request)
     service.lifecycle.check_admission()
     return dict(service.text.description)
-
-
-def _check_model(model: str | None, service: Service) -> None:
-    if model not in (None, service.served_name):
-        raise errors.model_not_found(str(model), service.served_name)
 
 
 def _tokenized(

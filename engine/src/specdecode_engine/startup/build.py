@@ -254,9 +254,7 @@ def _wire(
         scales=models.kv_scales,
         windows=windows,
     )
-    routed = _routed_experts(models.target, routed_shape, limits)
-    states = _delta_states(config, models.target, limits, table)
-    verify = TargetForward(models.target, pool, config.aux_spec, routed, states)
+    verify = _target_forward(config, models, limits, table, pool, routed_shape)
     rotary = RotaryOffsets(models.target.rotary_limits, table.num_rows, config.device)
     functions = _target_forwards(verify, VerifyLayout(table, rotary))
     wiring = None
@@ -276,10 +274,30 @@ def _wire(
         None if wiring is None else wiring.make(sampler, graphs),
         config.aux_spec,
         config.text_method.make_proposer(config.boot),
-        routed,
-        states,
+        verify.routed,
+        verify.states,
         config.ranks,
         _draft_sources(config),
+        verify.adapters,
+    )
+
+
+def _target_forward(
+    config: EngineConfig,
+    models: LoadedModels,
+    limits: Limits,
+    table: RequestTable,
+    pool: KVCache,
+    routed_shape: RoutedShape | None,
+) -> TargetForward:
+    """Allocate what the forward of the target writes next to its keys and values."""
+    return TargetForward(
+        models.target,
+        pool,
+        config.aux_spec,
+        _routed_experts(models.target, routed_shape, limits),
+        _delta_states(config, models.target, limits, table),
+        None if models.adapters is None else models.adapters.pool(table.num_rows),
     )
 
 

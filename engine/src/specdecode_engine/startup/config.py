@@ -30,6 +30,7 @@ from specdecode_engine.model.checkpoint.config_file import DTYPES
 from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
 from specdecode_engine.model.drafts.draft_config import DraftConfig
 from specdecode_engine.model.implementations import divide_config, read_config
+from specdecode_engine.model.target.adapter_base import adapter_base
 from specdecode_engine.model.target.config import NO_HIDDEN_STATES, AuxHiddenStates
 from specdecode_engine.model.target.language_model import LanguageModelConfig
 from specdecode_engine.model.target.llama import stored_dtype
@@ -159,6 +160,7 @@ def resolve(
     whole_target = read_config(folder, boot.model.implementation)
     read_sampling_defaults(folder)  # the server reads them when the weights are loaded
     target = divide_config(whole_target, ranks.size, folder)
+    _check_adapters(boot, device, target)
     draft = read_checked_draft(boot, whole_target)
     speculation, table = resolve_speculation(boot.speculation, draft)
     boot = boot.model_copy(update={"speculation": speculation})
@@ -195,6 +197,23 @@ def resolve(
         widths=_widths(target, draft, method),
         ranks=ranks,
     )
+
+
+def _check_adapters(boot: EngineBoot, device: torch.device, target: LanguageModelConfig) -> None:
+    """Raise where LoRA adapters cannot be computed; their files are read with the weights."""
+    if not boot.adapters.modules:
+        return
+    adapter_base(Path(boot.model.path), target, None)
+    if device.type != "cpu":
+        raise CannotServe(
+            f"adapters.modules: LoRA adapters are computed on a CPU alone, and the engine runs on "
+            f"{device}; merge the adapter into the model, or set device to cpu"
+        )
+    if boot.graphs.mode not in ("auto", OFF):
+        raise CannotServe(
+            f"adapters.modules: LoRA adapters are not computed in graphs, and graphs.mode is "
+            f"{boot.graphs.mode}; set it to off"
+        )
 
 
 def _widths(

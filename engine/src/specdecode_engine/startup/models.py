@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from specdecode_engine.model.adapters.loading import LoadedAdapters, load_adapters
 from specdecode_engine.model.checkpoint.checkpoint import OpenStore
 from specdecode_engine.model.checkpoint.quantized.kv_scales import read_kv_scales
 from specdecode_engine.model.checkpoint.record_tensors import tensor_bytes
@@ -31,12 +32,14 @@ class LoadedModels(NamedTuple):
     draft: LoadedDraft | None
     linears: Linears
     kv_scales: tuple[KvScale, ...]  # of the target's layers with attention; none: 1
+    adapters: LoadedAdapters | None = None
 
     @property
     def weight_bytes(self) -> tuple[int, int]:
-        """Bytes of the target's weights, and of those that the draft does not share with it."""
-        target = tensor_bytes(self.target)
-        return target, tensor_bytes((self.target, self.draft)) - target
+        """Bytes of the target's weights with its adapters, and of those of the draft alone."""
+        target = self.target if self.adapters is None else (self.target, self.adapters.adapted)
+        own = tensor_bytes(target)
+        return own, tensor_bytes((target, self.draft)) - own
 
     @property
     def exchange_bytes(self) -> int:
@@ -68,7 +71,9 @@ def load_models(
     facts = linears.facts()
     log.info("linear maps: %s (%s)", facts["linears"], facts["linears_reason"])
     log.info("weights of linear maps: %s", facts["linear_weights"])
-    return LoadedModels(target, draft, linears, _kv_scales(config))
+    own, folder = config.boot.adapters, Path(config.boot.model.path)
+    adapters = load_adapters(folder, target, own.modules, own.max_rank)
+    return LoadedModels(target, draft, linears, _kv_scales(config), adapters)
 
 
 def _kv_scales(config: EngineConfig) -> tuple[KvScale, ...]:

@@ -136,7 +136,8 @@ def score_prompts(
             shift = first_row - chunk.start
             span = slice(wanted.start + shift, wanted.stop + shift)
             tokens = context.table.tokens_at(rows.req_indices[span], rows.positions[span] + 1)
-            scores = _score(context.target, hidden[span], tokens, top)
+            with context.applied(rows.req_indices[span]) as target:
+                scores = _score(target, hidden[span], tokens, top)
             prompts.append(ScoredPrompt(chunk.sequence, top, scores))
         first_row += chunk.end - chunk.start
     return tuple(prompts)

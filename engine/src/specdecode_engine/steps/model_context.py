@@ -1,12 +1,16 @@
 """What every step computes with, built once."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from specdecode_engine.adaptive.draft_source import DraftSources
 from specdecode_engine.batch.request_table import RequestTable
 from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.graphs.cache import GraphCache
+from specdecode_engine.model.adapters.pool import AdapterPool
 from specdecode_engine.model.kv.delta_states import DeltaStates
 from specdecode_engine.model.kv.kv_cache import KVCache
 from specdecode_engine.model.routed_experts import RoutedExperts
@@ -37,6 +41,17 @@ class ModelContext:
     states: DeltaStates | None = None  # of the target's recurrent layers, if it has any
     ranks: Ranks = ALONE  # among which the target is divided
     sources: DraftSources | None = None  # chooses between drafter and proposer, if there are both
+    adapters: AdapterPool | None = None  # of the target, if it has any
+
+    def applied(self, req_indices: Tensor | None) -> AbstractContextManager[LanguageModel]:
+        """Return the target with the adapters of the requests of all rows [rows] i64.
+
+        The rows are those of the forward, or of the logits, that is launched within. They may be
+        None where there are no adapters.
+        """
+        if self.adapters is None or req_indices is None:
+            return nullcontext(self.target)
+        return self.adapters.applied(req_indices)
 
     @property
     def staging(self) -> StagingBuffer:

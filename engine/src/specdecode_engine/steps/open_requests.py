@@ -2,10 +2,23 @@
 
 import time
 
+from specdecode_engine.batch.request import Request
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.speculate.draft_state import KEPT_ROWS
 from specdecode_engine.steps.model_context import ModelContext
+
+
+def check_request(context: ModelContext, request: Request) -> None:
+    """Raise for a request that needs what the engine was not started with.
+
+    Raises:
+        ValueError: the server has admitted it by mistake; with the remedy.
+    """
+    if request.return_routed_experts and context.routed is None:
+        raise ValueError("experts are not kept; start the engine with return_routed_experts")
+    if request.adapter and (context.adapters is None or request.adapter not in context.adapters):
+        raise ValueError(f"adapter {request.adapter!r} is not loaded; add it to adapters")
 
 
 def open_requests(context: ModelContext, plan: SchedulerOutput, scheduler: Scheduler) -> None:
@@ -34,6 +47,8 @@ def _open_request(context: ModelContext, sequence: Sequence) -> None:
     output = sequence.tokens[len(prompt) :]
     context.table.open(req_index, sequence.tokens)
     context.rotary.open(req_index, sequence.total_limit)
+    if context.adapters is not None:
+        context.adapters.open(req_index, request.adapter)
     if context.states is not None:
         context.states.open(req_index, sequence.cached_state)
     rules = request.grammar, sequence.ending_ids

@@ -108,8 +108,7 @@ def prefill(
     rows = context.table.span_rows(prompts.spans)
     last = None if ending is None else context.table.span_rows(ending.spans)
     split, count = len(rows.positions), 0 if ending is None else len(ending.sequences)
-    hidden, wanted, aux = _run_target(context, prompts, rows, last, nodes)
-    logits = widened(context.target.logits(wanted)) if len(wanted) else wanted
+    hidden, logits, aux = _run_target(context, prompts, rows, last, nodes)
     if context.drafter is not None:
         _prefill_draft(context.drafter, prompts, None if aux is None else aux[:split])
     for req_index, _, end in spans:
@@ -159,27 +158,46 @@ def _run_target(
         last: the last row of each prompt that ends.
 
     Returns:
-        Hidden states of all rows, None if only others are read; those of `last` and the nodes; and
-        the aux hidden states of all rows.
+        Hidden states of all rows, None if only logits are read; the logits of `last` and the nodes;
+        and the aux hidden states of all rows.
     """
     ids = context.table.tokens_at(rows.req_indices, rows.positions)
     positions = context.rotary.rows(rows.req_indices, rows.positions)
     if nodes is not None:
         ids = torch.cat([ids, nodes.ids])
         positions = torch.cat([positions, nodes.positions])
+    req_indices = None if context.adapters is None else _req_indices(rows, nodes)
     wanted = torch.arange(len(rows.positions), len(ids), device=ids.device)
     if prompts.ending is not None:
         wanted = torch.cat([prompts.ending.rows, wanted])
     view = _view(context.pool, rows, nodes, context.states)
     assert view is not None
     arguments = ids, positions, view, prompts.aux_spec
-    with computed_by_blocks(context, prompts.blocks, len(ids)):
-        if len(ids) - len(wanted) < MIN_LEFT_OUT or _reads_all(context, prompts):
-            routed, slots = context.routed, view.slot_mapping
-            hidden, aux = forward_target(context.target, routed, slots, *arguments)
-            return hidden, hidden[wanted], aux
-        needed = NeededRows(wanted, _view(context.pool, last, nodes))
-        return None, *context.target.forward(*arguments, needed)
+    hidden = None
+    with (
+        computed_by_blocks(context, prompts.blocks, len(ids)),
+        context.applied(req_indices) as target,
+    ):
+        is_short = len(ids) - len(wanted) < MIN_LEFT_OUT
+        # The last layer of needed rows alone would take the adapters of other rows.
+        if is_short or target is not context.target or _reads_all(context, prompts):
+            hidden, aux = forward_target(target, context.routed, view.slot_mapping, *arguments)
+            read = hidden[wanted]
+        else:
+            needed = NeededRows(wanted, _view(context.pool, last, nodes))
+            read, aux = target.forward(*arguments, needed)
+    if not len(wanted):
+        return hidden, read, aux
+    with context.applied(None if req_indices is None else req_indices[wanted]) as target:
+        return hidden, widened(target.logits(read)), aux
+
+
+def _req_indices(rows: Rows, nodes: ForwardInputs | None) -> Tensor:
+    """Return the requests of the rows of chunks, and of nodes after them."""
+    if nodes is None:
+        return rows.req_indices
+    assert nodes.req_indices is not None
+    return torch.cat([rows.req_indices, nodes.req_indices])
 
 
 def _reads_all(context: ModelContext, prompts: StagedPrefill) -> bool:

@@ -44,9 +44,15 @@ typedef uint32_t bits __attribute__((vector_size(4 * WIDTH)));
 
 enum { OF_FLOAT32, OF_BFLOAT16, OF_INT8, OF_INT4, OF_FLOAT8, OF_FLOAT4, FORMATS };
 
-/* What tiles take OF_INT8 with zero points for, which may be as large as the integers: their differences
-are multiplied. Of integers of 4 bits the sum of a group is corrected instead. */
-enum { OF_SHIFTED = FORMATS + 1 };
+/* What tiles take integers with zero points for: their differences, which are exact, are multiplied. */
+enum { SHIFTED_INT8 = FORMATS + 1, SHIFTED_INT4 };
+
+INLINE int is_shifted(int format) { return format == SHIFTED_INT8 || format == SHIFTED_INT4; }
+
+/* The format in memory of what a tile takes. */
+INLINE int stored_format(int format) {
+    return format == SHIFTED_INT8 ? OF_INT8 : format == SHIFTED_INT4 ? OF_INT4 : format;
+}
 
 /* Of groups. */
 enum { IN_BFLOAT16, IN_FLOAT32, IN_E8M0, IN_E4M3 };
@@ -81,7 +87,9 @@ INLINE long padded(struct layout of, long inputs) {
 }
 
 /* Whether a byte holds two weights. */
-INLINE int is_halved(int format) { return format == OF_INT4 || format == OF_FLOAT4; }
+INLINE int is_halved(int format) {
+    return stored_format(format) == OF_INT4 || format == OF_FLOAT4;
+}
 
 /* Inputs whose weights share a word. */
 INLINE int step_of(int format) {
@@ -92,7 +100,7 @@ INLINE int step_of(int format) {
 INLINE long numbers_of(long format, long inputs) { return format == OF_PAIRS ? inputs / 2 : inputs; }
 
 /* Whether a weight is a byte. */
-INLINE int is_byte(int format) { return format == OF_INT8 || format == OF_SHIFTED || format == OF_FLOAT8; }
+INLINE int is_byte(int format) { return stored_format(format) == OF_INT8 || format == OF_FLOAT8; }
 
 /* Bytes of a step of a block. */
 INLINE long step_bytes(int format) { return is_byte(format) ? BLOCK : 4 * BLOCK; }
@@ -152,7 +160,7 @@ INLINE bits load_float8(const char *bytes) {
 INLINE bits load_words(int format, const char *step, int part) {
     bits words;
     if (format == OF_FLOAT8) return load_float8(step + part * WIDTH);
-    if (format == OF_INT8 || format == OF_SHIFTED) {
+    if (stored_format(format) == OF_INT8) {
         step += part * WIDTH;
 #if defined(__AVX512F__)
         return (bits)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)step));
@@ -238,7 +246,7 @@ INLINE vector weights_of(int format, bits words, int at) {
     if (format == OF_FLOAT4) return float4_of(words, at);
     if (format == OF_FLOAT32 || format == OF_FLOAT8) return (vector)words;
     if (format == OF_BFLOAT16) return (vector)(at ? words << 16 : words & 0xffff0000);
-    if (format == OF_INT8 || format == OF_SHIFTED) return __builtin_convertvector((integers)words, vector);
+    if (stored_format(format) == OF_INT8) return __builtin_convertvector((integers)words, vector);
 #if defined(__AVX512F__)
     const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
     if (at == 7) return __builtin_convertvector((integers)words >> 28, vector);
@@ -284,7 +292,7 @@ INLINE vector scales_of(int kind, const char *header, int part) {
 #endif
 }
 
-/* The zero points of one part of a group, as words. */
-INLINE bits zeros_of(struct layout of, const char *header, int part) {
-    return load_words(OF_INT8, header + BLOCK * scale_bytes(of), part);
+/* The zero points of one part: bytes [BLOCK]. */
+INLINE vector zeros_of(const char *zeros, int part) {
+    return weights_of(OF_INT8, load_words(OF_INT8, zeros, part), 0);
 }

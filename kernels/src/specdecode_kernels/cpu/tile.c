@@ -3,11 +3,11 @@
 Every sum adds its products in the order of the inputs, each by one fused multiply-add of float32. So
 a sum has the same bits in every tile, with vectors of any width, and however inputs are cut. With
 groups each group has a sum of its own, of products with unscaled numbers; its scale is a factor of that
-sum, which is then added to those of the groups before. A zero point of integers of 4 bits is subtracted
-from the group's sum, times the sum of its inputs; one of 8 bits from each integer, exactly. */
+sum, which is then added to those of the groups before. A zero point is subtracted from each integer,
+exactly: subtracted from a sum, large ones would leave its rounding errors. */
 #include "tile.h"
 
-#define TILE_FORMATS (OF_SHIFTED + 1)
+#define TILE_FORMATS (SHIFTED_INT4 + 1)
 #define EACH_ROW(row, rows) for (int row = 0; row < (rows); row++)
 #define EACH_PART(part, parts) for (int part = 0; part < (parts); part++)
 
@@ -47,18 +47,21 @@ INLINE vector add_pair(vector sum, bits weights, float pair) {
 }
 
 /* Adds the products of one input of a step. */
-INLINE void add_input(const int format, const int rows, const int parts, const bits *words, int at,
-                      const float *x, vector sums[][PARTS]) {
+INLINE void add_input(const int format, const int rows, const int parts, const bits *words,
+                      const vector *zeros, int at, const float *x, vector sums[][PARTS]) {
     vector w[PARTS];
-    EACH_PART(part, parts) w[part] = weights_of(format, words[part], at);
+    EACH_PART(part, parts) {
+        w[part] = weights_of(format, words[part], at);
+        if (is_shifted(format)) w[part] -= zeros[part];
+    }
     EACH_ROW(row, rows) EACH_PART(part, parts) sums[row][part] += w[part] * x[row];
 }
 
-/* Adds the products of CHUNK inputs to the sums in registers; OF_SHIFTED has `zeros`. Shifts by constants
+/* Adds the products of CHUNK inputs to the sums in registers; those with zero points have `zeros`. Shifts by constants
 save a fifth of the time of 4 to 8 rows with weights of 4 bits on an AMD EPYC; with AVX2 all of them at once
 do not fit in its registers where rows are several, and take up to a third longer. */
 INLINE void add_chunk(const int format, const int rows, const int parts, const char *weights,
-                      const bits *zeros, int first, const float *x, vector sums[][PARTS],
+                      const vector *zeros, int first, const float *x, vector sums[][PARTS],
                       struct prefetch *ahead) {
     const int step = step_of(format);
     for (int input = 0; input < CHUNK; input += step, weights += step_bytes(format)) {
@@ -72,18 +75,17 @@ INLINE void add_chunk(const int format, const int rows, const int parts, const c
             x += rows;
             continue;
         }
-        if (format == OF_SHIFTED) EACH_PART(part, parts) words[part] -= zeros[part];
         if (WIDTH == 16 || rows == 1)
 #pragma GCC unroll 8
-            for (int at = 0; at < step; at++, x += rows) add_input(format, rows, parts, words, at, x, sums);
+            for (int at = 0; at < step; at++, x += rows) add_input(format, rows, parts, words, zeros, at, x, sums);
         else
-            for (int at = 0; at < step; at++, x += rows) add_input(format, rows, parts, words, at, x, sums);
+            for (int at = 0; at < step; at++, x += rows) add_input(format, rows, parts, words, zeros, at, x, sums);
     }
 }
 
 /* Adds the products of all inputs from `weights` on. */
 INLINE void add_inputs(const int format, const int rows, const int parts, const char *weights,
-                       const bits *zeros, int first, const float *x, long inputs, vector sums[][PARTS], struct prefetch *ahead) {
+                       const vector *zeros, int first, const float *x, long inputs, vector sums[][PARTS], struct prefetch *ahead) {
     const long bytes = CHUNK / step_of(format) * step_bytes(format);
     do {
         add_chunk(format, rows, parts, weights, zeros, first, x, sums, ahead);
@@ -100,17 +102,6 @@ INLINE void load_sums(const int rows, const int parts, const float *sums, vector
 INLINE void store_sums(const int rows, const int parts, float *sums, vector held[][PARTS]) {
     EACH_ROW(row, rows) EACH_PART(part, parts)
         memcpy(sums + row * BLOCK + part * WIDTH, &held[row][part], sizeof(vector));
-}
-
-/* Subtracts the zero points of a group times the sum of its inputs, in their order. */
-INLINE void subtract_zeros(struct layout of, const int rows, const int parts, const char *header, int first,
-                           const float *x, vector sums[][PARTS]) {
-    float totals[MOST_ROWS] = {0};
-    for (long at = 0; at < of.group; at++, x += rows) EACH_ROW(row, rows) totals[row] += x[row];
-    EACH_PART(part, parts) {
-        vector zeros = weights_of(OF_INT8, zeros_of(of, header, first + part), 0);
-        EACH_ROW(row, rows) sums[row][part] -= zeros * totals[row];
-    }
 }
 
 /* Adds the scaled sums of a group to those of the groups before. */
@@ -142,24 +133,23 @@ INLINE struct groups following(struct groups of) {
     return of;
 }
 
+INLINE const char *group_zeros(struct groups of) { return of.headers + BLOCK * scale_bytes(of.layout); }
+
 /* Adds the products of one chunk of the inputs of a group. */
 INLINE void add_group_chunk(const int format, const int rows, const int parts, struct groups of, int first,
                             const float *x, long at, vector held[][PARTS], struct prefetch *ahead) {
     const char *values = of.values + at / step_of(format) * step_bytes(format);
-    bits zeros[PARTS] = {};
-    if (format == OF_SHIFTED)
-        EACH_PART(part, parts) zeros[part] = zeros_of(of.layout, of.headers, first + part);
+    vector zeros[PARTS] = {};
+    if (is_shifted(format)) EACH_PART(part, parts) zeros[part] = zeros_of(group_zeros(of), first + part);
     add_chunk(format, rows, parts, values, zeros, first, x + at * rows, held, ahead);
 }
 
-/* Subtracts what zero points add, and adds the sums of a group to those of the groups before. Scales are
-those that the format has (OF_FLOAT32: of numbers that were widened), chosen once for all vectors. */
+/* Adds the sums of a group to those of the groups before. Scales are those that the format has
+(OF_FLOAT32: of numbers that were widened), chosen once for all vectors. */
 INLINE void finish_group(const int format, const int rows, const int parts, struct groups of, int first,
-                         const float *x, vector held[][PARTS], float *sums) {
+                         vector held[][PARTS], float *sums) {
     const int64_t scales = of.layout.scales;
     const int may_be_bytes = format == OF_FLOAT4 || format == OF_FLOAT32;
-    if ((format == OF_INT4 || format == OF_FLOAT32) && of.layout.format == OF_INT4 && of.layout.has_zeros)
-        subtract_zeros(of.layout, rows, parts, of.headers, first, x, held);
     if (format != OF_FLOAT4 && scales == IN_BFLOAT16)
         add_scaled(IN_BFLOAT16, rows, parts, of.headers, first, held, sums);
     else if (!may_be_bytes || (format != OF_FLOAT4 && scales == IN_FLOAT32))
@@ -176,7 +166,7 @@ INLINE void add_group(const int format, const int rows, const int parts, struct 
     fetch_further(ahead, of.headers, header_bytes(of.layout));
     for (long at = 0; at < of.layout.group; at += CHUNK)
         add_group_chunk(format, rows, parts, of, first, x, at, held, ahead);
-    finish_group(format, rows, parts, of, first, x, held, sums);
+    finish_group(format, rows, parts, of, first, held, sums);
 }
 
 /* Two groups by turns: where rows are few, the sums of small groups would wait for one another. Of large
@@ -192,8 +182,8 @@ INLINE void add_two_groups(const int format, const int rows, const int parts, st
         add_group_chunk(format, rows, parts, of, first, x, at, held, ahead);
         add_group_chunk(format, rows, parts, next, first, next_x, at, next_held, ahead);
     }
-    finish_group(format, rows, parts, of, first, x, held, sums);
-    finish_group(format, rows, parts, next, first, next_x, next_held, sums);
+    finish_group(format, rows, parts, of, first, held, sums);
+    finish_group(format, rows, parts, next, first, next_held, sums);
 }
 
 /* Goes on with sums group by group. */
@@ -215,9 +205,8 @@ INLINE void add_part(const int kind, const int format, const int rows, const int
     if (kind == PLAIN) {
         const char *weights = panel.widened ? (const char *)panel.widened : panel.weights;
         vector held[MOST_ROWS][PARTS];
-        bits zeros[PARTS] = {};
-        if (format == OF_SHIFTED)
-            EACH_PART(part, parts) zeros[part] = load_words(OF_INT8, panel.zeros, first + part);
+        vector zeros[PARTS] = {};
+        if (is_shifted(format)) EACH_PART(part, parts) zeros[part] = zeros_of(panel.zeros, first + part);
         load_sums(rows, parts, sums, held);
         add_inputs(format, rows, parts, weights, zeros, first, x, panel.inputs, held, ahead);
         store_sums(rows, parts, sums, held);
@@ -270,30 +259,34 @@ INLINE void add_parts(const int kind, const int format, const int rows, struct p
 EACH_HEIGHT(TILE, PLAIN, OF_FLOAT32)
 EACH_HEIGHT(TILE, PLAIN, OF_BFLOAT16)
 EACH_HEIGHT(TILE, PLAIN, OF_INT8)
-EACH_HEIGHT(TILE, PLAIN, OF_SHIFTED)
+EACH_HEIGHT(TILE, PLAIN, SHIFTED_INT8)
 EACH_HEIGHT(TILE, PLAIN, OF_FLOAT8)
 #if HAS_PAIRS
 EACH_HEIGHT(TILE, PLAIN, OF_PAIRS)
 #endif
 EACH_HEIGHT(TILE, GROUPED, OF_INT8)
-EACH_HEIGHT(TILE, GROUPED, OF_SHIFTED)
+EACH_HEIGHT(TILE, GROUPED, SHIFTED_INT8)
 EACH_HEIGHT(TILE, GROUPED, OF_INT4)
+EACH_HEIGHT(TILE, GROUPED, SHIFTED_INT4)
 EACH_HEIGHT(TILE, GROUPED, OF_FLOAT8)
 EACH_HEIGHT(TILE, GROUPED, OF_FLOAT4)
 EACH_HEIGHT(TILE, WIDENED, OF_FLOAT32)
 
 tile *tile_of(struct panel panel, long rows) {
     const int format = format_in_tiles(panel.layout);
-    static tile *const plain[TILE_FORMATS][MOST_ROWS] = {[OF_FLOAT32] = {EACH_HEIGHT(NAME, PLAIN, OF_FLOAT32)},
-                                                    [OF_BFLOAT16] = {EACH_HEIGHT(NAME, PLAIN, OF_BFLOAT16)},
-                                                    [OF_INT8] = {EACH_HEIGHT(NAME, PLAIN, OF_INT8)},
-                                                    [OF_SHIFTED] = {EACH_HEIGHT(NAME, PLAIN, OF_SHIFTED)},
-                                                    [OF_FLOAT8] = {EACH_HEIGHT(NAME, PLAIN, OF_FLOAT8)}};
-    static tile *const grouped[TILE_FORMATS][MOST_ROWS] = {[OF_INT8] = {EACH_HEIGHT(NAME, GROUPED, OF_INT8)},
-                                                      [OF_SHIFTED] = {EACH_HEIGHT(NAME, GROUPED, OF_SHIFTED)},
-                                                      [OF_INT4] = {EACH_HEIGHT(NAME, GROUPED, OF_INT4)},
-                                                      [OF_FLOAT8] = {EACH_HEIGHT(NAME, GROUPED, OF_FLOAT8)},
-                                                      [OF_FLOAT4] = {EACH_HEIGHT(NAME, GROUPED, OF_FLOAT4)}};
+    static tile *const plain[TILE_FORMATS][MOST_ROWS] = {
+        [OF_FLOAT32] = {EACH_HEIGHT(NAME, PLAIN, OF_FLOAT32)},
+        [OF_BFLOAT16] = {EACH_HEIGHT(NAME, PLAIN, OF_BFLOAT16)},
+        [OF_INT8] = {EACH_HEIGHT(NAME, PLAIN, OF_INT8)},
+        [SHIFTED_INT8] = {EACH_HEIGHT(NAME, PLAIN, SHIFTED_INT8)},
+        [OF_FLOAT8] = {EACH_HEIGHT(NAME, PLAIN, OF_FLOAT8)}};
+    static tile *const grouped[TILE_FORMATS][MOST_ROWS] = {
+        [OF_INT8] = {EACH_HEIGHT(NAME, GROUPED, OF_INT8)},
+        [SHIFTED_INT8] = {EACH_HEIGHT(NAME, GROUPED, SHIFTED_INT8)},
+        [OF_INT4] = {EACH_HEIGHT(NAME, GROUPED, OF_INT4)},
+        [SHIFTED_INT4] = {EACH_HEIGHT(NAME, GROUPED, SHIFTED_INT4)},
+        [OF_FLOAT8] = {EACH_HEIGHT(NAME, GROUPED, OF_FLOAT8)},
+        [OF_FLOAT4] = {EACH_HEIGHT(NAME, GROUPED, OF_FLOAT4)}};
 #if HAS_PAIRS
     static tile *const paired[MOST_ROWS] = {EACH_HEIGHT(NAME, PLAIN, OF_PAIRS)};
     if (format == OF_PAIRS) return paired[rows - 1];
@@ -308,9 +301,9 @@ INLINE void widen_inputs(const int format, const char *weights, const char *zero
     for (long input = 0; input < inputs; input += step, weights += step_bytes(format))
         EACH_PART(part, PARTS) {
             bits words = load_words(format, weights, part);
-            if (format == OF_SHIFTED) words -= load_words(OF_INT8, zeros, part);
             for (int at = 0; at < step; at++) {
                 vector w = weights_of(format, words, at);
+                if (is_shifted(format)) w -= zeros_of(zeros, part);
                 memcpy(to + (input + at) * BLOCK + part * WIDTH, &w, sizeof w);
             }
         }
@@ -326,15 +319,17 @@ INLINE void widen_groups(const int format, struct panel panel, float *to) {
 }
 
 void widen_weights(struct panel panel, float *to) {
-    const long format = panel.layout.format;
-    const int is_shifted = format_in_tiles(panel.layout) == OF_SHIFTED;
-    if (is_shifted && panel.layout.group) widen_groups(OF_SHIFTED, panel, to);
-    else if (is_shifted) widen_inputs(OF_SHIFTED, panel.weights, panel.zeros, to, panel.inputs);
-    else if (format == OF_INT4) widen_groups(OF_INT4, panel, to);
-    else if (format == OF_FLOAT4) widen_groups(OF_FLOAT4, panel, to);
-    else if (panel.layout.group && format == OF_INT8) widen_groups(OF_INT8, panel, to);
-    else if (panel.layout.group) widen_groups(OF_FLOAT8, panel, to);
-    else if (format == OF_BFLOAT16) widen_inputs(OF_BFLOAT16, panel.weights, NULL, to, panel.inputs);
+    const int64_t format = panel.layout.format, has_zeros = panel.layout.has_zeros;
+    if (panel.layout.group) {
+        if (format == OF_INT4 && has_zeros) widen_groups(SHIFTED_INT4, panel, to);
+        else if (format == OF_INT4) widen_groups(OF_INT4, panel, to);
+        else if (format == OF_FLOAT4) widen_groups(OF_FLOAT4, panel, to);
+        else if (format == OF_INT8 && has_zeros) widen_groups(SHIFTED_INT8, panel, to);
+        else if (format == OF_INT8) widen_groups(OF_INT8, panel, to);
+        else widen_groups(OF_FLOAT8, panel, to);
+    } else if (format == OF_BFLOAT16) widen_inputs(OF_BFLOAT16, panel.weights, NULL, to, panel.inputs);
+    else if (format == OF_INT8 && has_zeros)
+        widen_inputs(SHIFTED_INT8, panel.weights, panel.zeros, to, panel.inputs);
     else if (format == OF_INT8) widen_inputs(OF_INT8, panel.weights, NULL, to, panel.inputs);
     else widen_inputs(OF_FLOAT8, panel.weights, NULL, to, panel.inputs);
 }

@@ -26,7 +26,7 @@ struct panel {
     const char *weights;
     const float *widened; /* or NULL */
     long first, inputs;
-    const char *zeros; /* of the outputs, where OF_INT8 has such without groups */
+    const char *zeros; /* of the outputs, where integers have such without groups */
 };
 
 typedef void tile(struct panel panel, const float *x, float *sums, struct prefetch *ahead);
@@ -47,7 +47,7 @@ INLINE long passes_of(int format, long rows) { return PARTS / parts_of(format, (
 
 /* The format that tiles take the weights of a layout for. */
 INLINE int format_in_tiles(struct layout of) {
-    if (of.format == OF_INT8 && of.has_zeros) return OF_SHIFTED;
+    if (of.has_zeros) return of.format == OF_INT8 ? SHIFTED_INT8 : SHIFTED_INT4;
     return HAS_PAIRS && of.format == OF_BFLOAT16 && tuning.pairs ? OF_PAIRS : (int)of.format;
 }
 

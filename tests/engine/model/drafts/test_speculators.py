@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specdecode_api.boot import EngineBoot
-from specdecode_engine.cli.check_command import as_text
+from specdecode_engine.cli.check.command import as_text
 from specdecode_engine.model.checkpoint.config_file import ConfigError, ConfigFile
 from specdecode_engine.model.drafts.speculators import Verifier, proposed_draft_steps
 from specdecode_engine.model.target.config import LlamaConfig

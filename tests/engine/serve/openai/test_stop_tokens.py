@@ -16,7 +16,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from specdecode_api.boot import ServerBoot
-from specdecode_engine.cli.check_command import check
+from specdecode_engine.cli.check.command import check
 from specdecode_engine.model.target.config import LlamaConfig
 from specdecode_engine.serve.openai.chat_prompt import render_conversation
 from specdecode_engine.serve.openai.chat_protocol import ChatBody

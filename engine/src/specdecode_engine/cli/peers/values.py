@@ -130,6 +130,31 @@ def _json_strings(field: str, words: Sequence[str]) -> Settings:
     return {field: found}
 
 
+def _adapter(text: str) -> tuple[str, str]:
+    """Read name and path: NAME=PATH, or a JSON object with the keys of vLLM or SGLang."""
+    name, separator, path = text.partition("=")
+    if text.lstrip().startswith("{"):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = {}
+        name, path = (found.get(key, found.get(f"lora_{key}", "")) for key in ("name", "path"))
+    elif not separator:
+        name = path = ""
+    if not (isinstance(name, str) and isinstance(path, str) and name and path):
+        raise ValueError('write NAME=PATH, or {"name": "NAME", "path": "PATH"}')
+    return name, path
+
+
+def _adapters(field: str, words: Sequence[str]) -> Settings:
+    found = dict[str, str]()
+    for name, path in map(_adapter, words):
+        if name in found:
+            raise ValueError("two adapters have one name; rename one")
+        found[name] = path
+    return {field: found}
+
+
 def _tracing_endpoint(field: str, words: Sequence[str]) -> Settings:
     url = words[0].rstrip("/").removesuffix("/v1/traces")
     if not url.startswith(("http://", "https://")):
@@ -206,6 +231,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
             "torch_native": "torch",
         }
     ),
+    "adapters": _adapters,
     "json_strings": _json_strings,
     "tracing_endpoint": _tracing_endpoint,
     "tool_parser": _renamed(

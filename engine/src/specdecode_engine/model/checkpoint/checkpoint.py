@@ -120,9 +120,9 @@ OpenStore = Callable[[Path], TensorStore]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Every tensor of one folder, by name; only headers have been read."""
+    """Every tensor of one folder, or of one file, by name; only headers have been read."""
 
-    folder: Path
+    folder: Path  # or the file
     tensors: Mapping[str, StoredTensor]
 
     @classmethod
@@ -134,6 +134,11 @@ class Checkpoint:
     def open_quantized(cls, folder: Path) -> "Checkpoint":
         """As `open`, with tensors of the types that quantized weights are stored in."""
         return cls._of_types(folder, DTYPES | QUANTIZED_DTYPES)
+
+    @classmethod
+    def open_file(cls, file: Path) -> "Checkpoint":
+        """As `open`, of one file of any name."""
+        return cls(file, _read_header(file, DTYPES))
 
     @classmethod
     def _of_types(cls, folder: Path, dtypes: Mapping[str, torch.dtype]) -> "Checkpoint":

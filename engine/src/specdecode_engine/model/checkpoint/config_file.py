@@ -19,6 +19,10 @@ DTYPES = {
 }
 
 
+MODEL_CONFIG = "config.json"
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
+
+
 class CheckpointError(Exception):
     """A checkpoint that cannot be loaded; the message has the file, the error and the remedy."""
 
@@ -60,6 +64,8 @@ class ConfigFile:
             raise CheckpointError(f"{file}: unreadable ({error}); download it again") from error
         if not isinstance(keys, dict):
             raise CheckpointError(f"{file}: not a JSON object; download it again")
+        if file.name == MODEL_CONFIG:
+            _refuse_adapter_files(file)
         return cls(file, keys)
 
     def error(self, key: str, remedy: str) -> ConfigError:
@@ -153,9 +159,19 @@ def refuse_other_formats(path: Path) -> None:
             f"{gguf[0]}: GGUF is not supported; use the model's checkpoint in Hugging Face format, "
             "with config.json and safetensors"
         )
-    adapter = path / "adapter_config.json"
+    adapter = path / ADAPTER_FILES[0]
     if adapter.exists():
         raise CheckpointError(
-            f"{adapter}: a LoRA adapter is not a model, and LoRA is not supported; merge the "
-            "adapter into its base model and serve the result"
+            f"{adapter}: a LoRA adapter is not a model; give its base model, and the adapter with "
+            "--lora-modules NAME=FOLDER (adapters.modules), or with --adapter of check"
         )
+
+
+def _refuse_adapter_files(config: Path) -> None:
+    """Raise if a model's folder has files of an adapter, which some programs would apply to it."""
+    for name in ADAPTER_FILES:
+        if config.with_name(name).exists():
+            raise CheckpointError(
+                f"{config.parent} contains a model ({config.name}) and a LoRA adapter ({name}); "
+                "move the adapter's files to a folder of their own"
+            )

@@ -19,6 +19,7 @@ from specdecode_engine.model.checkpoint.checkpoint import (
 from specdecode_engine.model.checkpoint.mtp_layout import without_modules
 from specdecode_engine.model.checkpoint.quantized.store import open_tensors
 from specdecode_engine.model.kv.kv_views import KVView, PagedView
+from specdecode_engine.model.layers.adapted_linear import AdaptedEmbedding
 from specdecode_engine.model.layers.experts import Experts
 from specdecode_engine.model.layers.layers import (
     Attention,
@@ -60,6 +61,7 @@ class Llama(LanguageModel):
     # of each of config.ropes [2, rows of the rotary tables, head_dim / 2]: cosines and sines
     angles: tuple[Tensor, ...]
     embedding_scale: float | None  # rounded to the model's type
+    adapted_embedding: AdaptedEmbedding | None = None  # adds what LoRA adapters do
 
     @classmethod
     def load(
@@ -156,6 +158,8 @@ class Llama(LanguageModel):
 
     def embed(self, ids: Tensor) -> Tensor:
         x = functional.embedding(ids, self.embedding)
+        if self.adapted_embedding is not None:
+            x = self.adapted_embedding(x, ids)
         return x if self.embedding_scale is None else x * self.embedding_scale
 
     def forward(

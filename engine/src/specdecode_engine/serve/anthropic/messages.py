@@ -154,8 +154,7 @@ async def count_tokens(request: Request) -> dict[str, int]:
     service.lifecycle.check_admission()
     body = await read_json(request, CountTokensBody, service.max_body_bytes)
     service.ignored_fields.note(body)
-    if body.model not in (None, service.served_name):
-        raise errors.model_not_found(str(body.model), service.served_name)
+    service.adapter_of(body.model)
     most = max(service.engine.context_length, MIN_TOKENS_LIMIT)
     return {"input_tokens": await asyncio.to_thread(_count_tokens, body, service.text, most)}
 

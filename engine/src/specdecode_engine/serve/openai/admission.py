@@ -134,8 +134,7 @@ async def admit(
     """Return what the engine and the reply need of a request, or raise `HttpError`."""
     service = service_of(http_request)
     service.ignored_fields.note(body)
-    if body.model not in (None, service.served_name):
-        raise errors.model_not_found(str(body.model), service.served_name)
+    adapter = service.adapter_of(body.model, body.lora_path)
     if body.return_routed_experts and not service.boot.model.return_routed_experts:
         raise errors.invalid(
             "return_routed_experts",
@@ -162,12 +161,14 @@ async def admit(
         label = ""  # clients may invent any number, and each has metric series of its own
     max_steps = _max_steps(body, http_request)
     sampling = _sampling(body, service.text, rules, origin.seed)
-    requests = _requests(body, call, service, sampling, grammar, label, max_steps, origin)
+    made = _requests(body, call, service, sampling, grammar, label, max_steps, origin)
+    requests = tuple(replace(one, adapter=adapter) for one in made) if adapter else made
     if body.return_routed_experts:
         _check_routed_bytes(requests, service.routed_token_bytes)
     vocabulary = service.text.vocabulary
     prompt_tokens = sum(len(token_ids) for token_ids, _ in call.prompts)
-    head = ResponseHead(origin.request_id, origin.created, service.served_name, prompt_tokens)
+    name = adapter or service.served_name
+    head = ResponseHead(origin.request_id, origin.created, name, prompt_tokens)
     choices = _choices(body, call, requests, vocabulary)
     formatter = make_formatter(body, head, vocabulary)
     return AdmittedCall(origin.request_id, body, requests, choices, formatter)

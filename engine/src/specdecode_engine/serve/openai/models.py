@@ -1,8 +1,7 @@
-"""GET /v1/models, and /model_info as in SGLang: the model that is served."""
+"""GET /v1/models, and /model_info as in SGLang: the model that is served, and its adapters."""
 
 from fastapi import APIRouter, Request
 
-from specdecode_engine.serve import errors
 from specdecode_engine.serve.openai.service import Service, service_of
 
 router = APIRouter()
@@ -10,15 +9,16 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def list_models(request: Request) -> dict[str, object]:
-    return {"object": "list", "data": [_describe_model(service_of(request))]}
+    service = service_of(request)
+    adapters = [_describe_adapter(service, name) for name in service.adapter_names]
+    return {"object": "list", "data": [_describe_model(service), *adapters]}
 
 
 @router.get("/v1/models/{name:path}")
 async def get_model(name: str, request: Request) -> dict[str, object]:
     service = service_of(request)
-    if name != service.served_name:
-        raise errors.model_not_found(name, service.served_name)
-    return _describe_model(service)
+    adapter = service.adapter_of(name)
+    return _describe_adapter(service, adapter) if adapter else _describe_model(service)
 
 
 @router.get("/model_info")
@@ -49,3 +49,9 @@ def _describe_model(service: Service) -> dict[str, object]:
         "parent": None,
         "max_model_len": service.engine.context_length,
     }
+
+
+def _describe_adapter(service: Service, name: str) -> dict[str, object]:
+    root = service.boot.adapters.modules[name]
+    own = {"id": name, "root": root, "parent": service.served_name}
+    return _describe_model(service) | own

@@ -141,6 +141,7 @@ class GenerationBody(ConstraintFields):
     default_max_tokens: ClassVar[int | None] = None
 
     model: str | None = None
+    lora_path: str | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None

@@ -230,14 +230,14 @@ class ChatChunk(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """The model that is served."""
+    """The model that is served, or a LoRA adapter of it."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     root: str = Field(description="path or name of the checkpoint")
-    parent: None
+    parent: str | None = Field(description="of an adapter, the id of its model")
     max_model_len: int
 
 

@@ -11,7 +11,7 @@ from fastapi import Request
 from specdecode_api.boot import EngineBoot
 from specdecode_api.report import StartProgress
 from specdecode_engine.process import STARTED_S, StepTimedOut, termination_message_for
-from specdecode_engine.serve import VERSION
+from specdecode_engine.serve import VERSION, errors
 from specdecode_engine.serve.control.api_keys import ApiKeyStore, Digests
 from specdecode_engine.serve.control.drafts import Drafts
 from specdecode_engine.serve.control.ready_line import ReadyEngine, kv_tokens
@@ -110,7 +110,45 @@ class Service:
 
     @property
     def served_name(self) -> str:
-        return self.boot.model.served_name or Path(self.boot.model.path).name
+        return self.boot.served_name
+
+    @property
+    def adapter_names(self) -> tuple[str, ...]:
+        """The LoRA adapters that requests may choose from."""
+        return tuple(self.boot.adapters.modules)
+
+    def adapter_of(self, model: str | None, lora_path: str | None = None) -> str:
+        """Return the adapter that a request names, empty for the model without one.
+
+        `model` is the name of the model, that of an adapter, or both with a colon between;
+        `lora_path` is the name of an adapter, as in SGLang. Whole names come first: that of the
+        model may have colons.
+
+        Raises:
+            HttpError: 404 with the names that are served; 400 if the two name different adapters.
+        """
+        adapter = self._adapter_in(model)
+        if lora_path is None:
+            return adapter
+        if lora_path not in self.boot.adapters.modules:
+            raise errors.model_not_found(lora_path, self.adapter_names, "lora_path")
+        if adapter not in ("", lora_path):
+            message = (
+                f"lora_path is {lora_path!r}, and model names the adapter {adapter!r}; remove one"
+            )
+            raise errors.invalid("lora_path", message)
+        return lora_path
+
+    def _adapter_in(self, model: str | None) -> str:
+        base, modules = self.served_name, self.boot.adapters.modules
+        if model is None or model == base:
+            return ""
+        if model in modules:
+            return model
+        adapter = model.removeprefix(f"{base}:")
+        if adapter != model and adapter in modules:
+            return adapter
+        raise errors.model_not_found(model, (base, *modules))
 
     @property
     def text(self) -> TextProcessor:
@@ -254,16 +292,24 @@ class Service:
     def _answer_options(self) -> Mapping[str, object]:
         """Options of the server that the text of responses depends on."""
         server = self.boot.server
+        adapters = self.facts.get("adapters")
         return {
             "served_name": self.served_name,
             "tool_parser": server.tool_parser,
             "reasoning_parser": server.reasoning_parser,
+            **({"adapters": digests_by_name(adapters)} if adapters else {}),
         }
 
     def _note_progress(self, progress: StartProgress) -> None:
         self.start_progress = progress
         if progress.total is None:  # clients see it: a count has the name of a folder
             self.lifecycle.progress = progress.stage
+
+
+def digests_by_name(adapters: object) -> tuple[tuple[str, str], ...]:
+    """Return name and digest of each adapter among the facts of an engine."""
+    assert isinstance(adapters, list)
+    return tuple(sorted((one["name"], one["sha256"]) for one in adapters))
 
 
 def service_of(request: Request) -> Service:

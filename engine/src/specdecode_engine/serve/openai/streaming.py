@@ -132,7 +132,7 @@ class StreamingReply(Response):
             scope["path"],
             dict(Headers(scope=scope)),
             self._response_id,
-            self._service.served_name,
+            self._requests[0].adapter or self._service.served_name,
             self._count_tokens()[0],
             self._cached_prompt_tokens(),
             self._started_s,

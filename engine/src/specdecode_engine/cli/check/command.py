@@ -17,6 +17,7 @@ from specdecode_api.model_uri import HUB_URI_PATTERN, HubLocation, parse_uri
 if TYPE_CHECKING:
     import torch
 
+    from specdecode_engine.cli.check.adapter_check import AdapterCheck
     from specdecode_engine.serve.openai.stop_tokens import StopTokens
     from specdecode_engine.serve.text.tokenizer_check import TokenizerCheck
     from specdecode_engine.startup.model_check import ModelCheck, PairCheck
@@ -34,7 +35,8 @@ def check(arguments: Sequence[str]) -> int:
     # Imported here: torch takes seconds.
     import torch
 
-    from specdecode_engine.cli.text_check import check_text
+    from specdecode_engine.cli.check.adapter_check import check_adapters
+    from specdecode_engine.cli.check.text_check import check_text
     from specdecode_engine.fetch.hub import FetchError
     from specdecode_engine.model.checkpoint.config_file import DTYPES as BY_NAME
     from specdecode_engine.serve.text.tokenizer_check import check_tokenizers
@@ -53,19 +55,22 @@ def check(arguments: Sequence[str]) -> int:
             pair = check_pair(model, draft, types)
             pair, stop_tokens = check_text(pair)
             pair, tokenizer = check_tokenizers(pair)
+            has_weights = not options.model.startswith(HUB)
+            adapters = check_adapters(options.adapter, model, pair, has_weights=has_weights)
     except FetchError as error:
         print(f"specdecode-engine check: {error}", file=sys.stderr)
         return FAILED
     names = {str(pair.target.path): options.model}
     if pair.draft is not None:
         names[str(pair.draft.path)] = options.draft
-    found = (pair, stop_tokens, tokenizer)
+    found = (pair, stop_tokens, tokenizer, adapters)
     text = json.dumps(as_json(*found), indent=1) if options.json else as_text(*found)
     print(_with_names(text, names))
     if not options.json:
-        for reason in pair.reasons:
+        refused = [one.reason for one in adapters if one.reason is not None]
+        for reason in (*pair.reasons, *refused):
             print(f"specdecode-engine check: {_with_names(reason, names)}", file=sys.stderr)
-    return 0 if pair.is_served else REFUSED
+    return 0 if pair.is_served and all(one.reason is None for one in adapters) else REFUSED
 
 
 def _with_names(text: str, names: Mapping[str, str]) -> str:
@@ -146,12 +151,24 @@ def _parser() -> ArgumentParser:
         metavar="N",
         help="Ranks among which the target is divided (default 1); memory is that of one of them.",
     )
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FOLDER",
+        help="Folder of a LoRA adapter of the target, as peft saves it; may be repeated. The "
+        "adapter is read whole.",
+    )
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     return parser
 
 
 def as_json(
-    pair: "PairCheck", stop_tokens: "StopTokens", tokenizer: "TokenizerCheck | None" = None
+    pair: "PairCheck",
+    stop_tokens: "StopTokens",
+    tokenizer: "TokenizerCheck | None" = None,
+    adapters: Sequence["AdapterCheck"] = (),
 ) -> dict[str, object]:
     """Return the report; sizes are bytes of one rank."""
     report: dict[str, object] = {
@@ -171,6 +188,8 @@ def as_json(
         report["draft"] = _model_json(pair.draft)
     if pair.mtp is not None:
         report["mtp"] = _model_json(pair.mtp)
+    if adapters:
+        report["adapters"] = [one.document() for one in adapters]
     if pair.is_served:
         report["weight_bytes"] = sum(one.weight_bytes or 0 for one in pair.models)
         report["kv_bytes_per_token"] = sum(one.kv_bytes_per_token or 0 for one in pair.models)
@@ -200,7 +219,10 @@ def _model_json(model: "ModelCheck") -> dict[str, object]:
 
 
 def as_text(
-    pair: "PairCheck", stop_tokens: "StopTokens", tokenizer: "TokenizerCheck | None" = None
+    pair: "PairCheck",
+    stop_tokens: "StopTokens",
+    tokenizer: "TokenizerCheck | None" = None,
+    adapters: Sequence["AdapterCheck"] = (),
 ) -> str:
     """Return the report for people; reasons of a refusal are left out."""
     lines = _model_lines("target", pair.target)
@@ -214,6 +236,7 @@ def as_text(
         lines += _model_lines("MTP modules of the target", pair.mtp)
         if pair.mtp.reason is not None:
             lines.append(f"  not usable      {pair.mtp.reason}")
+    lines += [line for one in adapters for line in one.lines()]
     return "\n".join([*lines, f"can be served: {'yes' if pair.is_served else 'no'}"])
 
 

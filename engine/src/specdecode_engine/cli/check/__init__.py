@@ -1,0 +1,1 @@
+"""`specdecode-engine check`."""

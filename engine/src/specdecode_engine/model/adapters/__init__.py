@@ -1,0 +1,1 @@
+"""The LoRA adapters of an engine: loaded, and chosen for each row."""

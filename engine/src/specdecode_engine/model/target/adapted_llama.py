@@ -1,0 +1,116 @@
+"""A Llama that computes rows with LoRA adapters, from the weights of one without."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from specdecode_engine.model.checkpoint.adapters.adapter import Adapter, AdapterBase, Factors
+from specdecode_engine.model.layers.adapted_linear import (
+    ActiveAdapters,
+    AdaptedEmbedding,
+    AdaptedLinear,
+    LowRankEmbedding,
+    LowRankMap,
+)
+from specdecode_engine.model.layers.layers import Attention, DecoderLayer, Linear, Mlp
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.target.head_order import order_qkv
+from specdecode_engine.model.target.llama import HEAD, Llama
+from specdecode_kernels.torch.elementwise import accumulation_dtype
+
+Arrange = Callable[[Tensor], Tensor]
+"""Puts the outputs of a fused map [outputs, ...] into the order in which the engine has them."""
+
+
+def adapted_llama(
+    llama: Llama, base: AdapterBase, adapters: Sequence[Adapter], linears: Linears
+) -> tuple[Llama, ActiveAdapters]:
+    """Return a model that shares all weights with `llama`, and what chooses adapters of rows.
+
+    Args:
+        adapters: by slot, from slot 1 on; slot 0 is a row without an adapter.
+        linears: makes the maps of factors, which are float32 or wider.
+    """
+    builder = _Builder(base, adapters, linears, accumulation_dtype(llama.dtype), ActiveAdapters())
+    layers = tuple(builder.layer(number, layer, llama) for number, layer in enumerate(llama.layers))
+    head = builder.linear(llama.head, [HEAD.removesuffix(".weight")])
+    embedding = builder.embedding()
+    return replace(llama, layers=layers, head=head, adapted_embedding=embedding), builder.active
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    base: AdapterBase
+    adapters: Sequence[Adapter]
+    linears: Linears
+    dtype: torch.dtype  # of factors
+    active: ActiveAdapters
+
+    def layer(
+        self, number: int, layer: DecoderLayer[Attention], llama: Llama
+    ) -> DecoderLayer[Attention]:
+        """Return the layer itself if no adapter changes it: it may be fused."""
+        prefix, config = f"model.layers.{number}", llama.config.decoder
+        own, mlp = layer.attention, layer.mlp
+        names = [f"{prefix}.self_attn.{part}_proj" for part in "qkv"]
+        has_order = config.rotary_dim is not None or config.has_output_gate
+        qkv = self.linear(
+            own.qkv, names, (lambda rows: order_qkv(rows, config)) if has_order else None
+        )
+        output = self.linear(own.output, [f"{prefix}.self_attn.o_proj"])
+        attention = own
+        if qkv is not own.qkv or output is not own.output:
+            attention = replace(own, qkv=qkv, output=output)
+        adapted = self.mlp(f"{prefix}.mlp", mlp) if isinstance(mlp, Mlp) else mlp
+        if attention is own and adapted is mlp:
+            return layer
+        return replace(layer, attention=attention, mlp=adapted, fused=None)
+
+    def mlp(self, prefix: str, mlp: Mlp) -> Mlp:
+        gate_up = self.linear(mlp.gate_up, [f"{prefix}.gate_proj", f"{prefix}.up_proj"])
+        down = self.linear(mlp.down, [f"{prefix}.down_proj"])
+        if gate_up is mlp.gate_up and down is mlp.down:
+            return mlp
+        return replace(mlp, gate_up=gate_up, down=down)
+
+    def linear(
+        self, base: Linear, modules: Sequence[str], arrange: Arrange | None = None
+    ) -> Linear:
+        """Return a map of modules one below the other; `base` itself if no adapter changes it."""
+        by_slot: list[LowRankMap | None] = [None]
+        for adapter in self.adapters:
+            found = {one: adapter.factors[one] for one in modules if one in adapter.factors}
+            by_slot.append(self._low_rank(found, modules, arrange) if found else None)
+        if not any(by_slot):
+            return base
+        return AdaptedLinear.of(base, self.active, by_slot)
+
+    def _low_rank(
+        self, found: Mapping[str, Factors], modules: Sequence[str], arrange: Arrange | None
+    ) -> LowRankMap:
+        """Join the factors of maps that read the same input; a map without any gets zeros."""
+        outputs = [self.base.shapes[one][0] for one in modules]
+        a = torch.cat([one.a for one in found.values()])
+        b, column = torch.zeros(sum(outputs), len(a)), 0
+        for module, rows in zip(modules, b.split_with_sizes(outputs), strict=True):
+            if module in found:
+                one = found[module]
+                rows[:, column : column + one.rank] = one.b * one.scale
+                column += one.rank
+        return LowRankMap(self._make(a), self._make(b if arrange is None else arrange(b)))
+
+    def _make(self, factor: Tensor) -> Linear:
+        return self.linears.make(factor.to(self.dtype).clone())
+
+    def embedding(self) -> AdaptedEmbedding | None:
+        by_slot: list[LowRankEmbedding | None] = [None]
+        for adapter in self.adapters:
+            one = adapter.factors.get(self.base.embedding)
+            if one is None:
+                by_slot.append(None)
+                continue
+            a = one.a.T.contiguous().to(self.dtype)
+            by_slot.append(LowRankEmbedding(a, self._make(one.b * one.scale)))
+        return AdaptedEmbedding(self.active, by_slot) if any(by_slot) else None

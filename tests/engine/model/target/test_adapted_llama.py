@@ -1,0 +1,168 @@
+"""Logits of LoRA adapters: those of an unmerged forward in float32."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from specdecode_engine.model.adapters.pool import AdapterPool
+from specdecode_engine.model.checkpoint.adapters.adapter import Adapter, Factors
+from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
+from specdecode_engine.model.implementations import load_model, read_config
+from specdecode_engine.model.layers.linears import Linears
+from specdecode_engine.model.target.adapted_llama import adapted_llama
+from specdecode_engine.model.target.adapter_base import adapter_base
+from specdecode_engine.model.target.llama import Llama
+from specdecode_kernels import choose_backend
+from tests.engine.adapter_files import ATTENTION, EVERYWHERE, MLP, random_factors, write_adapter
+
+CPU = torch.device("cpu")
+SIZES: dict[str, Any] = {
+    "vocab_size": 101,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {"tie_word_embeddings": False}),
+    "llama, tied": ("Llama", {"tie_word_embeddings": True}),
+    "qwen2": ("Qwen2", {}),
+    "qwen3": ("Qwen3", {}),
+    "gemma2": ("Gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 16}),
+    "gemma3": ("Gemma3", {"sliding_window": 8, "query_pre_attn_scalar": 16}),
+}
+ADAPTERS: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
+    "everywhere": (EVERYWHERE, {"r": 8}),
+    "queries": (("q_proj",), {"lora_alpha": 11.3137, "use_rslora": True}),
+    "values and gates": (("v_proj", "gate_proj"), {"alpha_pattern": {"v_proj": 2}}),
+    "embedding": (("embed_tokens",), {}),
+    "head": (("lm_head",), {}),
+    "mlp": (MLP, {"r": 3}),
+}
+IDS = torch.tensor([(place * 37 + 11) % 101 for place in range(24)])
+
+
+def save_model(folder: Path, family: str) -> Any:
+    kind, keys = FAMILIES[family]
+    text = "Gemma3Text" if kind == "Gemma3" else kind
+    config = getattr(transformers, f"{text}Config")(**SIZES | keys)
+    torch.manual_seed(3)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(0.0, 0.1)
+            parameter += "norm" in name
+    model.save_pretrained(folder)
+    return model.eval()
+
+
+@torch.no_grad()
+def unmerged_logits(model: Any, factors: Mapping[str, Factors], ids: Tensor) -> Tensor:
+    """Add each adapter's part to the output of its module, as peft does."""
+
+    def of_linear(own: Factors) -> Any:
+        return lambda _, inputs, out: out + (inputs[0] @ own.a.T @ own.b.T) * own.scale
+
+    def of_embedding(own: Factors) -> Any:
+        def hook(module: Any, inputs: tuple[Tensor], out: Tensor) -> Tensor:
+            factor = getattr(module, "embed_scale", torch.tensor(1.0))
+            return out + own.a.T[inputs[0]] @ own.b.T * own.scale * factor
+
+        return hook
+
+    hooks = [
+        model.get_submodule(name).register_forward_hook(
+            of_embedding(own) if name.endswith("embed_tokens") else of_linear(own)
+        )
+        for name, own in factors.items()
+    ]
+    logits: Tensor = model(ids[None]).logits[0]
+    for hook in hooks:
+        hook.remove()
+    return logits
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_logits_are_those_of_an_unmerged_forward(
+    tmp_path: Path, texts: Any, family: str, is_packed: bool
+) -> None:
+    model = save_model(tmp_path / "base", family)
+    folder, config = tmp_path / "base", read_config(tmp_path / "base")
+    base = adapter_base(folder, config, open_checkpoint(folder))
+    choice = choose_backend("auto", CPU, torch.float32, 16)
+    linears = Linears.of(choice) if is_packed else Linears()
+    llama = load_model(
+        folder,
+        config,
+        dtype=torch.float32,
+        device=CPU,
+        context_length=64,
+        progress=None,
+        open_store=open_checkpoint,
+        linears=linears,
+    )
+    assert isinstance(llama, Llama)
+    adapters = []
+    for number, (name, (maps, keys)) in enumerate(ADAPTERS.items()):
+        rank = int(str(keys.get("r", 4)))
+        tensors = random_factors(folder, maps, rank=rank, seed=number, size=0.2)
+        adapters.append(Adapter.read(write_adapter(tmp_path / name, tensors, keys), base))
+    adapted, active = adapted_llama(llama, base, adapters, linears)
+    pool = AdapterPool(llama, adapted, active, tuple(ADAPTERS), 2 + len(ADAPTERS))
+    plain = unmerged_logits(model, {}, IDS)
+    for slot, name in enumerate(("", *ADAPTERS)):
+        pool.open(slot, name)
+        rows = torch.full((len(IDS),), slot)
+        positions, view = texts.make(config, 1, len(IDS), 4).view((0, 0, len(IDS)))
+        with pool.applied(rows) as used:
+            logits = used.logits(used.forward(IDS, positions, view)[0])
+        factors = adapters[slot - 1].factors if slot else {}
+        expected = unmerged_logits(model, factors, IDS)
+        assert (logits - expected).abs().max() <= 1e-5 * expected.abs().max()
+        assert (used is llama) == (not name)
+        if name:  # the adapter does something
+            assert (expected - plain).abs().max() > 1e-3 * plain.abs().max()
+
+
+def test_layers_without_factors_stay_fused(tmp_path: Path) -> None:
+    save_model(tmp_path / "base", "llama")
+    folder, config = tmp_path / "base", read_config(tmp_path / "base")
+    linears = Linears.of(choose_backend("auto", CPU, torch.float32, 16))
+    llama = load_model(
+        folder,
+        config,
+        dtype=torch.float32,
+        device=CPU,
+        context_length=64,
+        progress=None,
+        open_store=open_checkpoint,
+        linears=linears,
+    )
+    assert isinstance(llama, Llama)
+    base = adapter_base(folder, config, None)
+    tensors = {
+        name: tensor
+        for name, tensor in random_factors(folder, ATTENTION).items()
+        if ".layers.1." in name
+    }
+    adapter = Adapter.read(write_adapter(tmp_path / "a", tensors), base)
+    adapted, _ = adapted_llama(llama, base, [adapter], linears)
+    assert [one is other for one, other in zip(adapted.layers, llama.layers, strict=True)] == [
+        True,
+        False,
+        True,
+    ]
+    assert adapted.layers[1].fused is None
+    assert adapted.head is llama.head
+    assert adapted.adapted_embedding is None
