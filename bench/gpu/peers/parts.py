@@ -12,6 +12,10 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 PARTS = Path(__file__).resolve().parents[2] / "peers-parts"
 MANIFEST = "parts.json"
@@ -126,7 +130,7 @@ class _Joined(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
         while True:
             if self._file is None:
                 if not self._waiting:
