@@ -22,9 +22,14 @@ MODELS = Path(__file__).resolve().parents[2] / "examples" / "models"
 COMPARED = 20
 
 
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return target.load(MODELS / "target")
+
+
 @pytest.mark.parametrize("kind", acceptance.KINDS)
-def test_the_recording_is_what_slow_drafting_accepts(kind: str) -> None:
-    model, tokenizer = target.load(MODELS / "target"), vocabulary.load(MODELS / "target")
+def test_the_recording_is_what_slow_drafting_accepts(model: Any, kind: str) -> None:
+    tokenizer = vocabulary.load(MODELS / "target")
     draft = measure.headed(eagle3.load(MODELS / "eagle3", model), model)
     opening, text = next(acceptance.held_out(kind))
     before = answers.opening(documents.Prompt("chat" if kind == "chat" else "text", kind, opening))

@@ -9,7 +9,7 @@ from typing import Any
 from bench.gpu.peers.cells import Cell
 from bench.gpu.peers.results.aims import judge
 from bench.gpu.peers.results.figures import Figure, RunFacts
-from bench.gpu.report import replace_file
+from bench.gpu.report import DRY, replace_file
 
 FILE = "peers.json"
 
@@ -35,7 +35,7 @@ class PeersResult:
         compared = self.figures if self.is_gpu else {}
         return {
             **asdict(self.facts),
-            "measured": "on the device" if self.is_gpu else "without a GPU, at tiny sizes",
+            "measured": "on the device" if self.is_gpu else DRY,
             "seconds": round(self.seconds, 1),
             "wrong": self.wrong,
             "cells": [figure.document() for figure in self.figures.values()],
