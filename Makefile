@@ -13,7 +13,7 @@ SEED ?= 1
 
 .PHONY: help setup fmt lint vocabulary size import-graph manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-ngram bench-fallback bench-dialled bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-router bench-graphs bench-operator \
-        bench-gpu gpu-carry gpu-queue request-trace traffic rollout-suite \
+        bench-gpu bench-peers bench-peers-pack gpu-carry gpu-queue request-trace traffic rollout-suite \
         compile-gate fuzz soak grammars schemas clients page peer-flags peer-fields peer-server test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
 
 help: ## List all targets
@@ -177,6 +177,12 @@ bench-graphs: setup ## Count CUDA graphs by speculation table, pruned and not
 
 bench-gpu: setup ## Measure this machine's GPU within nine minutes; without a GPU, a dry run on a shadow device
 	@$(RUN) python bench/gpu $(ARGS)
+
+bench-peers: setup ## Compare with vLLM and SGLang on this machine's GPU in SECONDS (OUT=folder: continued); without a GPU, with transformers at tiny sizes
+	@$(RUN) python bench/gpu/peers $(if $(SECONDS),--seconds $(SECONDS)) $(if $(OUT),--out "$(OUT)") $(ARGS)
+
+bench-peers-pack: setup ## Download the pinned wheels of vLLM and SGLang, cut them, and write parts of at most 40 MiB into bench/peers-parts (ARGS="--only vllm")
+	@PYTHONPATH=. $(RUN) python -m bench.gpu.peers.pack $(ARGS)
 
 gpu-carry: setup ## Write into bench/carry what a GPU machine lacks that has only torch and transformers: wheels, the commit, older builds
 	@PYTHONPATH=. $(RUN) python -m bench.gpu.carry $(ARGS)

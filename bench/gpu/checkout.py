@@ -8,6 +8,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +19,7 @@ CHANGED = "+"
 """After a commit: tracked files differ from it."""
 MARKS = "bench/gpu/queue-marks.json"
 """Written after runs; it changes nothing that is measured."""
+VERSIONED = "engine/pyproject.toml"
 PACKAGES = ("torch", "triton", "transformers", "numpy", "flashinfer-python")
 
 
@@ -92,6 +94,12 @@ def installed_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions
+
+
+def project_version(root: Path) -> str:
+    """Return the version of this project; empty in a checkout without one."""
+    file = root / VERSIONED
+    return str(tomllib.loads(file.read_text())["project"]["version"]) if file.exists() else ""
 
 
 def _tracked(root: Path) -> Iterator[tuple[str, str]]:

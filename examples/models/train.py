@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+import record
 from recipe import (
     answers,
     dflash_training,
@@ -87,6 +88,7 @@ def main() -> None:
             job.join()
     if any(job.exitcode for job in jobs):
         raise SystemExit("a draft was not trained: see the error above")
+    record.write(folder)
     print(f"everything: {time.monotonic() - started:.0f} s")
 
 

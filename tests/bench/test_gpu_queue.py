@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from bench.gpu.gpu_queue.entries import (
     next_entry,
     read_queue,
 )
-from bench.gpu.gpu_queue.marks import read_marks, reasons_due
+from bench.gpu.gpu_queue.marks import Mark, read_marks, reason_due, reasons_due
 from bench.gpu.gpu_queue.result import EntryResult, Status, read_results
 from bench.gpu.gpu_queue.running import Place, run_queue
 from bench.gpu.report import DRY
@@ -251,6 +252,39 @@ def test_no_entry_begins_that_does_not_fit(root: Path) -> None:
     assert [one.entry for one in results] == ["a"]
 
 
+def alone(name: str) -> Entry:
+    return entry(name, "reports").model_copy(update={"alone": True})
+
+
+def test_an_entry_that_has_to_be_alone_runs_first_or_not_at_all(root: Path) -> None:
+    assert [*run(root, alone("a"))] == ["a"]
+    first = list(run_queue([alone("a"), entry("b", "reports")], place(root), 1e9, lambda: 0.0))
+    later = list(run_queue([entry("b", "reports"), alone("a")], place(root), 1e9, lambda: 0.0))
+    assert [[one.entry for one in ran] for ran in (first, later)] == [["a"], ["b"]]
+
+
+def test_an_entry_that_has_to_be_alone_is_due_once_per_minor_version() -> None:
+    files = {"kernels/first.py": "digest"}
+    mark = Mark(
+        commit="1", card=CARD, date="2026-11-30", command=alone("a").command, base=None,
+        files={}, version="0.2.3",
+    )  # fmt: skip
+    reasons = [reason_due(alone("a"), mark, files, one) for one in ("0.2.9", "0.3.0", "1.2.0")]
+    assert reasons == [None, "no result of version 0.3 yet", "no result of version 1.2 yet"]
+    assert reason_due(alone("a"), None, files, "0.3.0") == "no result yet"
+
+
+def test_an_entry_without_the_files_that_it_needs_is_named_and_left_out(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / FILE).write_text(toml("first", 'needs = ["parts/parts.json"]') + toml("second"))
+    monkeypatch.setattr(command, "ROOT", root)
+    monkeypatch.setattr(command, "_card", lambda: CARD)
+    main(["--minutes", "9", "--out", str(place(root).out)], time.monotonic())
+    assert "not run: first: parts/parts.json is missing" in capsys.readouterr().out
+    assert [one.entry for one in read_results(place(root).out).values()] == ["second"]
+
+
 def test_every_entry_is_due_until_it_has_a_result(root: Path) -> None:
     assert reasons_due(read_queue(root), read_marks(root), root) == {
         "first": "no result yet",
@@ -403,11 +437,11 @@ BAD: dict[str, tuple[Bad, str]] = {
     ),
     "too long": (
         lambda text: text.replace("seconds = 5", "seconds = 121"),
-        "seconds: Input should be less than or equal to 120",
+        "seconds is 121, above limit, 120",
     ),
     "limit too long": (
         lambda text: text + "limit = 121\n",
-        "limit: Input should be less than or equal to 120",
+        "limit is 121, above 120",
     ),
     "above its limit": (lambda text: text + "limit = 4\n", "seconds is 5, above limit, 4"),
     "name": (lambda text: text.replace('"second"', '"Second one"'), "name: String should match"),
@@ -538,7 +572,9 @@ def test_a_run_without_a_gpu_names_the_dry_run(
 def test_the_queue_of_this_checkout_is_well_formed() -> None:
     entries = read_queue(ROOT)
     assert entries
-    assert all(one.limit <= MAX_SECONDS for one in entries)
+    assert all(one.limit <= MAX_SECONDS for one in entries if not one.alone)
+    assert [one.name for one in entries if one.alone] == ["peers"]
+    assert entries[0].alone
     assert set(read_marks(ROOT)) <= {one.name for one in entries}
 
 
@@ -564,7 +600,17 @@ def test_a_dry_run_writes_one_result_per_entry(tmp_path: Path) -> None:
         assert set(result.reports) == ({"new", "base"} if has_base else {"new"})
         for report in result.reports.values():
             assert report["measured"] == DRY
-            assert [section["state"] for section in report["sections"]] == ["done"] * len(
-                report["sections"]
-            )
-            assert all(section["rows"] for section in report["sections"])
+            if one.name == "peers":
+                assert_cells_are_measured(report)
+            else:
+                assert_sections_are_done(report)
+
+
+def assert_cells_are_measured(report: dict[str, Any]) -> None:
+    assert report["cells"]
+    assert {cell["state"] for cell in report["cells"]} == {"measured"}
+
+
+def assert_sections_are_done(report: dict[str, Any]) -> None:
+    assert {section["state"] for section in report["sections"]} == {"done"}
+    assert all(section["rows"] for section in report["sections"])

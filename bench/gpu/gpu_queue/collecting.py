@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bench.gpu.checkout import git
+from bench.gpu.checkout import git, project_version
 from bench.gpu.gpu_queue.entries import Entry, QueueError, read_queue
 from bench.gpu.gpu_queue.marks import Mark, read_marks, write_marks
 from bench.gpu.gpu_queue.result import EntryResult, Status, read_results
@@ -33,7 +33,7 @@ def collect(folder: Path, root: Path) -> Iterator[str]:
             yield f"not marked: {result.entry}: {result.status}: {result.reason}"
     names = {entry.name for entry in entries}
     kept = {name: mark for name, mark in marks.items() if name in names}
-    new = kept | _marks(results.values())
+    new = kept | _marks(results.values(), project_version(root))
     if new != marks:
         write_marks(root, new)
         yield from (f"marked: {name}" for name in new if new[name] != marks.get(name))
@@ -53,7 +53,7 @@ def fault_of(result: EntryResult, entries: Iterable[Entry], commit: str) -> str 
     return None
 
 
-def _marks(results: Iterable[EntryResult]) -> dict[str, Mark]:
+def _marks(results: Iterable[EntryResult], version: str) -> dict[str, Mark]:
     return {
         one.entry: Mark(
             commit=one.commit,
@@ -62,6 +62,7 @@ def _marks(results: Iterable[EntryResult]) -> dict[str, Mark]:
             command=one.command,
             base=one.base,
             files=one.files,
+            version=version,
         )
         for one in results
         if one.status is Status.DONE

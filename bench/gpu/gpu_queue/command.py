@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +98,20 @@ def main(arguments: list[str], began_s: float) -> int:
             print(f"{entry.name:20} {entry.seconds:4g} s  {state}\n  {entry.decides}")
         return 0
     chosen = [one for one in entries if options.dry_run or one.name in due]
+    if not options.dry_run:
+        chosen = [*_ready(chosen)]
     return _run(chosen, options, began_s)
+
+
+def _ready(entries: "Sequence[Entry]") -> "Iterator[Entry]":
+    """Yield the entries whose files are there; print what the others lack."""
+    from bench.gpu.gpu_queue.entries import missing_files
+
+    for entry in entries:
+        if names := missing_files(entry, ROOT):
+            print(f"not run: {entry.name}: {', '.join(names)} is missing", flush=True)
+        else:
+            yield entry
 
 
 def _run(entries: "list[Entry]", options: Options, began_s: float) -> int:

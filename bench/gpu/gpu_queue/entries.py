@@ -12,12 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 FILE = PurePosixPath("bench/gpu/queue.toml")
 MAX_SECONDS = 120
+MAX_ALONE_SECONDS = 540
+"""Of an entry that has a run for itself."""
 HEADER = "[[entry]]"
 START_S = 5.0
 """What an entry takes besides its own time: to start, to be ended, and to write its result."""
 
 Word = Annotated[str, Field(min_length=1)]
-Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_ALONE_SECONDS, allow_inf_nan=False)]
 
 
 class QueueError(Exception):
@@ -39,6 +41,9 @@ class Entry(BaseModel):
     A command is a program of the checkout with its arguments; it also gets `--seconds`, `--out`,
     `--carry` and in a dry run `--dry-run`, as `bench/gpu` takes them. With `base`, that commit's
     command runs next, and the entry's times are for both.
+
+    With `alone`, no other entry is run before or after it. It is due once per minor version of this
+    project, whatever its files, as they are most of the engine.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -50,9 +55,14 @@ class Entry(BaseModel):
     limit: Seconds = MAX_SECONDS  # after which it is ended
     files: Annotated[list[Word], Field(min_length=1)]  # or folders
     base: Base | None = None
+    alone: bool = False
+    needs: list[Word] = []  # files that git ignores; without them it is not run
 
     @model_validator(mode="after")
     def _fits_its_limit(self) -> "Entry":
+        most = MAX_ALONE_SECONDS if self.alone else MAX_SECONDS
+        if self.limit > most:
+            raise ValueError(f"limit is {self.limit:g}, above {most}")
         if self.seconds > self.limit:
             raise ValueError(f"seconds is {self.seconds:g}, above limit, {self.limit:g}")
         return self
@@ -88,6 +98,11 @@ def read_queue(root: Path) -> tuple[Entry, ...]:
 def next_entry(waiting: Sequence[Entry], left_s: float) -> Entry | None:
     """Return the first entry whose expected time fits into what is left."""
     return next((entry for entry in waiting if entry.seconds + START_S <= left_s), None)
+
+
+def missing_files(entry: Entry, root: Path) -> list[str]:
+    """List what an entry needs and is not there."""
+    return [name for name in entry.needs if not (root / name).exists()]
 
 
 def limit_of(entry: Entry, left_s: float) -> float:

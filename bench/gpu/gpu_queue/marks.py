@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from bench.gpu.checkout import MARKS
+from bench.gpu.checkout import MARKS, project_version
 from bench.gpu.gpu_queue.digests import changed, digests_of
 from bench.gpu.gpu_queue.entries import Base, Entry, QueueError
 from bench.gpu.report import replace_file
@@ -26,6 +26,7 @@ class Mark(BaseModel):
     command: list[str]
     base: Base | None
     files: dict[str, str]  # digests
+    version: str = ""  # of this project
 
 
 Marks = Mapping[str, Mark]  # by name of the entry
@@ -50,14 +51,20 @@ def write_marks(root: Path, marks: Marks) -> None:
     replace_file(root / MARKS, json.dumps(document, indent=1) + "\n")
 
 
-def reason_due(entry: Entry, mark: Mark | None, digests: Mapping[str, str]) -> str | None:
+def reason_due(
+    entry: Entry, mark: Mark | None, digests: Mapping[str, str], version: str
+) -> str | None:
     """Return why an entry is due, or None while its mark holds.
 
     Args:
         digests: those of the entry's files now.
+        version: of this project.
     """
     if mark is None:
         return "no result yet"
+    if entry.alone:
+        minor = _minor(version)
+        return None if _minor(mark.version) == minor else f"no result of version {minor} yet"
     if (mark.command, mark.base) != (entry.command, entry.base):
         return "its command has changed"
     names = changed(mark.files, digests)
@@ -66,8 +73,13 @@ def reason_due(entry: Entry, mark: Mark | None, digests: Mapping[str, str]) -> s
 
 def reasons_due(entries: Iterable[Entry], marks: Marks, root: Path) -> dict[str, str]:
     """Return why entries are due, by name, in the order of the queue."""
+    version = project_version(root)
     reasons = (
-        (one.name, reason_due(one, marks.get(one.name), digests_of(root, one.files)))
+        (one.name, reason_due(one, marks.get(one.name), digests_of(root, one.files), version))
         for one in entries
     )
     return {name: reason for name, reason in reasons if reason is not None}
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

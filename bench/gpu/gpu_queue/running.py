@@ -59,13 +59,18 @@ def run_queue(
     """
     left = list(waiting)
     while (entry := next_entry(left, ends_s - clock())) is not None:
-        left.remove(entry)
+        left = [] if entry.alone and not place.is_dry else _others(left, entry, place.is_dry)
         limit_s = DRY_LIMIT_S if place.is_dry else limit_of(entry, ends_s - clock())
         result = _run(entry, place, limit_s)
         write_result(place.out, result)
         yield result
         if result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
+
+
+def _others(left: Sequence[Entry], entry: Entry, is_dry: bool) -> list[Entry]:
+    """Return what may be run after an entry: in a run with others, nothing that has to be alone."""
+    return [one for one in left if one is not entry and (is_dry or not one.alone)]
 
 
 def _run(entry: Entry, place: Place, limit_s: float) -> EntryResult:

@@ -1,0 +1,1 @@
+"""One program per engine: starts it with the settings that docs/gpu.md lists, measures cells."""

@@ -1,0 +1,90 @@
+"""The side of an engine's process: loads, waits for its turn, measures, prints a line for each.
+
+Imports only the standard library and this folder, as a peer runs with its own packages. What
+libraries print goes to standard error, so that the lines are alone on standard output.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.gpu.peers.cells import Cell
+from bench.gpu.peers.checkpoint.cycle import Cycle
+from bench.gpu.peers.jobs.measuring import CellRunner, ServingEngine, clock_of
+from bench.gpu.peers.loads import FULL, SMALL
+from bench.gpu.peers.results.figures import Figure
+
+GO = "go"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What an engine's process is started with."""
+
+    checkpoint: str
+    head: str  # name of its folder; empty without speculation
+    cells: list[dict[str, Any]]
+    is_gpu: bool
+
+    @property
+    def target(self) -> str:
+        """The target's folder."""
+        return str(Path(self.checkpoint, "target"))
+
+    @property
+    def draft(self) -> str:
+        """The head's folder."""
+        return str(Path(self.checkpoint, self.head))
+
+
+Start = Callable[[Setup], tuple[ServingEngine, dict[str, Any]]]
+
+
+def run_job(start: Start) -> None:
+    """Measure the cells that the command line names.
+
+    Prints a JSON object per line: `imported`, then after a line on standard input `ready` with
+    facts of the engine, then `figure` per cell. An engine that does not start prints `failed`.
+
+    Args:
+        start: starts the engine; what it returns goes into `ready`.
+    """
+    setup = Setup(**json.loads(sys.argv[1]))
+    with os.fdopen(os.dup(1), "w", buffering=1) as out:
+        os.dup2(2, 1)
+
+        def send(what: str, content: object) -> None:
+            print(json.dumps({what: content}), file=out)
+
+        send("imported", True)
+        if sys.stdin.readline().strip() != GO:
+            return
+        try:
+            engine, facts = start(setup)
+            runner = _runner(engine, setup)
+        except Exception as error:
+            traceback.print_exc()
+            send("failed", f"{type(error).__name__}: {error}")
+            return
+        send("ready", facts)
+        for document in setup.cells:
+            send("figure", _measure(runner, Cell.read(document)).document())
+    os._exit(0)  # peers leave threads and children, which the caller ends
+
+
+def _runner(engine: ServingEngine, setup: Setup) -> CellRunner:
+    cycle, loads = Cycle.read(Path(setup.checkpoint)), FULL if setup.is_gpu else SMALL
+    return CellRunner(engine, cycle, loads, clock_of(setup.is_gpu))
+
+
+def _measure(runner: CellRunner, cell: Cell) -> Figure:
+    try:
+        return runner.measure(cell)
+    except Exception as error:
+        traceback.print_exc()
+        return Figure.not_run(cell, f"{type(error).__name__}: {error}")

@@ -1,0 +1,1 @@
+"""Figures of cells, what they are compared with, and the report."""

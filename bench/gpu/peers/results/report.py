@@ -1,0 +1,74 @@
+"""The result of a run: a table for people, and one JSON object."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.gpu.peers.cells import Cell
+from bench.gpu.peers.results.aims import judge
+from bench.gpu.peers.results.figures import Figure, RunFacts
+from bench.gpu.report import DRY, replace_file
+
+FILE = "peers.json"
+
+
+@dataclass(frozen=True, slots=True)
+class PeersResult:
+    """What a run, or several that continued one another, measured."""
+
+    facts: RunFacts
+    seconds: float
+    figures: Mapping[Cell, Figure]
+    recording: Mapping[str, Any]
+    is_gpu: bool
+
+    @property
+    def wrong(self) -> int:
+        """Tokens of all cells that do not follow from the one before."""
+        return sum(figure.wrong for figure in self.figures.values())
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        why = "no time was left" if self.is_gpu else "aims are for one H100 or H200"
+        compared = self.figures if self.is_gpu else {}
+        return {
+            **asdict(self.facts),
+            "measured": "on the device" if self.is_gpu else DRY,
+            "seconds": round(self.seconds, 1),
+            "wrong": self.wrong,
+            "cells": [figure.document() for figure in self.figures.values()],
+            "aims": judge(compared, why),
+            "recording": self.recording,
+        }
+
+    def table(self) -> str:
+        """Return the cells, then the rows of the table of aims."""
+        unit = "tokens/s" if self.is_gpu else "tokens/s of processor time"
+        rows: list[tuple[str, ...]] = [("cell", unit, "min", "max", "repetitions", "wrong")]
+        rows += [_row(figure) for figure in self.figures.values()]
+        aims = [("aim", "verdict")]
+        aims += [(row, one["verdict"]) for row, one in self.document()["aims"].items()]
+        return "\n".join([*_aligned(rows), "", *_aligned(aims)])
+
+    def write(self, folder: Path) -> Path:
+        """Write the JSON file."""
+        file = folder / FILE
+        replace_file(file, json.dumps(self.document(), indent=1) + "\n")
+        return file
+
+
+def _row(figure: Figure) -> tuple[str, ...]:
+    if figure.median is None:
+        return (str(figure.cell), f"not run: {figure.reason}", "", "", "", "")
+    numbers = (figure.median, figure.min, figure.max, figure.repetitions, figure.wrong)
+    return (str(figure.cell), *(f"{number:g}" for number in numbers))
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

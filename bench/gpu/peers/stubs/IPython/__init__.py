@@ -1,0 +1,1 @@
+"""Takes the place of IPython, which SGLang imports for notebooks."""
