@@ -1,5 +1,5 @@
-"""Maps of integers of 8 bits with zero points, in C and Triton: exact differences, the bound of
-errors where both are much larger than the weights.
+"""Maps of integers with zero points, in C and Triton: exact differences, the bound of errors where
+both are much larger than the weights.
 """
 
 from dataclasses import replace
@@ -11,6 +11,7 @@ from torch import Tensor
 from specdecode_kernels import QuantizedTensor
 from specdecode_kernels.testing import backend_of, checked
 from specdecode_kernels.triton.tiles import is_interpreted
+from specdecode_kernels.weights import pack_int4
 from tests.kernels.tensors import normal
 from tests.kernels.triton_ops import TRITON
 
@@ -46,6 +47,21 @@ def draw_asymmetric(
     return QuantizedTensor(narrow[0], scales, torch.Size(shape), dtype, size, narrow[1])
 
 
+def draw_four_bits(shape: tuple[int, int], group: int, dtype: torch.dtype) -> QuantizedTensor:
+    """Most integers differ from large zero points by one; output 2 has zeros alone."""
+    outputs, inputs = shape
+    generator = torch.Generator().manual_seed(outputs + group)
+    counts = outputs, -(-inputs // group)
+    zeros = torch.randint(-8, 8, counts, generator=generator)
+    zeros[0], zeros[1] = -8, 7
+    of_input = zeros.index_select(1, torch.arange(inputs) // group)
+    integers = (of_input + torch.randint(-1, 2, shape, generator=generator)).clamp(-8, 7)
+    integers[2] = of_input[2]
+    scales = torch.rand(counts, generator=generator) + 0.1
+    narrow = pack_int4(integers), zeros.to(torch.int8)
+    return QuantizedTensor(narrow[0], scales, torch.Size(shape), dtype, group, narrow[1])
+
+
 def assert_within_bound(got: Tensor, x: Tensor, weight: QuantizedTensor, unit: float) -> None:
     """|y - y64| <= (inputs * 2^-24 + unit) * sum |x * w|."""
     plain = replace(weight, dtype=torch.float64).plain()
@@ -53,6 +69,23 @@ def assert_within_bound(got: Tensor, x: Tensor, weight: QuantizedTensor, unit: f
     most = (x.shape[1] * 2.0**-24 + unit) * (x.double().abs() @ plain.abs().T)
     assert (error <= most).all()
     assert not got[:, 2].any()
+
+
+@each_dtype
+@pytest.mark.parametrize("group", GROUPS[1:])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_maps_of_four_bits_are_within_the_bound(
+    shape: tuple[int, int], group: int, dtype: torch.dtype
+) -> None:
+    """Of rows with a common sum, too, which large zero points multiply."""
+    weight, ops = draw_four_bits(shape, group, dtype), BACKENDS[dtype]
+    assert ops.pack_weight is not None
+    packed = ops.pack_weight(weight)
+    x = normal(40, shape[1], dtype=dtype, device=CPU) + 100.0
+    whole = ops.linear(x, packed, None)
+    assert_within_bound(whole, x, weight, 2.0**-8 if dtype == torch.bfloat16 else 0.0)
+    for rows in (1, 2, 3, 7, 12):
+        assert torch.equal(ops.linear(x[:rows], packed, None), whole[:rows]), rows
 
 
 @each_dtype
