@@ -115,11 +115,11 @@ def schema_depth(schema: Mapping[str, object]) -> int:
     todo: list[Mapping[str, object] | list[object]] = [schema]
     while todo:
         part = todo.pop()
-        values = part.values() if isinstance(part, Mapping) else part
-        children = [child for child in values if isinstance(child, Mapping | list)]
+        values = part if isinstance(part, list) else part.values()
+        children = [child for child in values if isinstance(child, dict | list)]
         graph[id(part)] = _Node(1, set(map(id, children)))
         todo += children
-        if isinstance(part, Mapping):
+        if not isinstance(part, list):
             found = [part[key] for key in _REFERENCES if isinstance(part.get(key), str)]
             references += [(id(part), str(target)) for target in found]
             is_base = any(isinstance(part.get(key), str) for key in _IDENTIFIERS)

@@ -92,7 +92,7 @@ KEYWORDS: list[Callable[[random.Random, int], dict[str, Any]]] = [
         rng.choice(["minProperties", "maxProperties"]): rng.randrange(3),
         "properties": {name: leaf(rng) for name in NAMES},
     },
-    lambda rng, _: {"not": {"pattern": rng.choice(["x", "[^x]", "^[xy]+$", "^[^x]*$", r"[\s\w]"])}},
+    lambda rng, _: {"not": {"pattern": rng.choice(["x", "[^x]", "^[xy]+$", "^[^x]*$", r"[\s.]"])}},
     lambda rng, _: {
         "patternProperties": {rng.choice([".+", ".*", "^a"]): leaf(rng)},
         "propertyNames": rng.choice([{"enum": names(rng)}, {"pattern": "^a"}]),

@@ -7,7 +7,7 @@ whatever a narrowed schema admits, the schema admits too.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TypeGuard
 
 from specdecode_engine.grammar.json_schema import JsonSchema, schema_parts
@@ -104,7 +104,7 @@ def _integers(value: object) -> Iterator[int]:
         each = pending.pop()
         if isinstance(each, int) and not isinstance(each, bool):
             yield each
-        elif isinstance(each, Mapping):
+        elif isinstance(each, dict):
             pending += each.values()
         elif isinstance(each, list):
             pending += each
