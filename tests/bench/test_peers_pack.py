@@ -4,12 +4,12 @@ import base64
 import hashlib
 import re
 import struct
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+import zstandard
 
 from bench.gpu.carry import MOST_BYTES
 from bench.gpu.peers.pack.archive import PART_MIB, check_travel, write_parts
@@ -215,7 +215,7 @@ MANGLED = b"\0.text._Z4copyPf\0.text._Z5scalePf\0"
 
 def test_machine_code_of_other_gpus_becomes_zeros(tmp_path: Path) -> None:
     file = tmp_path / "_C.so"
-    packed = subprocess.run(["zstd", "-qc"], input=MANGLED, capture_output=True, check=True).stdout
+    packed = zstandard.ZstdCompressor().compress(MANGLED)
     payloads = [b"\1" * 100, b"\2" * 64, MANGLED, packed, b"\5" * 40]
     entries = [(1, 90), (2, 80), (2, 90), (2, 90), (2, 100)]
     flags = [0x11, 0x11, 0x11, 0x8011, 0x11]
@@ -248,7 +248,7 @@ def test_machine_code_of_other_gpus_becomes_zeros(tmp_path: Path) -> None:
         ),
         (
             lambda file: write_shared_object(file, [image(2, 90, b"\1" * 64, 0x8011)]),
-            "zstd -dcq: ",
+            "machine code does not decompress",
         ),
         (lambda file: write_shared_object(file, [bytes(80)]), "no entry of a fat binary at byte"),
     ],

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import zstandard
+
 from bench.gpu.peers.pack.errors import PackError
 from bench.gpu.peers.pack.recipes import Wanted
 
@@ -90,8 +92,15 @@ def _is_wanted(data: bytearray, image: Image, wanted: Wanted, name: str) -> bool
     if image.flags & LZ4:
         raise PackError(f"{name}: machine code is compressed with LZ4, which is not read; keep all")
     if image.flags & ZSTD:
-        payload = run_program(["zstd", "-dcq"], payload[: image.packed or image.size])
+        payload = _decompressed(payload[: image.packed or image.size], name)
     return wanted(kernels_of(payload))
+
+
+def _decompressed(payload: bytes, name: str) -> bytes:
+    try:
+        return zstandard.ZstdDecompressor().decompressobj().decompress(payload)
+    except zstandard.ZstdError as error:
+        raise PackError(f"{name}: machine code does not decompress: {error}; look at it") from None
 
 
 def kernels_of(machine_code: bytes) -> list[str]:
@@ -109,7 +118,7 @@ def run_program(command: list[str], data: bytes = b"") -> bytes:
     try:
         return subprocess.run(command, input=data, capture_output=True, check=True).stdout
     except FileNotFoundError:
-        raise PackError(f"{command[0]} is missing; install zstd and binutils") from None
+        raise PackError(f"{command[0]} is missing; install binutils") from None
     except subprocess.CalledProcessError as error:
         raise PackError(f"{' '.join(command)}: {error.stderr.decode().strip()}") from None
 
