@@ -240,6 +240,13 @@ CASES: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
     ("dependencies of nothing", {"type": "object", "dependencies": {}}, [{}, {"a": 1}], [1]),
     ("a format of another draft", {"$schema": "http://json-schema.org/draft-04/schema#",
                                    "type": "string", "format": "color"}, ["red", ""], [1]),
+    (
+        "a format next to a pattern that both apply",
+        {"type": "object", "properties": {
+            "i": {"type": "string", "format": "iri-reference", "pattern": "^a"},
+            "r": {"type": "string", "format": "regex", "pattern": "^a"}}},
+        [{"i": "a/b"}, {"r": "a+"}], [{"i": "a b"}, {"i": "b"}, {"r": "a("}, {"r": "b"}],
+    ),
     ("the format iri", {"type": "string", "format": "iri"},
      ["http://\u00e4.de/\u00f6?q=\u00fc", "urn:a:b"], ["x", "", "http://a b"]),
     (
@@ -247,7 +254,7 @@ CASES: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
         {"type": "string", "format": "regex"},
         ["", "^[^\\\\/]+\\.(js|ts)$", "\\d{2,5}", "(?:a|b(c|(d)))*?", "(?=.*x)y", "[\\w.-]",
          "\\bx\\b"],
-        ["(", "[z-a]", "\\d{2,1}", "a**", "[", "x{", "\\b*", "(?!a)*", "\\", 1],
+        ["(", "[^]", "[z-a]", "\\d{2,1}", "a**", "[", "x{", "\\b*", "(?!a)*", "\\", 1],
     ),
 ]  # fmt: skip
 
@@ -310,7 +317,25 @@ def test_a_rewritten_keyword_admits_what_it_says(
             },
             "min/maxProperties",
         ),
+        (
+            {
+                "type": "object",
+                "properties": {
+                    name: {
+                        "type": "object",
+                        "properties": {one: {} for one in "abcdef"},
+                        "minProperties": 3,
+                    }
+                    for name in "abc"
+                },
+            },
+            "min/maxProperties",
+        ),
         ({"type": "string", "not": {"pattern": "^ab$"}}, '"not"'),
+        *(
+            ({"type": "string", "not": {"pattern": pattern}}, '"not"')
+            for pattern in ("[a&&b]", "^[a&&b]+$", "[a~~b]", "[+--b]")
+        ),
         (
             {"type": "array", "items": [{"type": "integer"}], "unevaluatedItems": False},
             "unevaluatedItems",

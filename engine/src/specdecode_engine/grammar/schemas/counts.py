@@ -19,7 +19,6 @@ _MOST_CHOSEN = 6
 
 def rewrite_property_counts(part: Part, document: Document) -> None:
     """Replace limits by branches in which each listed property is required or absent."""
-    del document
     limits = {key: part[key] for key in _LIMITS if key in part}
     if not limits or not all(type(value) is int for value in limits.values()):
         return
@@ -39,7 +38,8 @@ def rewrite_property_counts(part: Part, document: Document) -> None:
     missing = max(0, (low or 0) - len(required))
     room = None if high is None else high - len(required)
     branches = _branches(optional, missing, room, limits, is_closed=_is_closed(part))
-    if branches:
+    document.counted -= len(branches)
+    if branches and document.counted >= 0:
         for key in limits:
             del part[key]
         constrain(part, {"anyOf": branches})

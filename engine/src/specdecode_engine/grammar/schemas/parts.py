@@ -38,6 +38,9 @@ class Document:
     """References to definitions that were added, by the original reference and what it requires."""
     comparisons: int = 20_000
     """Pairs of schemas that may still be compared."""
+    counted: int = 96
+    """Branches of counted properties that may still be written: the library multiplies those of
+    objects in objects."""
     added: list[Part] = field(default_factory=list)
     """Definitions that were added and not rewritten yet."""
 

@@ -39,7 +39,8 @@ PRECISIONS = {"int8": INT8, "int4": INT4}
 class MapKind(Enum):
     """What a linear map computes, which decides how precise its weights stay."""
 
-    LAYER = "layer"  # of attention, an MLP or experts, or a projection of a draft
+    LAYER = "layer"  # of attention or an MLP, or a projection of a draft
+    EXPERTS = "experts"  # of all experts of a layer, whose inputs have one order
     HEAD = "head"  # scores of the vocabulary: at least 8 bits
     ROUTER = "router"  # which experts compute a row, and how much one adds: never quantized
     HEADS = "heads"  # of latents, for each head: never quantized
@@ -158,6 +159,8 @@ class Linears:
         if stored.quantized is None or not self.keeps_quantized:
             return False
         if kind in (None, MapKind.ROUTER, MapKind.HEADS):
+            return False
+        if kind is MapKind.EXPERTS and stored.quantized.is_shuffled:  # each has its own order
             return False
         rounded = precision_of(self.precision, kind, stored.shape)
         return rounded is None or stored.quantized.precision.bits <= rounded.bits
@@ -297,6 +300,8 @@ def kind_of(name: str, shape: tuple[int, ...]) -> MapKind | None:
         return MapKind.ROUTER
     if name.endswith(".kv_b_proj.weight"):
         return MapKind.HEADS
+    if ".experts." in name:
+        return MapKind.EXPERTS
     return MapKind.HEAD if name.endswith("head.weight") else MapKind.LAYER
 
 

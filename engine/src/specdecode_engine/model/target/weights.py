@@ -362,12 +362,16 @@ class Weights:
             return self._stacked_experts(name, config)
         if not config.is_fused:
             return self._separate_experts(prefix, config)
-        gate_up, down = self.take_map(f"{name}.gate_up_proj"), self.take_map(f"{name}.down_proj")
+        gate_up, down = (
+            self.take_map(f"{name}.{part}", kind=MapKind.EXPERTS)
+            for part in ("gate_up_proj", "down_proj")
+        )
         return Experts.make(self.linears, gate_up, down, config.activation)
 
     def _separate_experts(self, prefix: str, config: SparseMlpConfig) -> Experts:
-        gate_up = self.take_map(*chain.from_iterable(config.gate_up_names(prefix)))
-        down = self.take_map(*config.down_names(prefix))
+        gate_up_names = chain.from_iterable(config.gate_up_names(prefix))
+        gate_up = self.take_map(*gate_up_names, kind=MapKind.EXPERTS)
+        down = self.take_map(*config.down_names(prefix), kind=MapKind.EXPERTS)
 
         def by_expert(rows: Tensor) -> Tensor:
             return rows.view(config.num_experts, -1, rows.shape[1])
@@ -379,7 +383,7 @@ class Weights:
         """Read a tensor [experts, inputs, outputs] as [experts, outputs, inputs]."""
         quantized = self.store.tensors[name].quantized
         is_kept = quantized is not None and quantized.is_transposed
-        taken = self.take_map(name) if is_kept else self.take(name)
+        taken = self.take_map(name, kind=MapKind.EXPERTS) if is_kept else self.take(name)
         return taken.mT.contiguous() if isinstance(taken, Tensor) else taken
 
     def _stacked_experts(self, prefix: str, config: SparseMlpConfig) -> Experts:

@@ -23,6 +23,7 @@ from specdecode_engine.model.transformers.loading import (
     text_tensors,
 )
 from specdecode_engine.model.transformers.model import TransformersModel
+from specdecode_engine.startup.model_check import CheckOptions, check_pair
 from specdecode_kernels import MXFP4, QuantizedTensor
 from tests.engine.model.checkpoint.quantized.writers import (
     CASES,
@@ -87,6 +88,26 @@ def test_experts_of_their_own_are_gathered(name: str, qwen3_moe: Path, tmp_path:
     assert isinstance(mlp, SparseMlp)
     assert isinstance(mlp.experts.weights.down, QuantizedTensor)
     assert isinstance(mlp.router.weight, Tensor)
+
+
+def test_experts_with_desc_act_are_planned_as_dequantized(qwen3_moe: Path, tmp_path: Path) -> None:
+    """Each expert has an order of its own, and all experts of a layer are one map."""
+    folder = tmp_path / "quantized"
+    write_quantized(CASES["gptq-v2-shuffled"], qwen3_moe, folder)
+    checked = check_pair(folder, None, CheckOptions(torch.float32)).target
+    assert checked.reason is None
+    assert not checked.keeps_quantized
+    model = Llama.load(folder, device=CPU, dtype=torch.float32, open_store=open_checkpoint)
+    experts = 0
+    for layer in model.layers:
+        assert isinstance(layer.mlp, SparseMlp)
+        weights = layer.mlp.experts.weights
+        assert isinstance(weights.gate_up, Tensor)
+        assert isinstance(weights.down, Tensor)
+        experts += weights.gate_up.nbytes + weights.down.nbytes
+    assert experts == 2 * 4 * 3 * 64 * 32 * 4  # layers, experts, maps, inputs, outputs, bytes
+    assert checked.weight_bytes is not None
+    assert checked.weight_bytes > experts
 
 
 def test_a_faulty_tensor_of_an_expert_is_named(qwen3_moe: Path, tmp_path: Path) -> None:

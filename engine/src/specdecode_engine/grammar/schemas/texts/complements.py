@@ -1,7 +1,8 @@
 """The pattern of all texts that a pattern of one class of characters does not match.
 
 The library's `\\s`, `\\d` and `\\w` contain those of ECMA-262, but for U+FEFF. So they may be
-excluded, with that character, and not be what is left.
+excluded, with that character, and not be what is left. It reads `&&`, `--` and `~~` in a class as
+operations on sets, which ECMA-262 does not have.
 """
 
 import re
@@ -12,6 +13,7 @@ _SINGLE = r"\\[^\w\s]|[\w ,:;@/#=!<>&'\"~`%-]"
 _WHOLE = re.compile(rf"\^({_CLASS})([+*])\$", re.ASCII)
 _ANYWHERE = re.compile(rf"(\()?({_CLASS}|{_SINGLE})\+?(?(1)\))", re.ASCII)
 _SHORTHAND = re.compile(r"\\([^\w]|[sdw])", re.ASCII)
+_OPERATIONS = ("&&", "--", "~~")
 _ANY = r"[\s\S]*"
 
 
@@ -34,6 +36,8 @@ def _other(single: str) -> str | None:
     if not single.startswith("["):
         return f"[^{single}]"
     members = single[1:-1]
+    if any(each in members for each in _OPERATIONS):
+        return None
     shorthands = {found[1] for found in _SHORTHAND.finditer(members)} & {"s", "d", "w"}
     if not members.startswith("^"):
         return f"[^{members}\ufeff]" if "s" in shorthands else f"[^{members}]"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from specdecode_engine.grammar.schemas.parts import Document, Part
+from specdecode_engine.grammar.schemas.parts import Document, Part, constrain
 from specdecode_engine.grammar.schemas.texts.regexes import REGEX
 
 _ENFORCED_FORMATS = frozenset(
@@ -56,7 +56,7 @@ KNOWN_FORMATS = _ENFORCED_FORMATS | FORMAT_PATTERNS.keys()
 
 
 def rewrite_format(part: Part, document: Document) -> None:
-    """Replace a format by its pattern; drop one without meaning, or with a pattern next to it.
+    """Replace a format by its pattern; drop one without meaning, or a refused one with a pattern.
 
     A format that JSON Schema does not define, such as `int32` of OpenAPI, is an annotation.
     """
@@ -66,5 +66,7 @@ def rewrite_format(part: Part, document: Document) -> None:
     refused = _REFUSED_FORMATS if "$schema" in document.root else _REFUSED_FORMATS | _OF_PYDANTIC
     if "pattern" in part or name not in refused:
         del part["format"]
-    if name in FORMAT_PATTERNS:
-        part.setdefault("pattern", FORMAT_PATTERNS[name])
+    if name in FORMAT_PATTERNS and "pattern" in part:
+        constrain(part, {"pattern": FORMAT_PATTERNS[name]})
+    elif name in FORMAT_PATTERNS:
+        part["pattern"] = FORMAT_PATTERNS[name]

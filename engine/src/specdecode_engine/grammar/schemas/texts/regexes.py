@@ -32,7 +32,7 @@ def _ranges() -> str:
 
 
 def _regex() -> str:
-    of_class = rf"\[\^?-?(?:{_ranges()}|[^\\\]\[\-&~\x00-\x1f]|{_IN_CLASS})+-?\]"
+    of_class = rf"\[\^?-?(?:{_ranges()}|[^\\\]\[\-&~^\x00-\x1f]|{_IN_CLASS})+-?\]"
     single = rf"(?:[^\\^$.*+?()\[\]{{}}|\x00-\x1f]|{_ESCAPE}|{of_class}|\.){_repeated(3)}"
     flat = rf"(?:{single}|{_ANCHOR})*"
     ahead = rf"\(\?[=!]{flat}\)"
