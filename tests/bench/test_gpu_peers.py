@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,18 @@ from bench.gpu.peers.cells import (
     cpu_jobs,
     gpu_jobs,
 )
+from bench.gpu.peers.engines.own_engine import boot_document
 from bench.gpu.peers.jobs.closed_loop import serve_as_they_come
 from bench.gpu.peers.jobs.driver import RunPlace, run_jobs
-from bench.gpu.peers.loads import ScheduledRequest
+from bench.gpu.peers.jobs.job_process import Setup
+from bench.gpu.peers.jobs.measuring import NoDifference, rate_between
+from bench.gpu.peers.loads import Lengths, ScheduledRequest
 from bench.gpu.peers.recording import describe, read_recording
 from bench.gpu.peers.results.aims import Aim, Verdict, aims, judge, outcome_of
 from bench.gpu.peers.results.figures import FILE, Figure, FiguresError, FiguresFile, RunFacts, State
 from bench.gpu.peers.results.report import PeersResult
 from bench.gpu.report import DRY
+from specdecode_api.boot import EngineBoot
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = RunFacts("0123abcd", "NVIDIA H200", {"torch": "2.11.0", "vllm": "0.26.0"})
@@ -186,9 +191,38 @@ def test_an_aim_is_judged_by_the_better_of_the_peers() -> None:
     assert judged(figure(PLAIN, 106.0, 107.0), vllm, sglang)[0] is Verdict.MET
     assert judged(figure(PLAIN, 103.0, 104.0), vllm, sglang)[0] is Verdict.MISSED
     assert judged(figure(PLAIN, 90.0, 91.0), vllm, sglang)[0] is Verdict.MISSED
-    assert judged(figure(PLAIN, 100.5, 115.0), vllm, sglang)[0] is Verdict.EQUAL
     found = judged(figure(PLAIN, 106.0, 107.0), vllm, faster)
     assert found == (Verdict.MISSED, round(106.5 / 110, 3), "sglang plain decode batch 1")
+
+
+@pytest.mark.parametrize(
+    ("rates", "verdict"),
+    [
+        ((98.0, 100.5, 104.0), Verdict.EQUAL),
+        ((100.5, 115.0), Verdict.MET),  # ranges overlap, medians differ
+        ((80.0, 101.5), Verdict.MISSED),
+        ((98.0, 104.0, 105.0), Verdict.MISSED),  # one median alone is within a range
+    ],
+)
+def test_figures_are_equal_if_each_median_is_in_the_other_range(
+    rates: Sequence[float], verdict: Verdict
+) -> None:
+    vllm, slower = figure(AIM.others[0], 99.0, 100.0, 101.0), figure(AIM.others[1], 1.0)
+    found, ratio, _ = judged(figure(PLAIN, *rates), vllm, slower)
+    assert (found, ratio) == (verdict, round(statistics.median(rates) / 100, 3))
+
+
+def test_an_answer_that_takes_no_longer_has_no_rate() -> None:
+    lengths = Lengths(prompt=1, short=10, long=30)
+    assert rate_between(lengths, 1.0, 5.0) == 5.0
+    with pytest.raises(NoDifference, match=r"30 tokens took 1\.0000 s and 10 tokens 1\.0000 s"):
+        rate_between(lengths, 1.0, 1.0)
+
+
+def test_our_engine_runs_without_flashinfer_on_a_gpu() -> None:
+    for head in ("", "eagle3-0.8"):
+        boot = EngineBoot.model_validate(boot_document(Setup("checkpoint", head, [], True)))
+        assert (boot.device, boot.attention_backend) == ("cuda", "triton")
 
 
 def test_an_aim_without_all_its_figures_is_not_judged() -> None:
