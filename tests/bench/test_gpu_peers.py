@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,7 +31,9 @@ from bench.gpu.peers.cells import (
 )
 from bench.gpu.peers.engines.own_engine import boot_document
 from bench.gpu.peers.jobs.closed_loop import serve_as_they_come
-from bench.gpu.peers.jobs.driver import RunPlace, run_jobs
+from bench.gpu.peers.jobs.driver import run_jobs
+from bench.gpu.peers.jobs.engine_process import RunPlace
+from bench.gpu.peers.jobs.free_memory import memory_query
 from bench.gpu.peers.jobs.job_process import Setup
 from bench.gpu.peers.jobs.measuring import NoDifference, rate_between
 from bench.gpu.peers.loads import Lengths, ScheduledRequest
@@ -304,6 +308,92 @@ def test_an_engine_that_dies_leaves_its_last_log_line(tmp_path: Path) -> None:
 def test_an_engine_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
     figures = run([Job(Engine.OWN, (PLAIN,), 0.01)], place(tmp_path), tmp_path, CPU_LIMIT_S)
     assert figures[PLAIN].reason == "ended after 0.01 s; last log line: the log is empty"
+
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+from bench.gpu.peers.cells import Cell, Engine, Job, Load, Mode
+from bench.gpu.peers.jobs.driver import run_jobs
+from bench.gpu.peers.jobs.engine_process import RunPlace
+from bench.gpu.peers.results.figures import FiguresFile, RunFacts
+folder, root = Path(sys.argv[1]), Path(sys.argv[2])
+cell = Cell(Engine.VLLM, Mode.PLAIN, Load.DECODE, 1)
+paths = {Engine.VLLM: [str(folder), str(root)]}
+place = RunPlace(root, folder, folder / "logs", False, paths, {})
+file = FiguresFile(folder, RunFacts("0123abcd", "card", {}))
+print(*run_jobs([Job(Engine.VLLM, (cell,), 600.0)], place, file, time.monotonic() + 600.0))
+"""
+HANGING = """
+import os, signal, threading
+from pathlib import Path
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = os.fork()
+with (Path(__file__).parent / "pids").open("a") as file:
+    file.write(f"{os.getpid()}\\n")
+threading.Event().wait()
+"""
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs; one that nobody has reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda one: one.name)
+def test_an_engine_that_hangs_ends_with_its_killed_driver(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "vllm.py").write_text(HANGING)
+    pids, words = tmp_path / "pids", [sys.executable, "-c", DRIVER, str(tmp_path), str(ROOT)]
+    with subprocess.Popen(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as driver:
+        while not pids.exists() or len(pids.read_text().split()) < 2:
+            assert driver.poll() is None
+            time.sleep(0.01)
+        driver.send_signal(number)
+        assert driver.wait() == -number
+    while any(is_running(int(pid)) for pid in pids.read_text().split()):
+        time.sleep(0.01)
+
+
+SERVING = """
+import os
+os.environ["VLLM_USE_FLASHINFER_SAMPLER"]
+__version__ = "0.25.1"
+SamplingParams = object
+class LLM:
+    def __init__(self, **arguments): pass
+"""
+
+
+def test_an_engine_of_another_version_is_refused(tmp_path: Path) -> None:
+    for folder in ("vllm", "vllm/v1", "vllm/v1/engine"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text(SERVING if folder == "vllm" else "")
+    (tmp_path / "vllm/v1/engine/async_llm.py").write_text("AsyncLLM = object")
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "cycle.json").write_text('{"order": [0, 1]}')
+    cell = replace(PLAIN, engine=Engine.VLLM)
+    where = place(tmp_path, paths={Engine.VLLM: [str(tmp_path), str(ROOT)]})
+    figures = run([Job(Engine.VLLM, (cell,), CPU_LIMIT_S)], where, tmp_path, CPU_LIMIT_S)
+    wanted = "vllm is 0.25.1, pinned is 0.26.0; run `make bench-peers-pack`"
+    assert (figures[cell].state, figures[cell].reason) == (State.NOT_RUN, wanted)
+
+
+def test_the_version_of_an_engine_is_in_its_figures(document: dict[str, Any]) -> None:
+    for one in document["cells"]:
+        assert one["facts"]["version"]
+        assert one["facts"]["torch"].startswith(document["versions"]["torch"])
+
+
+def test_the_memory_of_the_first_visible_gpu_is_read() -> None:
+    assert memory_query({"CUDA_VISIBLE_DEVICES": "3,1"})[-1] == "--id=3"
+    assert memory_query({}) == memory_query({"CUDA_VISIBLE_DEVICES": ""})
+    assert not any("--id" in word for word in memory_query({}))
 
 
 def test_cells_that_do_not_fit_are_left_for_a_later_run(tmp_path: Path) -> None:

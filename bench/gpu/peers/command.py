@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ from bench.gpu.peers.results.figures import FiguresError, FiguresFile, RunFacts
 
 if TYPE_CHECKING:
     from bench.gpu.peers.cells import Job
-    from bench.gpu.peers.jobs.driver import RunPlace
+    from bench.gpu.peers.jobs.engine_process import RunPlace
 
 ROOT = Path(__file__).resolve().parents[3]
 OUT = ROOT / "build" / "peers"
@@ -75,12 +76,16 @@ def main(arguments: list[str], began_s: float) -> int:
     if lacking := missing():
         raise SystemExit(f"{', '.join(lacking)}: not installed and not in {options.carry}")
     card = None if options.dry_run else find_card()
-    with _folders(options, card is not None) as (out, work):
-        try:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with _folders(options, card is not None) as (out, work):
             return _run(options, card, out.resolve(), work.resolve(), began_s)
-        except FiguresError as error:
-            print(error, file=sys.stderr)
-            return 1
+    except FiguresError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def _run(options: Options, card: str | None, out: Path, work: Path, began_s: float) -> int:
@@ -155,7 +160,7 @@ def _work_folder(out: Path) -> Path:
 
 def _place(options: Options, is_gpu: bool, size: str, out: Path, work: Path) -> "RunPlace":
     """Write the checkpoint and unpack the peers; what fails is why cells have no figures."""
-    from bench.gpu.peers.jobs.driver import RunPlace
+    from bench.gpu.peers.jobs.engine_process import RunPlace
 
     own = [path for path in sys.path if path]
     paths: dict[Engine, list[str]] = {Engine.OWN: own, Engine.TRANSFORMERS: own}
