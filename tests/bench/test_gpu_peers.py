@@ -169,11 +169,37 @@ def test_figures_of_another_run_are_refused(
     assert "name another --out" in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["{", '{"run": 3}\n', '{"what": 1}\n', "[]\n"])
+@pytest.mark.parametrize("text", ["{", "{\n", '{"run": 3}\n', '{"what": 1}\n', "[]\n"])
 def test_a_file_that_has_no_figures_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(FiguresError, match=r"not a file of figures .*; remove it"):
         FiguresFile(tmp_path, FACTS)
+
+
+def test_an_unfinished_last_line_is_left_out(tmp_path: Path) -> None:
+    first = FiguresFile(tmp_path, FACTS)
+    first.add(figure(PLAIN, 3.0))
+    whole = (tmp_path / FILE).read_text()
+    (tmp_path / FILE).write_text(whole + whole.splitlines()[-1][:20])
+    assert FiguresFile(tmp_path, FACTS).figures == first.figures
+    assert (tmp_path / FILE).read_text() == whole
+
+
+@pytest.mark.parametrize("commit", ["unknown", "0123abcd+"])
+def test_figures_of_changed_files_are_not_continued(tmp_path: Path, commit: str) -> None:
+    facts = replace(FACTS, commit=commit)
+    FiguresFile(tmp_path, facts)
+    with pytest.raises(FiguresError, match=r"whose files may have changed since; .*--out"):
+        FiguresFile(tmp_path, facts)
+    tiny = replace(facts, size="tiny")
+    FiguresFile(tmp_path / "tiny", tiny)
+    assert FiguresFile(tmp_path / "tiny", tiny).figures == {}
+
+
+def test_a_cell_with_wrong_tokens_is_measured_again(tmp_path: Path) -> None:
+    file = FiguresFile(tmp_path, FACTS)
+    file.add(figure(PLAIN, 3.0, wrong=1))
+    assert not file.is_measured(PLAIN)
 
 
 AIM = Aim(

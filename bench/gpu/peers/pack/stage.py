@@ -13,23 +13,21 @@ PYTHON, PLATFORM = "3.12", "x86_64-manylinux_2_35"
 UNUSED = ("__pycache__", "*.pyi", "*.pyc", "*.a")
 
 
-def stage(recipe: Recipe, folder: Path, lock: Path | None = None, index: str = "") -> None:
+def stage(recipe: Recipe, folder: Path, lock: Path | None = None) -> None:
     """Install the wheels of a recipe's lock file into a new folder.
 
     Args:
         lock: by default the committed one.
-        index: a folder of wheels to read instead of the package index.
 
     Raises:
         PackError: a wheel is missing, or its SHA-256 is not that of the lock file.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    source = ["--no-index", "--find-links", index] if index else []
     command = [
         *("uv", "pip", "install", "--quiet", "--no-deps", "--require-hashes"),
         *("--only-binary", ":all:", "--link-mode", "copy"),  # files are changed afterwards
         *("--python-version", PYTHON, "--python-platform", PLATFORM),
-        *("--target", str(folder), *source, "-r", str(lock or lock_of(recipe.name))),
+        *("--target", str(folder), "-r", str(lock or lock_of(recipe.name))),
     ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
