@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
-from bench.gpu.peers import command
+from bench.gpu.card import find_card
+from bench.gpu.peers import command, work
 from bench.gpu.peers.cells import (
     ADAPTIVE,
     BATCHES,
@@ -35,12 +37,15 @@ from bench.gpu.peers.jobs.driver import run_jobs
 from bench.gpu.peers.jobs.engine_process import RunPlace
 from bench.gpu.peers.jobs.free_memory import memory_query
 from bench.gpu.peers.jobs.job_process import Setup
+from bench.gpu.peers.jobs.log_archive import FILE as LOGS
+from bench.gpu.peers.jobs.log_archive import keep_log
 from bench.gpu.peers.jobs.measuring import NoDifference, rate_between
 from bench.gpu.peers.loads import Lengths, ScheduledRequest
 from bench.gpu.peers.recording import describe, read_recording
 from bench.gpu.peers.results.aims import Aim, Verdict, aims, judge, outcome_of
 from bench.gpu.peers.results.figures import FILE, Figure, FiguresError, FiguresFile, RunFacts, State
 from bench.gpu.peers.results.report import PeersResult
+from bench.gpu.peers.work import WorkError, choose_work, room_of
 from bench.gpu.report import DRY
 from specdecode_api.boot import EngineBoot
 
@@ -58,6 +63,9 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert done.returncode == 0, done.stdout + done.stderr
     printed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert json.loads((out / "peers.json").read_text()) == printed
+    assert {one.name for one in out.iterdir()} == {"figures.jsonl", "logs.zip", "peers.json"}
+    with ZipFile(out / LOGS) as archive:
+        assert len(archive.namelist()) == len(cpu_jobs())
     return printed
 
 
@@ -301,7 +309,8 @@ def test_a_lost_cell_is_in_the_table() -> None:
 
 def place(tmp_path: Path, **more: Any) -> RunPlace:
     paths = {Engine.OWN: [path for path in sys.path if path]}
-    kept = RunPlace(ROOT, tmp_path / "none", tmp_path / "logs", False, paths, {})
+    logs, archive = tmp_path / "logs", tmp_path / LOGS
+    kept = RunPlace(ROOT, tmp_path / "none", logs, archive, False, paths, {})
     return replace(kept, **more)
 
 
@@ -346,7 +355,7 @@ from bench.gpu.peers.results.figures import FiguresFile, RunFacts
 folder, root = Path(sys.argv[1]), Path(sys.argv[2])
 cell = Cell(Engine.VLLM, Mode.PLAIN, Load.DECODE, 1)
 paths = {Engine.VLLM: [str(folder), str(root)]}
-place = RunPlace(root, folder, folder / "logs", False, paths, {})
+place = RunPlace(root, folder, folder / "logs", folder / "logs.zip", False, paths, {})
 file = FiguresFile(folder, RunFacts("0123abcd", "card", {}))
 print(*run_jobs([Job(Engine.VLLM, (cell,), 600.0)], place, file, time.monotonic() + 600.0))
 """
@@ -420,6 +429,80 @@ def test_the_memory_of_the_first_visible_gpu_is_read() -> None:
     assert memory_query({"CUDA_VISIBLE_DEVICES": "3,1"})[-1] == "--id=3"
     assert memory_query({}) == memory_query({"CUDA_VISIBLE_DEVICES": ""})
     assert not any("--id" in word for word in memory_query({}))
+
+
+def test_what_could_not_be_run_comes_last(tmp_path: Path) -> None:
+    cells = [replace(PLAIN, engine=engine) for engine in (Engine.VLLM, Engine.SGLANG)]
+    FiguresFile(tmp_path, FACTS).add(Figure.not_run(cells[0], "its process ended"))
+    jobs = [Job(cell.engine, (cell,), CPU_LIMIT_S) for cell in cells]
+    where = place(tmp_path, unavailable=dict.fromkeys(Engine, "no part"))
+    lines = [*run_jobs(jobs, where, FiguresFile(tmp_path, FACTS), time.monotonic() + CPU_LIMIT_S)]
+    assert [line.split()[0] for line in lines if ": not run" in line] == ["sglang", "vllm"]
+
+
+def test_a_run_is_complete_unless_time_lacked(tmp_path: Path) -> None:
+    file, jobs = FiguresFile(tmp_path, FACTS), gpu_jobs()
+    cells = [*cells_of(jobs)]
+    for cell in cells[:-1]:
+        file.add(figure(cell, 1.0))
+    assert not command.is_complete(jobs, file, is_gpu=True)
+    file.add(Figure.not_run(cells[-1], "its process ended"))
+    assert command.is_complete(jobs, file, is_gpu=True)
+    assert not command.is_complete(jobs, file, is_gpu=False)
+    for cell in cells:
+        if cell.engine is Engine.VLLM:
+            file.add(Figure.not_run(cell, "no part"))
+    assert not command.is_complete(jobs, file, is_gpu=True)
+
+
+def test_a_damaged_archive_of_logs_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "one.log").write_text("text")
+    for _ in range(2):
+        keep_log(tmp_path / "one.log", tmp_path / LOGS)
+    with ZipFile(tmp_path / LOGS) as archive:
+        assert archive.namelist() == ["000-one.log", "001-one.log"]
+        assert archive.read("001-one.log") == b"text"
+    (tmp_path / LOGS).write_text("cut off")
+    keep_log(tmp_path / "one.log", tmp_path / LOGS)
+    with ZipFile(tmp_path / LOGS) as archive:
+        assert archive.namelist() == ["000-one.log"]
+
+
+def test_the_checkpoint_is_never_below_the_results(tmp_path: Path) -> None:
+    with pytest.raises(WorkError, match=r"out/work is below .*; name another folder with --work"):
+        choose_work(tmp_path / "out" / "work", tmp_path / "out")
+
+
+def test_a_folder_without_room_is_refused_with_both_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "shard").write_bytes(bytes(1 << 20))
+    room = room_of(tmp_path / "work")
+    assert room_of(tmp_path / "missing") < room
+    monkeypatch.setattr(work, "NEEDED_BYTES", 1 << 50)
+    with pytest.raises(WorkError, match=r"GiB; checkpoint and peers take 1048576 GiB; .*--work"):
+        choose_work(tmp_path / "work", tmp_path / "out")
+    with pytest.raises(WorkError, match="bench-peers has room for"):
+        choose_work(None, tmp_path / "out", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["--out", "--work"])
+def test_a_file_in_place_of_a_folder_is_refused(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        command.Options.parse([name, str(tmp_path / "file")])
+    assert f"{name} is {tmp_path / 'file'}, which is a file; name a folder" in (
+        capsys.readouterr().err
+    )
+
+
+def test_why_there_is_no_gpu_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = find_card()
+    assert (found.name, bool(found.reason)) == ("", True)
 
 
 def test_cells_that_do_not_fit_are_left_for_a_later_run(tmp_path: Path) -> None:

@@ -105,7 +105,8 @@ def test_a_changed_byte_in_a_wheel_is_refused_by_name(index: Path, tmp_path: Pat
 def test_a_wheel_that_is_missing_is_refused_by_name(index: Path, tmp_path: Path) -> None:
     lock = write_lock(tmp_path, write_wheel(index))
     (index / WHEEL).unlink()
-    with pytest.raises(PackError, match=r"(?s)^demo: .*(demo was not found|no version of demo==1\.0)"):
+    wanted = r"(?s)^demo: .*(demo was not found|no version of demo==1\.0)"
+    with pytest.raises(PackError, match=wanted):
         stage(DEMO, tmp_path / "stage", lock)
 
 

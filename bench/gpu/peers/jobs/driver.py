@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing
 from bench.gpu.peers.cells import Cell, Job
 from bench.gpu.peers.jobs.engine_process import JobProcess, RunPlace
 from bench.gpu.peers.jobs.free_memory import wait_for_memory
+from bench.gpu.peers.jobs.log_archive import keep_log
 from bench.gpu.peers.results.figures import Figure, FiguresFile
 
 MIN_JOB_S = 30.0
@@ -18,10 +19,12 @@ def run_jobs(
 ) -> Iterator[str]:
     """Run what has no figure yet until `ends_s`; yield a line of text per figure and job.
 
+    What a run before this one could not run comes last.
     On a GPU, the next engine imports while one measures. A job that the end of the run cuts off
     leaves cells without a figure, for a later run.
     """
     waiting = [left for job in jobs if (left := _left(job, figures)).cells]
+    waiting.sort(key=lambda job: all(cell in figures.figures for cell in job.cells))
     following: JobProcess | None = None
     with ExitStack() as started:
 
@@ -62,6 +65,7 @@ def _run(
             figures.add(figure)
             found.add(figure.cell)
             yield text_of(figure)
+    keep_log(process.log, place.archive)
     if not (process.timed_out and is_last):
         for cell in job.cells:
             if cell not in found:

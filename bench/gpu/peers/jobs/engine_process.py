@@ -33,6 +33,7 @@ class RunPlace:
     """Where engines run: the checkpoint, their logs, and what each imports.
 
     Args:
+        archive: gets the log of every process that has ended.
         paths: by engine, the folders of its PYTHONPATH.
         unavailable: by engine, why it cannot start.
     """
@@ -40,6 +41,7 @@ class RunPlace:
     root: Path
     checkpoint: Path
     logs: Path
+    archive: Path
     is_gpu: bool
     paths: Mapping[Engine, Sequence[str]]
     unavailable: Mapping[Engine, str]
@@ -52,7 +54,7 @@ class JobProcess:
         self.job, self.timed_out = job, False
         self._failed = place.unavailable.get(job.engine, "")
         self._about: dict[str, Any] = {}
-        self._log = place.logs / f"{job.name}.log"
+        self.log = place.logs / f"{job.name}.log"
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._process = None if self._failed else self._popen(place)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -82,7 +84,7 @@ class JobProcess:
         """Return why cells have no figure, with the last line of the log."""
         if self._failed:
             return self._failed
-        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         last = next((line.strip() for line in reversed(lines) if line.strip()), "the log is empty")
         if self.timed_out:
             return f"ended after {limit_s:g} s; last log line: {last}"
@@ -111,7 +113,7 @@ class JobProcess:
         }
         module = f"bench.gpu.peers.engines.{MODULES[self.job.engine]}"
         place.logs.mkdir(parents=True, exist_ok=True)
-        with self._log.open("wb") as log:
+        with self.log.open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", module, json.dumps(setup)],
                 cwd=place.root,
