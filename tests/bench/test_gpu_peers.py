@@ -518,6 +518,18 @@ def test_a_run_on_other_figures_ends_with_the_difference(
     assert "card is NVIDIA H200 there and " in capsys.readouterr().err
 
 
+def test_a_run_that_is_terminated_ends_as_interrupted(tmp_path: Path) -> None:
+    words = [sys.executable, "bench/gpu/peers", "--dry-run", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as started:
+        assert started.stdout is not None
+        assert "results go to" in started.stdout.readline()
+        started.terminate()
+        assert "interrupted" in started.communicate()[1]
+        assert started.returncode == 130
+
+
 async def test_requests_start_as_those_before_them_end() -> None:
     levels = (1, 1, 4, 4, 4, 4, 2, 2)
     requests = [ScheduledRequest((number,), 1, level, 0) for number, level in enumerate(levels)]

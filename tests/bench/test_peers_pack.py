@@ -120,8 +120,15 @@ def test_every_wheel_is_pinned_with_its_hash(recipe: Recipe) -> None:
     assert own.items() <= versions.items()
 
 
-def test_a_file_that_a_recipe_cuts_must_be_there(tmp_path: Path) -> None:
-    recipe = Recipe("demo", (), {"demo/_C.so": every_kernel})
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe("demo", (), {"demo/_C.so": every_kernel}),
+        Recipe("demo", ("demo/_C.so",), {}),
+        Recipe("demo", (), {}, ("demo/_C.so",)),
+    ],
+)
+def test_a_file_that_a_recipe_names_must_be_there(tmp_path: Path, recipe: Recipe) -> None:
     with pytest.raises(PackError, match=r"demo: demo/_C\.so is not in its wheels"):
         cut(recipe, tmp_path)
 

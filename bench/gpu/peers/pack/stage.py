@@ -43,17 +43,17 @@ def cut(recipe: Recipe, folder: Path) -> dict[str, CutSizes]:
     """Remove what is left out; return by shared object what was cut of it.
 
     Raises:
-        PackError: a file that a recipe cuts or strips is not there, or not of the known layout.
+        PackError: a file that a recipe leaves out, cuts or strips is not there, or not of the known
+            layout.
     """
-    for name in recipe.left_out:
-        path = folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for name in (*recipe.left_out, *recipe.cut, *recipe.stripped):
+        if not (folder / name).exists():
+            raise PackError(f"{recipe.name}: {name} is not in its wheels; change its recipe")
+    for path in [folder / name for name in recipe.left_out]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     for pattern in UNUSED:
         for path in [*folder.rglob(pattern)]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for name in (*recipe.cut, *recipe.stripped):
-        if not (folder / name).is_file():
-            raise PackError(f"{recipe.name}: {name} is not in its wheels; change its recipe")
     sizes = {name: cut_images(folder / name, wanted) for name, wanted in recipe.cut.items()}
     for name in recipe.stripped:
         run_program(["strip", "--strip-unneeded", str(folder / name)])
