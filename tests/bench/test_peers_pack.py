@@ -240,6 +240,14 @@ def test_a_part_of_no_size_is_refused(size: str) -> None:
     assert f"--part-mib is {size}; it must be 1 to 40" in done.stderr
 
 
+def test_parts_of_a_malformed_list_are_not_kept(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text("[]")
+    words = ["-m", "bench.gpu.peers.pack", "--folder", str(tmp_path), "--only", "vllm"]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"{tmp_path / MANIFEST}: not a list of parts")
+
+
 def test_a_part_that_cannot_travel_is_an_error_with_both_sizes() -> None:
     parts = (Part("vllm.tar.xz.00", PART_MIB << 20, ""), Part("vllm.tar.xz.01", 5, ""))
     peers = {"vllm": PackedPeer("0.26.0", parts)}

@@ -19,9 +19,8 @@ def run_jobs(
 ) -> Iterator[str]:
     """Run what has no figure yet until `ends_s`; yield a line of text per figure and job.
 
-    What a run before this one could not run comes last.
-    On a GPU, the next engine imports while one measures. A job that the end of the run cuts off
-    leaves cells without a figure, for a later run.
+    What a run before this one could not run comes last. On a GPU, the next engine imports while one
+    measures. A job that the end of the run cuts off leaves cells without a figure, for a later run.
     """
     waiting = [left for job in jobs if (left := _left(job, figures)).cells]
     waiting.sort(key=lambda job: all(cell in figures.figures for cell in job.cells))

@@ -16,6 +16,7 @@ from bench.gpu.peers.parts import (
     PARTS,
     PINNED,
     PackedPeer,
+    PartsError,
     read_manifest,
     write_manifest,
 )
@@ -39,13 +40,13 @@ def main() -> int:
     chosen = [recipe for recipe in RECIPES if options.only in (None, recipe.name)]
     options.folder.mkdir(parents=True, exist_ok=True)
     kept = (options.folder / MANIFEST).exists() and options.only
-    peers = read_manifest(options.folder) if kept else {}
     try:
+        peers = read_manifest(options.folder) if kept else {}
         for recipe in chosen:
             peers[recipe.name] = _pack(recipe, options.folder, options.part_mib << 20)
             write_manifest(options.folder, peers)
         check_travel(peers, sum(size_of(ROOT / name) for name in travelling()))
-    except PackError as error:
+    except (PackError, PartsError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
