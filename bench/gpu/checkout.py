@@ -17,6 +17,7 @@ from pathlib import Path
 MANIFEST = "checkout.json"
 CHANGED = "+"
 """After a commit: tracked files differ from it."""
+UNKNOWN = "unknown"
 MARKS = "bench/gpu/queue-marks.json"
 """Written after runs; it changes nothing that is measured."""
 VERSIONED = "engine/pyproject.toml"
@@ -47,7 +48,7 @@ def commit_of(root: Path, carry: Path) -> str:
         return manifest.commit
     if (described := _described(root)) is not None:
         return described
-    return "unknown" if manifest is None else manifest.commit + CHANGED
+    return UNKNOWN if manifest is None else manifest.commit + CHANGED
 
 
 def read_manifest(carry: Path) -> Manifest | None:

@@ -274,6 +274,55 @@ def test_an_entry_that_has_to_be_alone_is_due_once_per_minor_version() -> None:
     assert reason_due(alone("a"), None, files, "0.3.0") == "no result yet"
 
 
+PART = """
+import os, sys
+out = sys.argv[sys.argv.index("--out") + 1]
+parts = len([name for name in os.listdir(out) if name.startswith("part")])
+open(f"{out}/part-{parts}", "w").close()
+with open(f"{out}/report.json", "x") as file:
+    file.write(str(parts))
+sys.exit(parts < 2)
+"""
+
+
+@pytest.fixture
+def continued(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose first entry is alone, and complete after three runs."""
+    (root / "programs" / "part.py").write_text(PART)
+    first = toml("first", "alone = true").replace("reports.py", "part.py")
+    (root / FILE).write_text(first + toml("second"))
+    git(root, "add", "-A")
+    git(root, "commit", "--quiet", "-m", "Measure in parts")
+    monkeypatch.setattr(command, "ROOT", root)
+    monkeypatch.setattr(command, "_card", lambda: CARD)
+    return root
+
+
+def run_command(root: Path) -> dict[str, EntryResult]:
+    main(["--minutes", "9", "--out", str(place(root).out)], time.monotonic())
+    return {one.entry: one for one in read_results(place(root).out).values()}
+
+
+def test_an_entry_alone_is_continued_and_blocks_no_other(continued: Path) -> None:
+    results = run_command(continued)
+    assert [*results] == ["first"]
+    assert (results["first"].status, results["first"].reports) == (Status.FAILED, {"new": 0})
+    assert [*run_command(continued)] == ["first", "second"]
+    assert "marked as incomplete: first" in list(collect(place(continued).out, continued))
+    assert due(continued) == {"first": "its result is incomplete"}
+    assert run_command(continued)["first"].reports == {"new": 1}
+    assert run_command(continued)["first"].status is Status.DONE
+    assert "marked: first" in list(collect(place(continued).out, continued))
+    assert due(continued) == {}
+
+
+def test_an_incomplete_entry_is_last_in_an_empty_folder(continued: Path) -> None:
+    run_command(continued)
+    list(collect(place(continued).out, continued))
+    shutil.rmtree(place(continued).out)
+    assert [*run_command(continued)] == ["second"]
+
+
 def test_an_entry_without_the_files_that_it_needs_is_named_and_left_out(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

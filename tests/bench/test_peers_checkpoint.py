@@ -10,7 +10,12 @@ import torch
 from bench.gpu.peers.checkpoint import writing
 from bench.gpu.peers.checkpoint.cycle import Cycle, count_wrong, draw_agreement
 from bench.gpu.peers.checkpoint.sizes import SIZE_8B, TINY
-from bench.gpu.peers.checkpoint.writing import Checkpoint, CheckpointError, write_checkpoint
+from bench.gpu.peers.checkpoint.writing import (
+    Checkpoint,
+    CheckpointError,
+    is_written,
+    write_checkpoint,
+)
 from bench.gpu.peers.loads import FULL, SMALL, draw_prompts, draw_schedule
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
@@ -35,8 +40,7 @@ RECORDED = drawn_runs(7)
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     folder = tmp_path_factory.mktemp("peers") / "checkpoint"
     agreements = {"recorded": RECORDED, "eagle3-0.5": draw_agreement(TINY.cycle, 0.5)}
-    write_checkpoint(folder, TINY, agreements, torch.device("cpu"))
-    return Checkpoint.read(folder)
+    return write_checkpoint(folder, TINY, agreements, torch.device("cpu"))
 
 
 def build(checkpoint: Checkpoint, head: str) -> EngineCore:
@@ -89,6 +93,33 @@ def test_an_engine_accepts_exactly_the_recorded_positions(
         assert steps == expected_steps(cycle, checkpoint.agreements[head], place)
 
 
+def test_a_checkpoint_is_complete_with_all_its_files(checkpoint: Checkpoint) -> None:
+    folder, agreements = checkpoint.folder, checkpoint.agreements
+    assert is_written(folder, TINY, agreements)
+    assert not is_written(folder, TINY, {"recorded": RECORDED})
+    file = folder / "target" / "model-00003-of-00010.safetensors"
+    content = file.read_bytes()
+    for changed in (None, content[:-1]):
+        file.unlink() if changed is None else file.write_bytes(changed)
+        assert not is_written(folder, TINY, agreements)
+    file.write_bytes(content)
+    assert is_written(folder, TINY, agreements)
+
+
+def test_a_checkpoint_of_other_code_is_written_again(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "_code_hash", lambda: "other")
+    assert not is_written(checkpoint.folder, TINY, checkpoint.agreements)
+
+
+def test_a_folder_of_someone_else_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis").touch()
+    with pytest.raises(CheckpointError, match="contains files that this program did not write"):
+        write_checkpoint(tmp_path, TINY, {}, torch.device("cpu"))
+    assert (tmp_path / "thesis").exists()
+
+
 def test_a_cycle_passes_every_token_once() -> None:
     cycle = Cycle.draw(TINY.cycle)
     successors, token, seen = cycle.successors(), 0, set[int]()
@@ -135,9 +166,12 @@ def test_a_full_disk_is_an_error_with_both_sizes(
         write_checkpoint(tmp_path / "one", TINY, {}, torch.device("cpu"))
 
 
-def test_an_unfinished_checkpoint_is_not_read(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"cycle\.json is missing"):
-        Checkpoint.read(tmp_path)
+def test_an_unfinished_checkpoint_is_replaced(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, TINY, {}, torch.device("cpu")).folder
+    (folder / "cycle.json").unlink()
+    assert not is_written(folder, TINY, {})
+    write_checkpoint(folder, TINY, {}, torch.device("cpu"))
+    assert is_written(folder, TINY, {})
 
 
 def test_the_size_of_8b_is_that_of_its_files() -> None:

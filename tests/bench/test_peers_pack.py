@@ -2,8 +2,11 @@
 
 import base64
 import hashlib
+import lzma
 import re
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from zipfile import ZipFile
@@ -33,6 +36,7 @@ from bench.gpu.peers.parts import (
     write_manifest,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 PART_BYTES = 500
 WHEEL = "demo-1.0-py3-none-any.whl"
 
@@ -69,32 +73,41 @@ def write_lock(folder: Path, wheel: Path) -> Path:
 DEMO = Recipe("demo", ("demo/left_out",), {})
 
 
-def test_pinned_wheels_are_installed_and_cut(tmp_path: Path) -> None:
-    wheel = write_wheel(tmp_path / "index")
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that replaces the package index."""
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "index"))
+    return tmp_path / "index"
+
+
+def test_pinned_wheels_are_installed_and_cut(index: Path, tmp_path: Path) -> None:
+    wheel = write_wheel(index)
     lock = write_lock(tmp_path, wheel)
-    stage(DEMO, tmp_path / "stage", lock, str(wheel.parent))
+    stage(DEMO, tmp_path / "stage", lock)
     assert (tmp_path / "stage/demo/left_out/big.py").exists()
     cut(DEMO, tmp_path / "stage")
     assert (tmp_path / "stage/demo/__init__.py").read_text() == "value = 1\n"
     assert not (tmp_path / "stage/demo/left_out").exists()
 
 
-def test_a_changed_byte_in_a_wheel_is_refused_by_name(tmp_path: Path) -> None:
-    wheel = write_wheel(tmp_path / "index")
+def test_a_changed_byte_in_a_wheel_is_refused_by_name(index: Path, tmp_path: Path) -> None:
+    wheel = write_wheel(index)
     lock = write_lock(tmp_path, wheel)
     expected = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    write_wheel(tmp_path / "index", "value = 2\n")
+    write_wheel(index, "value = 2\n")
     with pytest.raises(PackError, match=r"(?s)^demo: .*Hash mismatch for `demo==1\.0`") as raised:
-        stage(DEMO, tmp_path / "stage", lock, str(wheel.parent))
+        stage(DEMO, tmp_path / "stage", lock)
     assert expected in str(raised.value)
     assert hashlib.sha256(wheel.read_bytes()).hexdigest() in str(raised.value)
 
 
-def test_a_wheel_that_is_missing_is_refused_by_name(tmp_path: Path) -> None:
-    lock = write_lock(tmp_path, write_wheel(tmp_path / "index"))
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(PackError, match=r"(?s)^demo: .*demo was not found"):
-        stage(DEMO, tmp_path / "stage", lock, str(tmp_path / "empty"))
+def test_a_wheel_that_is_missing_is_refused_by_name(index: Path, tmp_path: Path) -> None:
+    lock = write_lock(tmp_path, write_wheel(index))
+    (index / WHEEL).unlink()
+    wanted = r"(?s)^demo: .*(demo was not found|no version of demo==1\.0)"
+    with pytest.raises(PackError, match=wanted):
+        stage(DEMO, tmp_path / "stage", lock)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
@@ -107,8 +120,15 @@ def test_every_wheel_is_pinned_with_its_hash(recipe: Recipe) -> None:
     assert own.items() <= versions.items()
 
 
-def test_a_file_that_a_recipe_cuts_must_be_there(tmp_path: Path) -> None:
-    recipe = Recipe("demo", (), {"demo/_C.so": every_kernel})
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe("demo", (), {"demo/_C.so": every_kernel}),
+        Recipe("demo", ("demo/_C.so",), {}),
+        Recipe("demo", (), {}, ("demo/_C.so",)),
+    ],
+)
+def test_a_file_that_a_recipe_names_must_be_there(tmp_path: Path, recipe: Recipe) -> None:
     with pytest.raises(PackError, match=r"demo: demo/_C\.so is not in its wheels"):
         cut(recipe, tmp_path)
 
@@ -172,6 +192,60 @@ def test_a_peer_of_another_version_is_refused(packed: Path, tmp_path: Path) -> N
         unpack_peer(packed, "vllm", tmp_path / "work")
     with pytest.raises(PartsError, match="has no sglang"):
         unpack_peer(packed, "sglang", tmp_path / "work")
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"vllm": 3}', '{"vllm": {"version": "0.26.0", "parts": [{"size": 1}]}}']
+)
+def test_a_malformed_list_of_parts_is_refused(packed: Path, tmp_path: Path, text: str) -> None:
+    (packed / MANIFEST).write_text(text)
+    with pytest.raises(PartsError, match=r"parts\.json: not a list of parts \(\w+: .*run `make"):
+        unpack_peer(packed, "vllm", tmp_path / "work")
+
+
+@pytest.mark.parametrize("content", [b"no archive", lzma.compress(b"no archive" * 100)])
+def test_parts_that_are_no_archive_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "one").write_bytes(content)
+    part = Part("one", len(content), hashlib.sha256(content).hexdigest())
+    write_manifest(tmp_path, {"vllm": PackedPeer(PINNED["vllm"], (part,))})
+    with pytest.raises(PartsError, match=r"vllm was not unpacked into .*\(\w+: .*bring its parts"):
+        unpack_peer(tmp_path, "vllm", tmp_path / "work")
+    assert not [*(tmp_path / "work").iterdir()]
+
+
+def test_a_folder_of_other_parts_is_unpacked_again(packed: Path, tmp_path: Path) -> None:
+    _, into = unpack_peer(packed, "vllm", tmp_path / "work")
+    (into / "kept").touch()
+    unpack_peer(packed, "vllm", tmp_path / "work")
+    assert (into / "kept").exists()
+    (tmp_path / "source" / "vllm" / "module_0.py").write_text("value = 0\n")
+    peer = write_parts(tmp_path / "source", "vllm", PINNED["vllm"], packed, PART_BYTES)
+    write_manifest(packed, {"vllm": peer})
+    unpack_peer(packed, "vllm", tmp_path / "work")
+    assert (into / "vllm" / "module_0.py").read_text() == "value = 0\n"
+    assert not (into / "kept").exists()
+
+
+def test_a_folder_of_someone_else_is_not_replaced(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "work" / "vllm").mkdir(parents=True)
+    with pytest.raises(PartsError, match=r"work/vllm was not unpacked by this program; .*--work"):
+        unpack_peer(packed, "vllm", tmp_path / "work")
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "41"])
+def test_a_part_of_no_size_is_refused(size: str) -> None:
+    words = [sys.executable, "-m", "bench.gpu.peers.pack", "--part-mib", size]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"--part-mib is {size}; it must be 1 to 40" in done.stderr
+
+
+def test_parts_of_a_malformed_list_are_not_kept(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text("[]")
+    words = ["-m", "bench.gpu.peers.pack", "--folder", str(tmp_path), "--only", "vllm"]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"{tmp_path / MANIFEST}: not a list of parts")
 
 
 def test_a_part_that_cannot_travel_is_an_error_with_both_sizes() -> None:

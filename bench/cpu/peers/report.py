@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.cpu.peers.plots import draw_rates
 from bench.cpu.peers.targets import flatten, table_rows
 from bench.cpu.peers.versus import Versus
+from bench.tables import aligned
 from checks.harness.machine import processor_model
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -65,7 +66,10 @@ class Report:
 
     def text(self) -> str:
         """Tables for people."""
-        return "\n".join(_aligned(rows) for _, rows in self.tables()) + self._remarks()
+        return (
+            "\n".join("\n" + "\n".join(aligned(rows)) for _, rows in self.tables())
+            + self._remarks()
+        )
 
     def markdown(self) -> str:
         """The same as a page."""
@@ -134,12 +138,6 @@ def _cell_rows(cells: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
 
 def _machine_line(machine: dict[str, object]) -> str:
     return ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in machine.items())
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    lines = ("  ".join(f"{t:{w}}" for t, w in zip(row, widths, strict=True)) for row in rows)
-    return "\n" + "\n".join(line.rstrip() for line in lines)
 
 
 def _markdown_table(rows: list[tuple[str, ...]]) -> str:

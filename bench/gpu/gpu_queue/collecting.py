@@ -1,6 +1,6 @@
 """After a run: its results go to bench/results, and the entries that are done get their marks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from bench.gpu.checkout import git, project_version
@@ -33,10 +33,13 @@ def collect(folder: Path, root: Path) -> Iterator[str]:
             yield f"not marked: {result.entry}: {result.status}: {result.reason}"
     names = {entry.name for entry in entries}
     kept = {name: mark for name, mark in marks.items() if name in names}
-    new = kept | _marks(results.values(), project_version(root))
+    alone = {entry.name for entry in entries if entry.alone}
+    new = kept | _marks(results.values(), alone, project_version(root))
     if new != marks:
         write_marks(root, new)
-        yield from (f"marked: {name}" for name in new if new[name] != marks.get(name))
+        for name, mark in new.items():
+            if mark != marks.get(name):
+                yield f"marked: {name}" if mark.is_complete else f"marked as incomplete: {name}"
 
 
 def fault_of(result: EntryResult, entries: Iterable[Entry], commit: str) -> str | None:
@@ -53,7 +56,8 @@ def fault_of(result: EntryResult, entries: Iterable[Entry], commit: str) -> str 
     return None
 
 
-def _marks(results: Iterable[EntryResult], version: str) -> dict[str, Mark]:
+def _marks(results: Iterable[EntryResult], alone: Collection[str], version: str) -> dict[str, Mark]:
+    """Return marks of what is done, and of entries alone that have a part of their result."""
     return {
         one.entry: Mark(
             commit=one.commit,
@@ -63,9 +67,10 @@ def _marks(results: Iterable[EntryResult], version: str) -> dict[str, Mark]:
             base=one.base,
             files=one.files,
             version=version,
+            is_complete=one.status is Status.DONE,
         )
         for one in results
-        if one.status is Status.DONE
+        if one.status is Status.DONE or (one.entry in alone and one.reports)
     }
 
 

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.gpu.card import find_card
 from bench.gpu.carried import FOLDER, missing, use_carried
-from bench.gpu.checkout import commit_of, installed_versions
+from bench.gpu.checkout import commit_of, installed_versions, project_version
 from bench.gpu.report import DRY
 
 if TYPE_CHECKING:
     from bench.gpu.gpu_queue.entries import Entry
+    from bench.gpu.gpu_queue.marks import Marks
     from bench.gpu.gpu_queue.running import Place
 
 ROOT = Path(__file__).resolve().parents[3]
 MAX_MINUTES = 9
-PROBE = "import torch; print(torch.cuda.get_device_name())"
-PROBE_LIMIT_S = 90
 DRY_MINUTES = 60
 """A dry run has no deadline of its own; this only ends one that hangs."""
 NEEDED = ("pydantic", "pydantic_core")
@@ -99,8 +99,23 @@ def main(arguments: list[str], began_s: float) -> int:
         return 0
     chosen = [one for one in entries if options.dry_run or one.name in due]
     if not options.dry_run:
-        chosen = [*_ready(chosen)]
+        begun = _begun(chosen, marks, options.out)
+        chosen = sorted(_ready(chosen), key=lambda one: one.name in begun)
     return _run(chosen, options, began_s)
+
+
+def _begun(entries: "Sequence[Entry]", marks: "Marks", out: Path | None) -> set[str]:
+    """Return the entries alone with a part of their result, which must not block others."""
+    from bench.gpu.gpu_queue.marks import is_begun
+    from bench.gpu.gpu_queue.result import has_report
+
+    version = project_version(ROOT)
+    return {
+        one.name
+        for one in entries
+        if one.alone
+        and (is_begun(marks.get(one.name), version) or (out and has_report(out, one.name)))
+    }
 
 
 def _ready(entries: "Sequence[Entry]") -> "Iterator[Entry]":
@@ -162,13 +177,9 @@ def _absolute(text: str) -> Path:
 
 
 def _card() -> str:
-    """Return the name of the GPU, by a process that is gone before an entry starts."""
-    command = [sys.executable, "-c", PROBE]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        raise SystemExit(f"torch did not answer within {PROBE_LIMIT_S} s") from None
-    if done.returncode:
-        last = (done.stderr.strip() or "no output").splitlines()[-1]
-        raise SystemExit(f"no GPU: {last}; --dry-run runs every entry at tiny sizes without one")
-    return done.stdout.strip().splitlines()[-1]
+    found = find_card()
+    if not found.name:
+        raise SystemExit(
+            f"no GPU: {found.reason}; --dry-run runs every entry at tiny sizes without one"
+        )
+    return found.name

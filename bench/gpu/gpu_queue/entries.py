@@ -42,8 +42,9 @@ class Entry(BaseModel):
     `--carry` and in a dry run `--dry-run`, as `bench/gpu` takes them. With `base`, that commit's
     command runs next, and the entry's times are for both.
 
-    With `alone`, no other entry is run before or after it. It is due once per minor version of this
-    project, whatever its files, as they are most of the engine.
+    With `alone`, no other entry is run before or after it, and a later run continues its folder of
+    results. It is due once per minor version of this project, whatever its files, as they are
+    most of the engine. After an incomplete result it is last, so that it blocks no other entry.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

@@ -27,6 +27,7 @@ class Mark(BaseModel):
     base: Base | None
     files: dict[str, str]  # digests
     version: str = ""  # of this project
+    is_complete: bool = True  # an entry alone may have a part of its result
 
 
 Marks = Mapping[str, Mark]  # by name of the entry
@@ -64,7 +65,9 @@ def reason_due(
         return "no result yet"
     if entry.alone:
         minor = _minor(version)
-        return None if _minor(mark.version) == minor else f"no result of version {minor} yet"
+        if _minor(mark.version) != minor:
+            return f"no result of version {minor} yet"
+        return None if mark.is_complete else "its result is incomplete"
     if (mark.command, mark.base) != (entry.command, entry.base):
         return "its command has changed"
     names = changed(mark.files, digests)
@@ -79,6 +82,11 @@ def reasons_due(entries: Iterable[Entry], marks: Marks, root: Path) -> dict[str,
         for one in entries
     )
     return {name: reason for name, reason in reasons if reason is not None}
+
+
+def is_begun(mark: Mark | None, version: str) -> bool:
+    """Whether a mark is an incomplete result of this minor version."""
+    return mark is not None and not mark.is_complete and _minor(mark.version) == _minor(version)
 
 
 def _minor(version: str) -> str:

@@ -58,6 +58,15 @@ def write_result(folder: Path, result: EntryResult) -> Path:
     return file
 
 
+def has_report(folder: Path, name: str) -> bool:
+    """Whether an entry has left a report there, complete or not."""
+    file = folder / f"{name}{SUFFIX}"
+    try:
+        return bool(EntryResult.model_validate_json(file.read_bytes()).reports)
+    except (FileNotFoundError, ValidationError):
+        return False
+
+
 def read_results(folder: Path) -> dict[Path, EntryResult]:
     """Read the results of a run by file.
 

@@ -80,11 +80,12 @@ def _run(entry: Entry, place: Place, limit_s: float) -> EntryResult:
         try:
             for side, command in _commands(entry, place).items():
                 share_s = limit_s / 2 if entry.base else limit_s
-                runs[side] = _run_side(command, place, share_s, Path(work, side))
+                out = _out_of(entry, place, Path(work, side))
+                runs[side] = _run_side(command, place, share_s, out, Path(work, f"{side}.log"))
         except KeyboardInterrupt:
             reason = "the run was interrupted"
             ended = Ended(Status.INTERRUPTED, reason, None, 0.0, "")
-            runs[side] = SideRun(ended, _report(Path(work, side, "out")))
+            runs[side] = SideRun(ended, _report(out))
     worst_side, worst = _worst(runs)
     prefix = f"{worst_side}: " if worst.reason and entry.base else ""
     return EntryResult(
@@ -125,17 +126,30 @@ def _command(root: Path, words: Sequence[str]) -> list[str]:
     return [sys.executable, str(root / words[0]), *words[1:]]
 
 
-def _run_side(command: Sequence[str], place: Place, limit_s: float, work: Path) -> SideRun:
-    out, program = work / "out", Path(command[1])
+def _out_of(entry: Entry, place: Place, work: Path) -> Path:
+    """Return the empty folder of a command's results; of an entry alone it stays, to be continued.
+
+    Reports of an earlier run are removed from that one.
+    """
+    out = place.out / entry.name if entry.alone else work
+    out.mkdir(parents=True, exist_ok=True)
+    for file in out.glob("*.json"):
+        file.unlink()
+    return out
+
+
+def _run_side(
+    command: Sequence[str], place: Place, limit_s: float, out: Path, log: Path
+) -> SideRun:
+    program = Path(command[1])
     if not program.exists():
         reason = f"{program} is missing; bring the folder that `make gpu-carry` writes"
         return SideRun(Ended(Status.FAILED, reason, None, 0.0, ""), None)
-    out.mkdir(parents=True)
     seconds = max(limit_s - TO_WRITE_S, 1.0)
     more = ["--seconds", f"{seconds:.1f}", "--out", str(out), "--carry", str(place.carry)]
     if place.is_dry:
         more.append("--dry-run")
-    ended = run_alone([*command, *more], place.root, _variables(place), limit_s, work / "log")
+    ended = run_alone([*command, *more], place.root, _variables(place), limit_s, log)
     report = _report(out)
     if ended.status is Status.DONE and report is None:
         reason = "its command wrote no report"

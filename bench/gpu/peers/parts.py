@@ -21,6 +21,8 @@ PARTS = Path(__file__).resolve().parents[2] / "peers-parts"
 MANIFEST = "parts.json"
 PINNED = {"vllm": "0.26.0", "sglang": "0.5.17", "sglang-kernel": "0.4.5"}
 """The newest that run with torch 2.11 for CUDA 13."""
+UNPACKED = "unpacked-parts.json"
+"""In the folder of an unpacked peer: the SHA-256 of its parts."""
 STUBS = Path(__file__).resolve().parent / "stubs"
 
 
@@ -49,15 +51,21 @@ def read_manifest(folder: Path) -> dict[str, PackedPeer]:
     """Read which parts there must be, by peer.
 
     Raises:
-        PartsError: nothing was packed.
+        PartsError: nothing was packed, or the file is malformed.
     """
     file = folder / MANIFEST
     if not file.exists():
         raise PartsError(f"{file} is missing; run `make bench-peers-pack` and bring its folder")
-    return {
-        name: PackedPeer(one["version"], tuple(Part(**part) for part in one["parts"]))
-        for name, one in json.loads(file.read_text()).items()
-    }
+    try:
+        return {
+            name: PackedPeer(one["version"], tuple(Part(**part) for part in one["parts"]))
+            for name, one in json.loads(file.read_text()).items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PartsError(
+            f"{file}: not a list of parts ({type(error).__name__}: {error}); "
+            "run `make bench-peers-pack`"
+        ) from error
 
 
 def write_manifest(folder: Path, peers: Mapping[str, PackedPeer]) -> None:
@@ -88,12 +96,26 @@ def unpack_peer(folder: Path, name: str, work: Path) -> list[Path]:
     """Join and unpack a peer; return the folders of its PYTHONPATH.
 
     Args:
-        work: gets a folder with the peer's name; what is there already is used.
+        work: gets a folder with the peer's name; what these parts gave before is used.
 
     Raises:
-        PartsError: a part is missing or damaged, or the peer is of another version.
+        PartsError: a part is missing or damaged, the peer is of another version, or it cannot be
+            unpacked.
     """
-    peer, into = read_manifest(folder).get(name), work / name
+    peer, into = _pinned_peer(folder, name), work / name
+    try:
+        if _unpacked_digests(into) != _digests(peer):
+            _unpack([*check_parts(folder, peer)], into, _digests(peer))
+    except (OSError, EOFError, lzma.LZMAError, tarfile.TarError) as error:
+        raise PartsError(
+            f"{name} was not unpacked into {into} ({type(error).__name__}: {error}); bring its "
+            "parts again, or name another folder with --work"
+        ) from error
+    return [STUBS, into]
+
+
+def _pinned_peer(folder: Path, name: str) -> PackedPeer:
+    peer = read_manifest(folder).get(name)
     if peer is None:
         raise PartsError(f"{folder / MANIFEST} has no {name}; run `make bench-peers-pack`")
     if peer.version != PINNED[name]:
@@ -101,13 +123,42 @@ def unpack_peer(folder: Path, name: str, work: Path) -> list[Path]:
             f"{folder / MANIFEST}: {name} is {peer.version}, pinned is {PINNED[name]}; "
             "run `make bench-peers-pack`"
         )
+    return peer
+
+
+def _digests(peer: PackedPeer) -> list[str]:
+    return [part.sha256 for part in peer.parts]
+
+
+def _unpacked_digests(into: Path) -> list[str] | None:
+    """Return the digests of the parts that a folder was unpacked from; None if there is none.
+
+    Raises:
+        PartsError: something else is there.
+    """
     if not into.exists():
-        half = into.with_name(f"{name}.unpacking")
-        shutil.rmtree(half, ignore_errors=True)
+        return None
+    try:
+        return [*map(str, json.loads((into / UNPACKED).read_text()))]
+    except (OSError, ValueError, TypeError) as error:
+        raise PartsError(
+            f"{into} was not unpacked by this program; remove it, or name another folder with "
+            "--work"
+        ) from error
+
+
+def _unpack(files: Sequence[Path], into: Path, digests: Sequence[str]) -> None:
+    half = into.with_name(f"{into.name}.unpacking")
+    shutil.rmtree(half, ignore_errors=True)
+    try:
         half.mkdir(parents=True)
-        _extract([*check_parts(folder, peer)], half)
+        _extract(files, half)
+        (half / UNPACKED).write_text(json.dumps(digests))
+        if into.exists():
+            shutil.rmtree(into)
         half.rename(into)
-    return [STUBS, into]
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
 
 
 def _extract(files: Sequence[Path], into: Path) -> None:

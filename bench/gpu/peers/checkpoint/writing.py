@@ -1,5 +1,6 @@
 """Writes target and heads as Hugging Face checkpoints, and the cycle that they follow."""
 
+import hashlib
 import json
 import shutil
 import threading
@@ -7,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -19,6 +21,8 @@ from bench.gpu.peers.checkpoint.tensors import TensorMaker
 TARGET = "target"
 WRITERS = 8
 SPARE_BYTES = 1 << 30
+MARK = "written-by-bench-peers"
+"""In a folder that may be replaced."""
 
 
 class CheckpointError(Exception):
@@ -38,20 +42,6 @@ class Checkpoint:
         """The target's folder."""
         return self.folder / TARGET
 
-    @classmethod
-    def read(cls, folder: Path) -> "Checkpoint":
-        """Read the cycle of a complete checkpoint.
-
-        Raises:
-            CheckpointError: it is not complete.
-        """
-        file = folder / CYCLE_FILE
-        if not file.exists():
-            raise CheckpointError(f"{file} is missing; write the checkpoint again")
-        document = json.loads(file.read_text())
-        agreements = {name: [*map(int, bits)] for name, bits in document["agreements"].items()}
-        return cls(folder, Cycle.read(folder), agreements)
-
 
 def write_checkpoint(
     folder: Path,
@@ -59,16 +49,16 @@ def write_checkpoint(
     agreements: Mapping[str, Sequence[int]],
     device: torch.device,
 ) -> Checkpoint:
-    """Write a target and a head per agreement, in bfloat16; a folder that exists is replaced.
+    """Write a target and a head per agreement, in bfloat16; an older checkpoint is replaced.
 
     Args:
         agreements: by the head's name, a bit per token of the cycle.
 
     Raises:
-        CheckpointError: the disk has less room than the files take.
+        CheckpointError: the disk has less room than the files take, or the folder contains what
+            this program did not write.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    _empty(folder)
     _check_room(folder, size.bytes_of(len(agreements)))
     cycle = Cycle.draw(size.cycle)
     maker = TensorMaker(size, device)
@@ -80,20 +70,50 @@ def write_checkpoint(
             shards.write(
                 folder / name / "model.safetensors", maker.eagle3(cycle.drafted(agreement))
             )
-    (folder / CYCLE_FILE).write_text(_document(size, agreements))
+    document = _document(size, agreements) | {"files": _file_sizes(folder)}
+    (folder / CYCLE_FILE).write_text(json.dumps(document))
     return Checkpoint(folder, cycle, agreements)
 
 
 def is_written(folder: Path, size: CheckpointSize, agreements: Mapping[str, Sequence[int]]) -> bool:
     """Whether a folder has the complete checkpoint of this size with these heads."""
-    file = folder / CYCLE_FILE
-    return file.exists() and file.read_text() == _document(size, agreements)
+    try:
+        document = json.loads((folder / CYCLE_FILE).read_text())
+    except (OSError, ValueError):
+        return False
+    wanted = _document(size, agreements) | {"files": _file_sizes(folder)}
+    return bool(document == json.loads(json.dumps(wanted)))
 
 
-def _document(size: CheckpointSize, agreements: Mapping[str, Sequence[int]]) -> str:
+def _document(size: CheckpointSize, agreements: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     bits = {name: "".join(map(str, agreement)) for name, agreement in agreements.items()}
     order = Cycle.draw(size.cycle).order
-    return json.dumps({"size": asdict(size), "order": order, "agreements": bits})
+    return {"size": asdict(size), "order": order, "agreements": bits, "code": _code_hash()}
+
+
+def _code_hash() -> str:
+    """Return the SHA-256 of the code that writes checkpoints."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _file_sizes(folder: Path) -> dict[str, int]:
+    files = (one for one in folder.glob("*/*") if one.is_file())
+    return {str(one.relative_to(folder)): one.stat().st_size for one in sorted(files)}
+
+
+def _empty(folder: Path) -> None:
+    """Make an empty folder with the mark of this program; remove what it wrote there before."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
+        raise CheckpointError(
+            f"{folder} contains files that this program did not write; name another folder with "
+            "--work"
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / MARK).touch()
 
 
 def _check_room(folder: Path, needed: int) -> None:

@@ -73,11 +73,12 @@ class OwnEngine:
 
 def start(setup: Setup) -> tuple[OwnEngine, dict[str, Any]]:
     """Build the engine."""
-    core = build_core(EngineBoot.model_validate(_document(setup)))
+    core = build_core(EngineBoot.model_validate(boot_document(setup)))
     return OwnEngine(core), {"version": _version(), "torch": torch.__version__}
 
 
-def _document(setup: Setup) -> dict[str, Any]:
+def boot_document(setup: Setup) -> dict[str, Any]:
+    """Return the engine's configuration; on a GPU without FlashInfer, which would be compiled."""
     speculation: dict[str, Any] = {}
     if setup.head:
         speculation = {
@@ -97,7 +98,7 @@ def _document(setup: Setup) -> dict[str, Any]:
     }
     if setup.is_gpu:
         graphs = {"mode": "cuda", "batch_sizes": list(GRAPH_BATCHES), "max_seconds": 40}
-        return document | {"graphs": graphs, "device": "cuda"}
+        return document | {"graphs": graphs, "device": "cuda", "attention_backend": "triton"}
     document["model"] = {"path": setup.target, "dtype": "float32", "context_length": 256}
     document["memory"] = {"kv_cache_bytes": 64 << 20}
     document["scheduling"] = {"max_running_requests": 8, "chunked_prefill_tokens": 512}

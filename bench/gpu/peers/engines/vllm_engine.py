@@ -67,10 +67,12 @@ class AsyncVllmEngine:
         """Keep the mode that it was started with."""
 
     def generate(self, prompts: Prompts, tokens: int) -> list[list[int]]:
-        """Answer all at once."""
-        return self.serve(
-            [ScheduledRequest(tuple(one), tokens, len(prompts), 0) for one in prompts]
-        )
+        """Refuse batches.
+
+        Raises:
+            NotImplementedError: the offline engine answers them.
+        """
+        raise NotImplementedError("batches need vLLM's offline engine")
 
     def serve(self, requests: Sequence[ScheduledRequest]) -> list[list[int]]:
         """Answer requests as they come."""
@@ -95,9 +97,15 @@ class AsyncVllmEngine:
         return tokens
 
 
+def load() -> None:
+    """Import vLLM, which imports most of it when a name is used."""
+    os.environ.update(VARIABLES)
+    from vllm import LLM, SamplingParams  # noqa: F401
+    from vllm.v1.engine.async_llm import AsyncLLM  # noqa: F401
+
+
 def start(setup: Setup) -> tuple[VllmEngine | AsyncVllmEngine, dict[str, Any]]:
     """Start the engine that the cells need."""
-    os.environ.update(VARIABLES)
     import vllm
 
     cells = setup.cells
@@ -146,4 +154,4 @@ def _sampling(tokens: int) -> Any:
 
 
 if __name__ == "__main__":
-    run_job(start)
+    run_job(start, load)

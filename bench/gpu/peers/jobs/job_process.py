@@ -6,9 +6,12 @@ libraries print goes to standard error, so that the lines are alone on standard 
 
 import json
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,26 +48,33 @@ class Setup:
 Start = Callable[[Setup], tuple[ServingEngine, dict[str, Any]]]
 
 
-def run_job(start: Start) -> None:
+def run_job(start: Start, load: Callable[[], None] = lambda: None) -> None:
     """Measure the cells that the command line names.
 
     Prints a JSON object per line: `imported`, then after a line on standard input `ready` with
     facts of the engine, then `figure` per cell. An engine that does not start prints `failed`.
 
+    The process group ends with standard input, as the program that started it has ended then.
+
     Args:
         start: starts the engine; what it returns goes into `ready`.
+        load: imports what is to be imported before the process has the device.
     """
-    setup = Setup(**json.loads(sys.argv[1]))
+    setup, may_start = Setup(**json.loads(sys.argv[1])), threading.Event()
+    lines = os.dup(0)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)  # children of an engine do not read it
+    threading.Thread(target=_follow_input, args=(lines, may_start), daemon=True).start()
     with os.fdopen(os.dup(1), "w", buffering=1) as out:
         os.dup2(2, 1)
 
         def send(what: str, content: object) -> None:
             print(json.dumps({what: content}), file=out)
 
-        send("imported", True)
-        if sys.stdin.readline().strip() != GO:
-            return
         try:
+            load()
+            send("imported", True)
+            may_start.wait()
             engine, facts = start(setup)
             runner = _runner(engine, setup)
         except Exception as error:
@@ -75,6 +85,21 @@ def run_job(start: Start) -> None:
         for document in setup.cells:
             send("figure", _measure(runner, Cell.read(document)).document())
     os._exit(0)  # peers leave threads and children, which the caller ends
+
+
+def _follow_input(lines: int, may_start: threading.Event) -> None:
+    """Wait for the turn, then for the end of input.
+
+    Reads the descriptor itself: a lock of `sys.stdin` that is held here would stop a forked child.
+    """
+    received = b""
+    while more := os.read(lines, 1024):
+        received += more
+        if GO.encode() in received.splitlines():
+            may_start.set()
+    with suppress(ProcessLookupError):
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)  # it is in the group of another process
 
 
 def _runner(engine: ServingEngine, setup: Setup) -> CellRunner:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from bench.gpu.peers.cells import Cell, Load, Mode
 from bench.gpu.peers.checkpoint.cycle import Cycle, count_wrong
-from bench.gpu.peers.loads import Loads, ScheduledRequest, draw_prompts, draw_schedule
+from bench.gpu.peers.loads import Lengths, Loads, ScheduledRequest, draw_prompts, draw_schedule
 from bench.gpu.peers.results.figures import Figure
 
 Prompts = Sequence[Sequence[int]]
@@ -32,6 +32,10 @@ class ServingEngine(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """Return what a cell's figure is to contain, counted since the last call."""
+
+
+class NoDifference(Exception):
+    """A long answer took no longer than a short one, so there is no rate."""
 
 
 class WrongLength(Exception):
@@ -64,6 +68,7 @@ class CellRunner:
 
         Raises:
             WrongLength: an answer is shorter or longer than requested.
+            NoDifference: a long answer took no longer than a short one.
         """
         self._engine.use(cell.mode)
         rates = {Load.DECODE: self._decode, Load.PREFILL: self._prefill, Load.VARYING: self._vary}
@@ -81,8 +86,7 @@ class CellRunner:
         for number in range(self._repetitions(cell)):
             short_s = self._answer(cell, lengths.prompt, lengths.short, f"short {number}", checked)
             long_s = self._answer(cell, lengths.prompt, lengths.long, f"long {number}", checked)
-            tokens = cell.batch * (lengths.long - lengths.short)
-            rates.append(tokens / max(long_s - short_s, 1e-9))
+            rates.append(cell.batch * rate_between(lengths, short_s, long_s))
         return rates
 
     def _prefill(self, cell: Cell, checked: Checked) -> list[float]:
@@ -132,6 +136,19 @@ class CellRunner:
 
     def _repetitions(self, cell: Cell) -> int:
         return REPETITIONS_OF_FEW if cell.batch <= FEW else REPETITIONS
+
+
+def rate_between(lengths: Lengths, short_s: float, long_s: float) -> float:
+    """Return the tokens per second of one request, from the times of both answers.
+
+    Raises:
+        NoDifference: the long answer took no longer.
+    """
+    if long_s <= short_s:
+        raise NoDifference(
+            f"{lengths.long} tokens took {long_s:.4f} s and {lengths.short} tokens {short_s:.4f} s"
+        )
+    return (lengths.long - lengths.short) / (long_s - short_s)
 
 
 def clock_of(is_gpu: bool) -> Callable[[], float]:

@@ -16,6 +16,7 @@ from bench.gpu.peers.parts import (
     PARTS,
     PINNED,
     PackedPeer,
+    PartsError,
     read_manifest,
     write_manifest,
 )
@@ -30,18 +31,22 @@ def main() -> int:
     names = [recipe.name for recipe in RECIPES]
     parser.add_argument("--folder", type=Path, default=PARTS, help="gets the parts")
     parser.add_argument("--only", choices=names, help="pack one peer, keep the other's parts")
-    parser.add_argument("--part-mib", type=int, default=PART_MIB, help="size of a part")
+    parser.add_argument(
+        "--part-mib", type=int, default=PART_MIB, help=f"size of a part, 1 to {PART_MIB}"
+    )
     options = parser.parse_args()
+    if not 1 <= options.part_mib <= PART_MIB:
+        parser.error(f"--part-mib is {options.part_mib}; it must be 1 to {PART_MIB}")
     chosen = [recipe for recipe in RECIPES if options.only in (None, recipe.name)]
     options.folder.mkdir(parents=True, exist_ok=True)
     kept = (options.folder / MANIFEST).exists() and options.only
-    peers = read_manifest(options.folder) if kept else {}
     try:
+        peers = read_manifest(options.folder) if kept else {}
         for recipe in chosen:
             peers[recipe.name] = _pack(recipe, options.folder, options.part_mib << 20)
             write_manifest(options.folder, peers)
         check_travel(peers, sum(size_of(ROOT / name) for name in travelling()))
-    except PackError as error:
+    except (PackError, PartsError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -48,13 +48,9 @@ def attention_of_the_run(names: Sequence[str]) -> bool:
 
 _COMMON_LEFT_OUT = (
     "bin",
-    "include",
-    "share",
     "pycountry/locales",
     "mistral_common/data",
     "dill/tests",
-    "compressed_tensors/tests",
-    "xgrammar/lib/libxgrammar.a",
 )
 RECIPES = (
     Recipe(

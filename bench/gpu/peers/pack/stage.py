@@ -13,23 +13,21 @@ PYTHON, PLATFORM = "3.12", "x86_64-manylinux_2_35"
 UNUSED = ("__pycache__", "*.pyi", "*.pyc", "*.a")
 
 
-def stage(recipe: Recipe, folder: Path, lock: Path | None = None, index: str = "") -> None:
+def stage(recipe: Recipe, folder: Path, lock: Path | None = None) -> None:
     """Install the wheels of a recipe's lock file into a new folder.
 
     Args:
         lock: by default the committed one.
-        index: a folder of wheels to read instead of the package index.
 
     Raises:
         PackError: a wheel is missing, or its SHA-256 is not that of the lock file.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    source = ["--no-index", "--find-links", index] if index else []
     command = [
         *("uv", "pip", "install", "--quiet", "--no-deps", "--require-hashes"),
         *("--only-binary", ":all:", "--link-mode", "copy"),  # files are changed afterwards
         *("--python-version", PYTHON, "--python-platform", PLATFORM),
-        *("--target", str(folder), *source, "-r", str(lock or lock_of(recipe.name))),
+        *("--target", str(folder), "-r", str(lock or lock_of(recipe.name))),
     ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -45,17 +43,17 @@ def cut(recipe: Recipe, folder: Path) -> dict[str, CutSizes]:
     """Remove what is left out; return by shared object what was cut of it.
 
     Raises:
-        PackError: a file that a recipe cuts or strips is not there, or not of the known layout.
+        PackError: a file that a recipe leaves out, cuts or strips is not there, or not of the known
+            layout.
     """
-    for name in recipe.left_out:
-        path = folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    for name in (*recipe.left_out, *recipe.cut, *recipe.stripped):
+        if not (folder / name).exists():
+            raise PackError(f"{recipe.name}: {name} is not in its wheels; change its recipe")
+    for path in [folder / name for name in recipe.left_out]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     for pattern in UNUSED:
         for path in [*folder.rglob(pattern)]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for name in (*recipe.cut, *recipe.stripped):
-        if not (folder / name).is_file():
-            raise PackError(f"{recipe.name}: {name} is not in its wheels; change its recipe")
     sizes = {name: cut_images(folder / name, wanted) for name, wanted in recipe.cut.items()}
     for name in recipe.stripped:
         run_program(["strip", "--strip-unneeded", str(folder / name)])

@@ -28,7 +28,7 @@ class Verdict(StrEnum):
     """What came of an aim, the worst last."""
 
     MET = "met"
-    EQUAL = "equal"  # the repetitions of both sides overlap
+    EQUAL = "equal"  # each median is within the range of the other side
     NOT_MEASURED = "not_measured"
     NOT_RUN = "not_run"
     MISSED = "missed"
@@ -117,20 +117,16 @@ def _unusable(figure: Figure) -> str:
 
 
 def _verdict(own: Figure, best: Figure, ratio: float, aim: float) -> Verdict:
-    if _overlap(own, best):
+    if _is_within(own, best) and _is_within(best, own):
         return Verdict.EQUAL
     return Verdict.MET if ratio >= aim else Verdict.MISSED
 
 
-def _overlap(one: Figure, other: Figure) -> bool:
-    (low, high), (other_low, other_high) = _range(one), _range(other)
-    return low <= other_high and other_low <= high
-
-
-def _range(figure: Figure) -> tuple[float, float]:
-    assert figure.min is not None
-    assert figure.max is not None
-    return figure.min, figure.max
+def _is_within(one: Figure, other: Figure) -> bool:
+    """Whether a median is within the range of other repetitions."""
+    assert other.min is not None
+    assert other.max is not None
+    return other.min <= _median(one) <= other.max
 
 
 def _median(figure: Figure) -> float:

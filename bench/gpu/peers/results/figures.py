@@ -8,9 +8,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from bench.gpu.checkout import CHANGED, UNKNOWN
 from bench.gpu.peers.cells import Cell
+from bench.gpu.report import replace_file
 
 FILE = "figures.jsonl"
+TINY = "tiny"
 
 
 class FiguresError(Exception):
@@ -91,7 +94,8 @@ class FiguresFile:
         folder: holds the file; the first line has the facts of its run.
 
     Raises:
-        FiguresError: the file is of another commit, card or version, or malformed.
+        FiguresError: the file is of another commit, card or version, or of a commit that is not
+            known exactly, or malformed.
     """
 
     def __init__(self, folder: Path, facts: RunFacts) -> None:
@@ -101,7 +105,7 @@ class FiguresFile:
             self._read(facts)
             return
         folder.mkdir(parents=True, exist_ok=True)
-        self._file.write_text(json.dumps({"run": asdict(facts)}) + "\n")
+        replace_file(self._file, json.dumps({"run": asdict(facts)}) + "\n")
 
     def add(self, figure: Figure) -> None:
         """Append a figure."""
@@ -110,13 +114,13 @@ class FiguresFile:
             file.write(json.dumps(figure.document()) + "\n")
 
     def is_measured(self, cell: Cell) -> bool:
-        """Whether a cell has a figure already."""
+        """Whether a cell has a figure already, without a wrong token."""
         figure = self.figures.get(cell)
-        return figure is not None and figure.state is State.MEASURED
+        return figure is not None and figure.state is State.MEASURED and not figure.wrong
 
     def _read(self, facts: RunFacts) -> None:
         try:
-            first, *lines = [json.loads(line) for line in self._file.read_text().splitlines()]
+            first, *lines = [json.loads(line) for line in self._whole_lines()]
             self._check(first["run"], asdict(facts))
             figures = [Figure.read(line) for line in lines]
         except (ValueError, KeyError, TypeError) as error:
@@ -125,12 +129,28 @@ class FiguresFile:
             ) from error
         self.figures = {figure.cell: figure for figure in figures}
 
+    def _whole_lines(self) -> list[str]:
+        """Return the lines; cut off a last one that is not finished, as after a kill."""
+        text = self._file.read_text()
+        whole = text[: text.rfind("\n") + 1]
+        if whole and whole != text:
+            replace_file(self._file, whole)
+        return (whole or text).splitlines()
+
     def _check(self, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
         different = [*_differences(there, here)]
+        if not different and not _is_exact(here):
+            different = [f"commit is {here['commit']}, whose files may have changed since"]
         if different:
             raise FiguresError(
                 f"{self._file}: {'; '.join(different)}; continue on the same, or name another --out"
             )
+
+
+def _is_exact(facts: Mapping[str, Any]) -> bool:
+    """Whether a commit names the files that are measured; at tiny sizes nothing is measured."""
+    commit = facts["commit"]
+    return facts["size"] == TINY or not (commit == UNKNOWN or commit.endswith(CHANGED))
 
 
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

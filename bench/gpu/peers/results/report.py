@@ -10,6 +10,7 @@ from bench.gpu.peers.cells import Cell
 from bench.gpu.peers.results.aims import judge
 from bench.gpu.peers.results.figures import Figure, RunFacts
 from bench.gpu.report import DRY, replace_file
+from bench.tables import aligned
 
 FILE = "peers.json"
 
@@ -48,9 +49,12 @@ class PeersResult:
         unit = "tokens/s" if self.is_gpu else "tokens/s of processor time"
         rows: list[tuple[str, ...]] = [("cell", unit, "min", "max", "repetitions", "wrong")]
         rows += [_row(figure) for figure in self.figures.values()]
-        aims = [("aim", "verdict")]
-        aims += [(row, one["verdict"]) for row, one in self.document()["aims"].items()]
-        return "\n".join([*_aligned(rows), "", *_aligned(aims)])
+        aims = [("aim", "verdict", "ratios")]
+        aims += [
+            (row, one["verdict"], _ratios(one["cells"]))
+            for row, one in self.document()["aims"].items()
+        ]
+        return "\n".join([*aligned(rows), "", *aligned(aims)])
 
     def write(self, folder: Path) -> Path:
         """Write the JSON file."""
@@ -66,9 +70,5 @@ def _row(figure: Figure) -> tuple[str, ...]:
     return (str(figure.cell), *(f"{number:g}" for number in numbers))
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+def _ratios(outcomes: Sequence[Mapping[str, Any]]) -> str:
+    return " ".join("-" if one["ratio"] is None else f"{one['ratio']:g}" for one in outcomes)
