@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdecode_engine.model.checkpoint.adapters.adapter import Adapter, AdapterBase
+from specdecode_engine.model.checkpoint.adapters.adapter import Adapter
+from specdecode_engine.model.checkpoint.adapters.adapter_file import AdapterBase
 from specdecode_engine.model.checkpoint.config_file import CheckpointError
 from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
 from specdecode_engine.model.implementations import read_config

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.checkpoint.adapters.adapter import Adapter, AdapterBase, Factors
+from specdecode_engine.model.checkpoint.adapters.adapter import Adapter, Factors
+from specdecode_engine.model.checkpoint.adapters.adapter_file import AdapterBase
 from specdecode_engine.model.layers.adapted_linear import (
     ActiveAdapters,
     AdaptedEmbedding,
