@@ -38,7 +38,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", {}),
     "qwen3": ("Qwen3", {}),
     "gemma2": ("Gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 16}),
-    "gemma3": ("Gemma3", {"sliding_window": 8, "query_pre_attn_scalar": 16}),
+    # Embeddings are scaled by sqrt(96), which is not a power of two.
+    "gemma3": (
+        "Gemma3",
+        {"sliding_window": 8, "query_pre_attn_scalar": 16, "hidden_size": 96},
+    ),
 }
 ADAPTERS: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
     "everywhere": (EVERYWHERE, {"r": 8}),
@@ -133,6 +137,44 @@ def test_logits_are_those_of_an_unmerged_forward(
         assert (used is llama) == (not name)
         if name:  # the adapter does something
             assert (expected - plain).abs().max() > 1e-3 * plain.abs().max()
+
+
+@torch.no_grad()
+def test_scaled_embeddings_in_16_bits_are_rounded_once(tmp_path: Path) -> None:
+    save_model(tmp_path / "base", "gemma3")
+    folder, config = tmp_path / "base", read_config(tmp_path / "base")
+    linears = Linears.of(choose_backend("auto", CPU, torch.bfloat16, 16))
+    llama = load_model(
+        folder,
+        config,
+        dtype=torch.bfloat16,
+        device=CPU,
+        context_length=64,
+        progress=None,
+        open_store=open_checkpoint,
+        linears=linears,
+    )
+    assert isinstance(llama, Llama)
+    assert llama.embedding_scale is not None
+    base = adapter_base(folder, config, None)
+    tensors = random_factors(folder, ("embed_tokens",))
+    adapter = Adapter.read(write_adapter(tmp_path / "a", tensors), base)
+    of_factors = Linears.of(choose_backend("auto", CPU, torch.float32, 16))
+    adapted, active = adapted_llama(llama, base, [adapter], of_factors)
+    pool = AdapterPool(llama, adapted, active, ("a",), 2)
+    pool.open(1, "a")
+    own = adapter.factors["model.embed_tokens"]
+    added = own.a.T[IDS] @ own.b.T * own.scale * llama.embedding_scale
+    exact = llama.embed(IDS).float() + added
+    for rows in (torch.ones_like(IDS), torch.arange(len(IDS)) % 2):
+        with pool.applied(rows) as used:
+            assert isinstance(used, Llama)
+            found = used.embed(IDS).float()
+        has_adapter = rows == 1
+        assert torch.equal(found[~has_adapter], llama.embed(IDS).float()[~has_adapter])
+        # Sums of float32 in another order may be on the other side of a tie.
+        is_other = found != exact.bfloat16().float()
+        assert is_other[has_adapter].float().mean() < 0.01
 
 
 def test_layers_without_factors_stay_fused(tmp_path: Path) -> None:

@@ -80,6 +80,12 @@ def check_adapters(
     if pair.target.reason is not None:
         reason = "the target cannot be served, so the adapter was not read"
         return tuple(AdapterCheck(path=one, reason=f"{one}: {reason}") for one in folders)
+    if pair.target.ranks > 1:
+        reason = (
+            f"adapters are computed by one rank, and --tensor-parallel-size is "
+            f"{pair.target.ranks}: use 1, or merge the adapter into the model"
+        )
+        return tuple(AdapterCheck(path=one, reason=f"{one}: {reason}") for one in folders)
     try:
         weights = open_checkpoint(target) if has_weights and pair.target.has_tensors else None
         base = adapter_base(target, read_config(target), weights)

@@ -454,11 +454,18 @@ def test_the_command_reports_adapters(
     assert "trained on      /home/trainer/base" in text
     assert check([*arguments, "--adapter", str(bad), "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
+    assert report["served"] is False
     assert report["adapters"][0]["ranks"] == [4]
     assert report["adapters"][0]["reason"] is None
     assert "use_dora is True" in report["adapters"][1]["reason"]
     assert check([*arguments, "--adapter", str(bad)]) == 1
-    assert "use_dora is True" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "use_dora is True" in printed.err
+    assert "can be served: no" in printed.out
+    assert check([*arguments, "--tensor-parallel-size", "2"]) == 1
+    printed = capsys.readouterr()
+    assert "one rank, and --tensor-parallel-size is 2: use 1, or merge" in printed.err
+    assert "can be served: no" in printed.out
 
 
 def test_adapters_of_models_through_transformers_are_refused(
