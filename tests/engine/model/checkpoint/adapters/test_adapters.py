@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -452,6 +453,7 @@ def test_the_command_reports_adapters(
     text = capsys.readouterr().out
     assert "linear maps     lm_head (1), self_attn.q_proj (3)" in text
     assert "trained on      /home/trainer/base" in text
+    assert re.search(r"factors         0\.0 MiB in float32, 0\.[1-9] MiB packed in an engine", text)
     assert check([*arguments, "--adapter", str(bad), "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["served"] is False
