@@ -477,7 +477,7 @@ def test_a_table_that_was_read_takes_the_place_of_its_file():
     ("sections", "place", "remedy"),
     [
         ({"adapters": {"modules": {"a:b": "/a"}}}, "adapters.modules", "a:b"),
-        ({"adapters": {"modules": {"": "/a"}}}, "adapters.modules", "pattern"),
+        ({"adapters": {"modules": {"": "/a"}}}, "adapters.modules", "letters"),
         ({"adapters": {"modules": {"a": ""}}}, "adapters.modules", "1 character"),
         ({"adapters": {"modules": {"target": "/a"}}}, "adapters.modules", "set model.served_name"),
         (

@@ -281,13 +281,27 @@ def test_engines_that_cannot_apply_adapters_do_not_start(
         build_core(EngineBoot.model_validate(document))
 
 
-def test_a_damaged_adapter_is_named_at_the_start(checkpoints: Checkpoints, tmp_path: Path) -> None:
+def test_a_damaged_adapter_is_named_before_weights(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
     folder = write_adapter(tmp_path / "a", random_factors(checkpoints.target, ["q_proj"]))
     (folder / "adapter_model.safetensors").write_bytes(b"cut")
     document = boot_of(checkpoints, "NONE", 1)
     document["adapters"] = {"modules": {"a": str(folder)}}
     with pytest.raises(CheckpointError, match=r"adapter_model\.safetensors: damaged"):
-        build_core(EngineBoot.model_validate(document))
+        resolve(EngineBoot.model_validate(document))
+
+
+@pytest.mark.parametrize(("key", "value"), [("use_dora", True), ("r", 3), ("peft_type", "IA3")])
+def test_adapters_that_do_not_fit_are_refused_before_weights(
+    checkpoints: Checkpoints, tmp_path: Path, key: str, value: object
+) -> None:
+    tensors = random_factors(checkpoints.target, ["q_proj"])
+    folder = write_adapter(tmp_path / "a", tensors, {key: value})
+    document = boot_of(checkpoints, "NONE", 1)
+    document["adapters"] = {"modules": {"a": str(folder)}}
+    with pytest.raises(CheckpointError, match=r"adapter_config\.json|instead of \[3, 64\]"):
+        resolve(EngineBoot.model_validate(document))
 
 
 def test_no_adapters_on_a_gpu(

@@ -139,14 +139,16 @@ def _find_models(boot: EngineBoot) -> Callable[[EngineBoot], EngineBoot]:
 
     Raises:
         ModelRefused: a model is neither a folder nor on the Hub, or cannot be downloaded.
+        ConfigurationError: an adapter has the name of the model.
         ListenError: a port cannot be listened on, which the server would find after a download.
     """
     from specdecode_api.report import ModelRole
-    from specdecode_engine.cli.model_names import hub_uri
+    from specdecode_engine.cli.model_names import check_adapter_names, hub_uri
     from specdecode_engine.serve.listeners import Listeners
 
     names = {ModelRole.TARGET: boot.model.path, ModelRole.DRAFT: boot.speculation.draft_path}
     of_hub = {role: name for role, name in names.items() if name and hub_uri(name)}
+    check_adapter_names(boot)
     Listeners.check(boot.server)
     if not of_hub:
         return lambda read: read

@@ -95,6 +95,8 @@ CONVERTED: tuple[tuple[str, list[str], dict[str, object]], ...] = (
 # flag, a bad value, a part of the error
 BAD_VALUES = (
     ("--lora-modules", "sql", "write NAME=PATH"),
+    ("--lora-modules", '{"a":' * 5000, "write NAME=PATH"),
+    ("--lora-modules", '{"name": "a", "path": "/a", "nonsense": 1}', "'nonsense' is not a key"),
     ("--lora-modules", "=/a", "write NAME=PATH"),
     ("--lora-paths", '{"name": "a"}', "write NAME=PATH"),
     ("--max-model-len", "long", "write a number, such as 32768, 32k (32000) or 32K"),
@@ -171,6 +173,24 @@ def test_a_value_is_converted(flag: str, words: list[str], expected: dict[str, o
     found = read(flag, *words)
     assert (found.mistakes, fields(found)) == ([], expected)
     assert found.words == []
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", "/a", "ä", "a" * 129])
+def test_a_bad_name_of_an_adapter_is_refused_with_its_flag(name):
+    with pytest.raises(ConfigurationError) as refusal:
+        parse_flags(["--model-path", "/model", "--lora-modules", f"{name}=/a"])
+    text = str(refusal.value)
+    assert "--lora-modules" in text
+    assert f"{name!r} is not a name for an adapter: use" in text
+
+
+def test_adapters_of_repeated_flags_are_merged():
+    words = ["--model-path", "/model", "--lora-modules", "a=/x", "--lora-modules", "b=/y"]
+    assert parse_flags(words).adapters.modules == {"a": "/x", "b": "/y"}
+    merged = parse_flags([*words, "--lora-paths", "c=/z", "a=/x"]).adapters.modules
+    assert merged == {"a": "/x", "b": "/y", "c": "/z"}
+    with pytest.raises(ConfigurationError, match="--lora-modules: a is given twice; rename one"):
+        parse_flags([*words, "--lora-modules", "a=/z"])
 
 
 @pytest.mark.parametrize(("flag", "value", "part"), BAD_VALUES)

@@ -16,6 +16,7 @@ import pytest
 from specdecode_api.report import ModelReport, ModelRole, ModelState
 from specdecode_engine.cli.flags import parse_flags
 from specdecode_engine.fetch.progress_bar import bar
+from specdecode_engine.process import ConfigurationError
 from tests.engine.fetch.hub_server import COMMIT
 
 PROGRAM = """
@@ -141,3 +142,27 @@ def test_a_changed_boot_file_finds_the_same_folders(tmp_path):
     named = parse_flags([*flags, "--speculative-draft-model-path", "x", "--served-model-name", "c"])
     assert models.in_place(named).model.served_name == "c"
     assert models.in_place(named).speculation.draft_path == "x"
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-0.6B", "hf://Qwen/Qwen3-0.6B@v1"])
+def test_adapters_may_not_have_the_name_of_a_model_of_the_hub(model):
+    from specdecode_engine.cli.model_names import check_adapter_names
+
+    flags = ["--model-path", model, "--lora-modules"]
+    check_adapter_names(parse_flags([*flags, "Qwen3-0.6B=/a"]))
+    taken = parse_flags([*flags, "Qwen/Qwen3-0.6B=/a"])
+    with pytest.raises(ConfigurationError, match=r"Qwen/Qwen3-0\.6B is the name of the model"):
+        check_adapter_names(taken)
+    named = parse_flags([*flags, "Qwen/Qwen3-0.6B=/a", "--served-model-name", "base"])
+    check_adapter_names(named)
+
+
+def test_adapters_may_not_have_the_name_of_a_folder(tmp_path, monkeypatch):
+    from specdecode_engine.cli.model_names import check_adapter_names
+
+    (tmp_path / "models" / "base").mkdir(parents=True)
+    (tmp_path / "models" / "base" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    boot = parse_flags(["--model-path", "models/base", "--lora-modules", "base=/a"])
+    with pytest.raises(ConfigurationError, match=r"--lora-modules .*base is the name of the model"):
+        check_adapter_names(boot)

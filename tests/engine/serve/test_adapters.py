@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from specdecode_engine.serve.errors import model_not_found
 from tests.engine.adapter_files import ATTENTION, EVERYWHERE, random_factors, write_adapter
 from tests.engine.serve.conftest import EXAMPLES, RunningServer, real_server, wait_until
 
@@ -139,6 +140,16 @@ def test_wrong_adapters_are_refused_by_name(
     answer = server.post(CHAT, json=body_of(CHAT, **fields))
     assert answer.status_code == status
     assert words in answer.text
+
+
+def test_lora_path_without_adapters_has_a_remedy() -> None:
+    error = model_not_found("sql", (), "lora_path")
+    assert error.status == 404
+    message = (
+        "lora_path is 'sql': this engine has no adapters; remove it, or start the engine with "
+        "--lora-modules"
+    )
+    assert message in repr(error.body)
 
 
 def test_models_are_listed_with_their_parent(

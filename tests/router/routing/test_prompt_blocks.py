@@ -37,7 +37,7 @@ def test_the_next_turn_of_a_conversation_begins_with_the_last_one():
 
 def test_the_order_of_fields_and_options_do_not_matter():
     message = {"role": "user", "content": "hi"}
-    assert cut_prompt(chat(message)) == cut_prompt(chat(message, seed=1, model="m", n=4))
+    assert cut_prompt(chat(message)) == cut_prompt(chat(message, seed=1, n=4))
 
 
 def test_conversations_share_exactly_what_they_have_in_common():
@@ -52,6 +52,15 @@ def test_requests_of_other_salts_have_nothing_in_common():
     plain, one, other = chat(message), chat(message, cache_salt="a"), chat(message, cache_salt="b")
     assert common(plain, one) == common(one, other) == 0
     assert cut_prompt(one) == cut_prompt(chat(message, cache_salt="a", n=2))
+
+
+@pytest.mark.parametrize("field", ["model", "lora_path"])
+def test_requests_of_other_adapters_have_nothing_in_common(field):
+    message = {"role": "user", "content": "hi" * 2000}
+    plain, sql = chat(message), chat(message, **{field: "sql"})
+    poems = chat(message, **{field: "poems"})
+    assert common(plain, sql) == common(sql, poems) == 0
+    assert cut_prompt(sql) == cut_prompt(chat(message, **{field: "sql", "n": 2}))
 
 
 def test_parts_of_content_are_one_text():

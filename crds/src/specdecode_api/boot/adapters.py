@@ -1,15 +1,18 @@
 """LoRA adapters in the boot file: which are loaded, under which names."""
 
+import re
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, field_validator
 
 from specdecode_api.base import FileRecord
 from specdecode_api.boot.speculation import CheckpointPath
 
 MAX_ADAPTERS = 256
 MAX_RANK = 512
-AdapterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$"
+AdapterName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+SHOWN_NAME_CHARS = 200
 
 
 class AdaptersBoot(FileRecord):
@@ -27,3 +30,15 @@ class AdaptersBoot(FileRecord):
         description="Highest rank of an adapter, a higher one is refused at the start; "
         f"{MAX_RANK} if null.",
     )
+
+    @field_validator("modules", mode="before")
+    @classmethod
+    def _has_names(cls, modules: object) -> object:
+        names = modules if isinstance(modules, dict) else ()
+        for name in filter(lambda name: isinstance(name, str), names):
+            if re.fullmatch(NAME_PATTERN, name) is None or name.endswith("\n"):
+                raise ValueError(
+                    f"{name[:SHOWN_NAME_CHARS]!r} is not a name for an adapter: use at most 128 "
+                    "letters, digits and . _ / -; begin with a letter or a digit"
+                )
+        return modules

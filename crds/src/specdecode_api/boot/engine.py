@@ -254,6 +254,16 @@ class EngineBoot(FileRecord):
         """Name of the model in the API."""
         return self.model.served_name or PurePath(self.model.path).name
 
+    @property
+    def adapter_name_error(self) -> str | None:
+        """The error of an adapter with the served name; None if there is no such adapter."""
+        if self.served_name not in self.adapters.modules:
+            return None
+        return (
+            f"{self.served_name} is the name of the model: choose another for the adapter, or set "
+            "model.served_name"
+        )
+
     @model_validator(mode="after")
     def _check_adapters(self) -> "EngineBoot":
         refuse_with(tuple(self._refusals_of_adapters()))
@@ -261,12 +271,10 @@ class EngineBoot(FileRecord):
 
     def _refusals_of_adapters(self) -> Iterator[tuple[str, str]]:
         modules = self.adapters.modules
-        if self.served_name in modules:
-            yield (
-                "adapters.modules",
-                f"{self.served_name} is the name of the model: choose another for the adapter, or "
-                "set model.served_name",
-            )
+        # Other paths may be names of the Hub, which the engine serves under their whole names.
+        has_name = self.model.served_name is not None or PurePath(self.model.path).is_absolute()
+        if has_name and (error := self.adapter_name_error) is not None:
+            yield "adapters.modules", error
         if modules and self.parallelism.tensor > 1:
             yield (
                 "adapters.modules",

@@ -11,7 +11,7 @@ from huggingface_hub import constants, get_token
 from specdecode_api.boot import EngineBoot
 from specdecode_api.model_uri import HubLocation, parse_uri
 from specdecode_api.report import ModelRole
-from specdecode_engine.cli.model_names import HUB, ModelRefused, hub_uri
+from specdecode_engine.cli.model_names import HUB, ModelRefused, hub_name, hub_uri
 from specdecode_engine.fetch.download import Download
 from specdecode_engine.fetch.hub import FetchError, Hub
 from specdecode_engine.fetch.interruption import ended_by_signals
@@ -32,7 +32,7 @@ class DownloadedModels:
         """Return the boot file with folders for the names; the target's is its name in the API."""
         model, speculation = boot.model, boot.speculation
         if (folder := self.folders.get(model.path)) is not None:
-            named = model.served_name or model.path.removeprefix(HUB).partition("@")[0]
+            named = model.served_name or hub_name(model.path)
             model = model.model_copy(update={"path": str(folder), "served_name": named})
         if (folder := self.folders.get(speculation.draft_path or "")) is not None:
             speculation = speculation.model_copy(update={"draft_path": str(folder)})

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from specdecode_api.boot import EngineBoot
 from specdecode_api.model_uri import DOTS_PATTERN, HUB_URI_PATTERN
 from specdecode_api.report import TerminationReason
 from specdecode_engine.process import ConfigurationError
@@ -56,6 +57,26 @@ def hub_uri(name: str) -> str | None:
     if not _is_hub_uri(HUB + name):
         raise _refused(f"{name}: no such folder, and not a name of the Hugging Face Hub; {_REMEDY}")
     return HUB + name
+
+
+def hub_name(model: str) -> str:
+    """Return the name in the API of a model of the Hub."""
+    return model.removeprefix(HUB).partition("@")[0]
+
+
+def check_adapter_names(boot: EngineBoot) -> None:
+    """Raise if an adapter has the name that the model will have, which follows from the disk.
+
+    Raises:
+        ConfigurationError: it has, or there is no such model.
+    """
+    model = boot.model
+    if model.served_name is None and hub_uri(model.path) is not None:
+        named = model.model_copy(update={"served_name": hub_name(model.path)})
+        boot = boot.model_copy(update={"model": named})
+    if (error := boot.adapter_name_error) is not None:
+        message = error.replace("model.served_name", "--served-model-name (model.served_name)")
+        raise ConfigurationError(f"--lora-modules (adapters.modules): {message}")
 
 
 def _is_folder(path: Path) -> bool:

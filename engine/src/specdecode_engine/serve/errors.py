@@ -45,7 +45,11 @@ def too_long(message: str, param: str) -> HttpError:
 
 def model_not_found(model: str, served: Sequence[str], field: str = "model") -> HttpError:
     """Return the error of a name that is none of `served`, the model's own name and adapters."""
-    names = ", ".join(map(repr, served[:SHOWN_NAMES])) or "a model without adapters"
+    if not served:
+        message = "this engine has no adapters; remove it, or start the engine with --lora-modules"
+        shown = repr(model[:SHOWN_VALUE_CHARS])
+        return HttpError(404, f"{field} is {shown}: {message}", param=field, code="model_not_found")
+    names = ", ".join(map(repr, served[:SHOWN_NAMES]))
     more = f" or one of {len(served) - SHOWN_NAMES} more" if len(served) > SHOWN_NAMES else ""
     message = f"{field} {model[:SHOWN_VALUE_CHARS]!r} is not served here; use {names}{more}"
     return HttpError(404, message, param=field, code="model_not_found")

@@ -25,6 +25,7 @@ from specdecode_engine.batch.shapes import (
     StepSizes,
 )
 from specdecode_engine.graphs.plan import batch_sizes
+from specdecode_engine.model.checkpoint.adapters.adapter_file import AdapterFile
 from specdecode_engine.model.checkpoint.checkpoint import OpenStore
 from specdecode_engine.model.checkpoint.config_file import DTYPES
 from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
@@ -200,10 +201,10 @@ def resolve(
 
 
 def _check_adapters(boot: EngineBoot, device: torch.device, target: LanguageModelConfig) -> None:
-    """Raise where LoRA adapters cannot be computed; their files are read with the weights."""
+    """Raise where LoRA adapters cannot be computed; their values are read after the weights."""
     if not boot.adapters.modules:
         return
-    adapter_base(Path(boot.model.path), target, None)
+    base = adapter_base(Path(boot.model.path), target, None)
     if device.type != "cpu":
         raise CannotServe(
             f"adapters.modules: LoRA adapters are computed on a CPU alone, and the engine runs on "
@@ -214,6 +215,8 @@ def _check_adapters(boot: EngineBoot, device: torch.device, target: LanguageMode
             f"adapters.modules: LoRA adapters are not computed in graphs, and graphs.mode is "
             f"{boot.graphs.mode}; set it to off"
         )
+    for path in boot.adapters.modules.values():
+        AdapterFile.open(Path(path), base).check_rank(boot.adapters.max_rank)
 
 
 def _widths(

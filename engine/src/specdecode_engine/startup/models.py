@@ -72,7 +72,7 @@ def load_models(
     log.info("linear maps: %s (%s)", facts["linears"], facts["linears_reason"])
     log.info("weights of linear maps: %s", facts["linear_weights"])
     own, folder = config.boot.adapters, Path(config.boot.model.path)
-    adapters = load_adapters(folder, target, own.modules, own.max_rank)
+    adapters = load_adapters(folder, target, own.modules)
     return LoadedModels(target, draft, linears, _kv_scales(config), adapters)
 
 

@@ -17,6 +17,7 @@ other streams."""
 DIGEST_BYTES: Final = 8
 
 _MARKS: Final = b'",[{'
+_ADAPTER_FIELDS: Final = ("model", "lora_path")
 _PART_FIELDS: Final = ("text", "refusal", "thinking", "content", "input")
 
 
@@ -70,8 +71,13 @@ def _prompt_pieces(body: bytes) -> Iterator[str]:
 def _pieces_of(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the prompt in the order in which chat templates write it: tools, then messages.
 
-    The salt comes first: an engine's cached pages serve requests of the same salt alone.
+    Adapter and salt come first: an engine's cached pages serve requests of the same ones alone.
+    Routers do not know which names are adapters, so requests share a beginning if they name the
+    same model.
     """
+    for field in _ADAPTER_FIELDS:
+        if document.get(field):
+            yield f"<{field}>{_text(document[field])}</{field}>"
     if document.get("cache_salt"):
         yield f"<salt>{_text(document['cache_salt'])}</salt>"
     for field in ("tools", "instructions", "system"):

@@ -9,6 +9,7 @@ import torch
 import transformers
 from torch import Tensor
 
+from specdecode_engine.model.adapters.loading import load_adapters
 from specdecode_engine.model.adapters.pool import AdapterPool
 from specdecode_engine.model.checkpoint.adapters.adapter import Adapter, Factors
 from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
@@ -16,6 +17,7 @@ from specdecode_engine.model.implementations import load_model, read_config
 from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.target.adapted_llama import adapted_llama
 from specdecode_engine.model.target.adapter_base import adapter_base
+from specdecode_engine.model.target.adapter_memory import packed_bytes
 from specdecode_engine.model.target.llama import Llama
 from specdecode_kernels import choose_backend
 from tests.engine.adapter_files import ATTENTION, EVERYWHERE, MLP, random_factors, write_adapter
@@ -38,7 +40,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", {}),
     "qwen3": ("Qwen3", {}),
     "gemma2": ("Gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 16}),
-    "gemma3": ("Gemma3", {"sliding_window": 8, "query_pre_attn_scalar": 16}),
+    # Embeddings are scaled by sqrt(96), which is not a power of two.
+    "gemma3": (
+        "Gemma3",
+        {"sliding_window": 8, "query_pre_attn_scalar": 16, "hidden_size": 96},
+    ),
 }
 ADAPTERS: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
     "everywhere": (EVERYWHERE, {"r": 8}),
@@ -133,6 +139,69 @@ def test_logits_are_those_of_an_unmerged_forward(
         assert (used is llama) == (not name)
         if name:  # the adapter does something
             assert (expected - plain).abs().max() > 1e-3 * plain.abs().max()
+
+
+@torch.no_grad()
+def test_scaled_embeddings_in_16_bits_are_rounded_once(tmp_path: Path) -> None:
+    save_model(tmp_path / "base", "gemma3")
+    folder, config = tmp_path / "base", read_config(tmp_path / "base")
+    linears = Linears.of(choose_backend("auto", CPU, torch.bfloat16, 16))
+    llama = load_model(
+        folder,
+        config,
+        dtype=torch.bfloat16,
+        device=CPU,
+        context_length=64,
+        progress=None,
+        open_store=open_checkpoint,
+        linears=linears,
+    )
+    assert isinstance(llama, Llama)
+    assert llama.embedding_scale is not None
+    base = adapter_base(folder, config, None)
+    tensors = random_factors(folder, ("embed_tokens",))
+    adapter = Adapter.read(write_adapter(tmp_path / "a", tensors), base)
+    of_factors = Linears.of(choose_backend("auto", CPU, torch.float32, 16))
+    adapted, active = adapted_llama(llama, base, [adapter], of_factors)
+    pool = AdapterPool(llama, adapted, active, ("a",), 2)
+    pool.open(1, "a")
+    own = adapter.factors["model.embed_tokens"]
+    added = own.a.T[IDS] @ own.b.T * own.scale * llama.embedding_scale
+    exact = llama.embed(IDS).float() + added
+    for rows in (torch.ones_like(IDS), torch.arange(len(IDS)) % 2):
+        with pool.applied(rows) as used:
+            assert isinstance(used, Llama)
+            found = used.embed(IDS).float()
+        has_adapter = rows == 1
+        assert torch.equal(found[~has_adapter], llama.embed(IDS).float()[~has_adapter])
+        # Sums of float32 in another order may be on the other side of a tie.
+        is_other = found != exact.bfloat16().float()
+        assert is_other[has_adapter].float().mean() < 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("maps", [EVERYWHERE, ATTENTION, ("v_proj", "up_proj"), ("embed_tokens",)])
+@pytest.mark.parametrize("rank", [1, 24])
+def test_reported_memory_is_that_of_loaded_factors(
+    tmp_path: Path, maps: tuple[str, ...], rank: int, dtype: torch.dtype
+) -> None:
+    save_model(tmp_path / "base", "llama")
+    folder, config = tmp_path / "base", read_config(tmp_path / "base")
+    llama = load_model(
+        folder,
+        config,
+        dtype=dtype,
+        device=CPU,
+        context_length=64,
+        progress=None,
+        open_store=open_checkpoint,
+        linears=Linears.of(choose_backend("auto", CPU, dtype, 16)),
+    )
+    path = write_adapter(tmp_path / "a", random_factors(folder, maps, rank=rank), {"r": rank})
+    loaded = load_adapters(folder, llama, {"a": str(path)})
+    assert loaded is not None
+    base = adapter_base(folder, config, None)
+    assert packed_bytes(Adapter.read(path, base).factors, base) == loaded.bytes
 
 
 def test_layers_without_factors_stay_fused(tmp_path: Path) -> None:

@@ -70,7 +70,12 @@ def check(arguments: Sequence[str]) -> int:
         refused = [one.reason for one in adapters if one.reason is not None]
         for reason in (*pair.reasons, *refused):
             print(f"specdecode-engine check: {_with_names(reason, names)}", file=sys.stderr)
-    return 0 if pair.is_served and all(one.reason is None for one in adapters) else REFUSED
+    return 0 if _is_served(pair, adapters) else REFUSED
+
+
+def _is_served(pair: "PairCheck", adapters: Sequence["AdapterCheck"]) -> bool:
+    """Whether an engine starts with the models and all adapters."""
+    return pair.is_served and all(one.reason is None for one in adapters)
 
 
 def _with_names(text: str, names: Mapping[str, str]) -> str:
@@ -172,7 +177,7 @@ def as_json(
 ) -> dict[str, object]:
     """Return the report; sizes are bytes of one rank."""
     report: dict[str, object] = {
-        "served": pair.is_served,
+        "served": _is_served(pair, adapters),
         "algorithm": str(pair.algorithm),
         "tensor_parallel_size": pair.target.ranks,
         "reasons": list(pair.reasons),
@@ -237,7 +242,7 @@ def as_text(
         if pair.mtp.reason is not None:
             lines.append(f"  not usable      {pair.mtp.reason}")
     lines += [line for one in adapters for line in one.lines()]
-    return "\n".join([*lines, f"can be served: {'yes' if pair.is_served else 'no'}"])
+    return "\n".join([*lines, f"can be served: {'yes' if _is_served(pair, adapters) else 'no'}"])
 
 
 def _model_lines(role: str, model: "ModelCheck") -> list[str]:

@@ -42,12 +42,20 @@ class PeerArguments:
     notes: list[str] = field(default_factory=list)
 
     def set(self, flag: str, values: Mapping[str, object]) -> None:
-        """Set fields; two flags may give a field the same value alone."""
+        """Set fields; two flags may give a field the same value alone, and objects are merged."""
         for place, value in values.items():
             other = self.settings.get(place)
+            if other is not None and isinstance(value, dict) and isinstance(other.value, dict):
+                self._merge(flag, place, value, other.value)
+                continue
             if other is not None and other.flag != flag and other.value != value:
                 self.mistakes.append(conflict(flag, value, other.flag, other.value))
             self.settings[place] = Setting(flag, value)
+
+    def _merge(self, flag: str, place: str, new: dict[str, object], old: dict[str, object]) -> None:
+        for name in sorted(key for key in new.keys() & old.keys() if new[key] != old[key]):
+            self.mistakes.append(f"{flag}: {name} is given twice; rename one")
+        self.settings[place] = Setting(flag, old | new)
 
 
 def conflict(flag: str, value: object, other: str, other_value: object) -> str:

@@ -25,6 +25,13 @@ _FACTORS = {"": 1} | {
     for power, pair in enumerate(("kK", "mM", "gG", "tT"), start=1)
     for letter, factor in zip(pair, (1000**power, 1024**power), strict=True)
 }
+_ADAPTER_KEYS = frozenset(
+    (
+        *("name", "path", "base_model_name", "is_3d_lora_weight"),  # of vLLM
+        *("lora_id", "lora_name", "lora_path", "pinned"),  # of SGLang
+    )
+)
+_SHOWN_CHARS = 200
 _GRPC_PORT, _HTTP_PORT = 4317, 4318
 
 
@@ -136,14 +143,23 @@ def _adapter(text: str) -> tuple[str, str]:
     if text.lstrip().startswith("{"):
         try:
             found = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = {}
+        _refuse_unknown(found)
         name, path = (found.get(key, found.get(f"lora_{key}", "")) for key in ("name", "path"))
     elif not separator:
         name = path = ""
     if not (isinstance(name, str) and isinstance(path, str) and name and path):
         raise ValueError('write NAME=PATH, or {"name": "NAME", "path": "PATH"}')
     return name, path
+
+
+def _refuse_unknown(adapter: Mapping[str, object]) -> None:
+    unknown = sorted(key for key in adapter.keys() - _ADAPTER_KEYS if adapter[key] is not None)
+    if unknown:
+        raise ValueError(
+            f"{unknown[0][:_SHOWN_CHARS]!r} is not a key of an adapter: use name and path"
+        )
 
 
 def _adapters(field: str, words: Sequence[str]) -> Settings:

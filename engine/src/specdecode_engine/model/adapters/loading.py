@@ -7,7 +7,6 @@ from pathlib import Path
 
 from specdecode_engine.model.adapters.pool import AdapterPool
 from specdecode_engine.model.checkpoint.adapters.adapter import Adapter
-from specdecode_engine.model.checkpoint.config_file import CheckpointError
 from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
 from specdecode_engine.model.checkpoint.record_tensors import tensor_bytes
 from specdecode_engine.model.layers.adapted_linear import ActiveAdapters
@@ -43,14 +42,13 @@ class LoadedAdapters:
 
 
 def load_adapters(
-    folder: Path, target: LanguageModel, modules: Mapping[str, str], max_rank: int | None
+    folder: Path, target: LanguageModel, modules: Mapping[str, str]
 ) -> LoadedAdapters | None:
     """Read all adapters of a target; None where there are none.
 
     Args:
         folder: of the target's checkpoint.
         modules: folders by the adapters' names.
-        max_rank: the highest rank that an adapter may have.
 
     Raises:
         CheckpointError: an adapter is damaged, not supported, or of another base.
@@ -60,8 +58,6 @@ def load_adapters(
     base = adapter_base(folder, target.config, open_checkpoint(folder))
     assert isinstance(target, Llama)
     adapters = [Adapter.read(Path(path), base) for path in modules.values()]
-    for one in adapters:
-        _check_rank(one, max_rank)
     # Not quantized: what factors add is small next to the base's map.
     dtype, head_dim = accumulation_dtype(target.dtype), target.config.decoder.head_dim
     linears = Linears.of(choose_backend("auto", target.device, dtype, head_dim))
@@ -79,11 +75,3 @@ def load_adapters(
     loaded = LoadedAdapters(target, adapted, active, tuple(modules), facts)
     log.info("LoRA adapters: %d, %.1f MiB", len(modules), loaded.bytes / 2**20)
     return loaded
-
-
-def _check_rank(adapter: Adapter, most: int | None) -> None:
-    if most is not None and adapter.ranks[-1] > most:
-        raise CheckpointError(
-            f"{adapter.folder}: an adapter of rank {adapter.ranks[-1]}, and adapters.max_rank is "
-            f"{most}; raise it (--max-lora-rank)"
-        )

@@ -180,6 +180,16 @@ class Checkpoint:
             stored: Tensor = opened.get_tensor(name)
             return stored
 
+    def get_all(self) -> dict[str, Tensor]:
+        """As `get`, of all tensors; each file is opened once."""
+        found: dict[str, Tensor] = {}
+        for file in dict.fromkeys(stored.file for stored in self.tensors.values()):
+            with safe_open(file, framework="pt") as opened:
+                for name, stored in self.tensors.items():
+                    if stored.file == file:
+                        found[name] = opened.get_tensor(name)
+        return found
+
 
 def list_names(names: Sequence[str]) -> str:
     """Write names for an error: the first of them, and how many more there are."""

@@ -23,6 +23,10 @@ MODEL_CONFIG = "config.json"
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 
+SHOWN_CHARACTERS = 200
+"""Of a key or a value, in an error."""
+
+
 class CheckpointError(Exception):
     """A checkpoint that cannot be loaded; the message has the file, the error and the remedy."""
 
@@ -40,6 +44,11 @@ class DraftMismatch(CheckpointError):
     """The draft's checkpoint does not belong to the target's; the message holds both numbers."""
 
     reason = TerminationReason.DRAFT_MISMATCH
+
+
+def cut(text: str) -> str:
+    """Shorten a text of a file for an error."""
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,8 @@ class ConfigFile:
             raise CheckpointError(
                 f"{file}: no such file; give the path of a folder in Hugging Face format"
             ) from None
+        except RecursionError:
+            raise CheckpointError(f"{file}: too many levels of JSON; download it again") from None
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{file}: unreadable ({error}); download it again") from error
         if not isinstance(keys, dict):
@@ -69,10 +80,10 @@ class ConfigFile:
         return cls(file, keys)
 
     def error(self, key: str, remedy: str) -> ConfigError:
-        """Build the error that `key` has the value it has, or is missing."""
+        """Build the error that `key` has the value it has, or is missing; long ones are cut."""
         value = self.keys.get(key)
-        fault = "is missing" if value is None else f"is {value!r}"
-        return ConfigError(self.file, self.prefix + key, fault, remedy)
+        fault = "is missing" if value is None else f"is {cut(repr(value))}"
+        return ConfigError(self.file, self.prefix + cut(key), fault, remedy)
 
     def mismatch(self, key: str, remedy: str) -> DraftMismatch:
         """Build the error that `key` does not fit the target; `remedy` has the target's value."""
@@ -105,9 +116,13 @@ class ConfigFile:
             return default
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self.error(key, "it must be a number")
-        if not (value > 0 and math.isfinite(value)):
+        try:
+            number = float(value)
+        except OverflowError:  # an integer
+            number = math.inf
+        if not (number > 0 and math.isfinite(number)):
             raise self.error(key, "it must be positive and finite")
-        return float(value)
+        return number
 
     def switch(self, key: str, default: bool) -> bool:
         value = self.keys.get(key, default)

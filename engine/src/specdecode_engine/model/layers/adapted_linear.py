@@ -2,6 +2,9 @@
 
 A row is computed by the calls that it would get alone, so that it does not depend on the adapters
 of other rows: the base's map for all rows, then two maps for the rows of each adapter.
+
+On a GPU a map's instructions follow from a row's place in its prompt (RowSplit), which belongs to
+all rows of a forward: before adapters run there, it has to be cut to the rows of each adapter too.
 """
 
 from collections.abc import Sequence

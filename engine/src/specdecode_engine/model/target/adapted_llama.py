@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.checkpoint.adapters.adapter import Adapter, AdapterBase, Factors
+from specdecode_engine.model.checkpoint.adapters.adapter import Adapter, Factors
+from specdecode_engine.model.checkpoint.adapters.adapter_file import AdapterBase
 from specdecode_engine.model.layers.adapted_linear import (
     ActiveAdapters,
     AdaptedEmbedding,
@@ -36,7 +37,7 @@ def adapted_llama(
     builder = _Builder(base, adapters, linears, accumulation_dtype(llama.dtype), ActiveAdapters())
     layers = tuple(builder.layer(number, layer, llama) for number, layer in enumerate(llama.layers))
     head = builder.linear(llama.head, [HEAD.removesuffix(".weight")])
-    embedding = builder.embedding()
+    embedding = builder.embedding(1.0 if llama.embedding_scale is None else llama.embedding_scale)
     return replace(llama, layers=layers, head=head, adapted_embedding=embedding), builder.active
 
 
@@ -104,7 +105,8 @@ class _Builder:
     def _make(self, factor: Tensor) -> Linear:
         return self.linears.make(factor.to(self.dtype).clone())
 
-    def embedding(self) -> AdaptedEmbedding | None:
+    def embedding(self, embedding_scale: float) -> AdaptedEmbedding | None:
+        """Scale what adapters add as the model scales embeddings, so that sums are rounded once."""
         by_slot: list[LowRankEmbedding | None] = [None]
         for adapter in self.adapters:
             one = adapter.factors.get(self.base.embedding)
@@ -112,5 +114,5 @@ class _Builder:
                 by_slot.append(None)
                 continue
             a = one.a.T.contiguous().to(self.dtype)
-            by_slot.append(LowRankEmbedding(a, self._make(one.b * one.scale)))
+            by_slot.append(LowRankEmbedding(a, self._make(one.b * (one.scale * embedding_scale))))
         return AdaptedEmbedding(self.active, by_slot) if any(by_slot) else None

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from specdecode_engine.model.checkpoint.adapters.adapter import AdapterBase
+from specdecode_engine.model.checkpoint.adapters.adapter_file import AdapterBase
 from specdecode_engine.model.checkpoint.checkpoint import TensorStore, TextModelStore
 from specdecode_engine.model.checkpoint.config_file import CheckpointError
 from specdecode_engine.model.layers.linears import MapKind, kind_of

@@ -61,7 +61,7 @@ class Llama(LanguageModel):
     # of each of config.ropes [2, rows of the rotary tables, head_dim / 2]: cosines and sines
     angles: tuple[Tensor, ...]
     embedding_scale: float | None  # rounded to the model's type
-    adapted_embedding: AdaptedEmbedding | None = None  # adds what LoRA adapters do
+    adapted_embedding: AdaptedEmbedding | None = None  # adds what LoRA adapters do, scaled
 
     @classmethod
     def load(
@@ -158,9 +158,9 @@ class Llama(LanguageModel):
 
     def embed(self, ids: Tensor) -> Tensor:
         x = functional.embedding(ids, self.embedding)
-        if self.adapted_embedding is not None:
-            x = self.adapted_embedding(x, ids)
-        return x if self.embedding_scale is None else x * self.embedding_scale
+        if self.embedding_scale is not None:
+            x = x * self.embedding_scale
+        return x if self.adapted_embedding is None else self.adapted_embedding(x, ids)
 
     def forward(
         self,

@@ -2,18 +2,23 @@
 
 import json
 import math
+import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specdecode_engine.cli.check.command import check
-from specdecode_engine.model.checkpoint.adapters.adapter import Adapter, AdapterBase
-from specdecode_engine.model.checkpoint.config_file import CheckpointError
+from specdecode_engine.model.checkpoint.adapters.adapter import Adapter
+from specdecode_engine.model.checkpoint.adapters.adapter_file import AdapterBase
+from specdecode_engine.model.checkpoint.adapters.pattern import Pattern
+from specdecode_engine.model.checkpoint.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
 from specdecode_engine.model.target.adapter_base import adapter_base
 from specdecode_engine.model.target.config import LlamaConfig
@@ -23,6 +28,7 @@ from tests.engine.checkpoints import HIDDEN, VOCAB, Checkpoints
 
 Q0 = "model.layers.0.self_attn.q_proj"
 Q_NAME = f"{PREFIX}{Q0}"
+CHECKPOINT = "specdecode_engine.model.checkpoint.checkpoint"
 CONFIGS = Path(__file__).parents[4] / "configs"
 
 
@@ -68,6 +74,12 @@ def test_every_tensor_is_placed_at_its_map(
         ({"alpha_pattern": {"layers.0.self_attn.q_proj": 2, "k_proj": 3}}, 2 / 4),
         ({"alpha_pattern": {r".*\.0\.self_attn\.q_proj": 2}, "use_rslora": True}, 2 / 2),
         ({"alpha_pattern": {"proj": 2}}, 8 / 4),
+        ({"alpha_pattern": {"self.attn.q_proj": 2}}, 2 / 4),
+        ({"alpha_pattern": {"^self_attn.q_proj": 2}}, 8 / 4),
+        ({"alpha_pattern": {"^model.layers.0.self_attn.q_proj$": 2}}, 2 / 4),
+        ({"alpha_pattern": {r"layers\.(0|10|1)\..*(q|v)_proj": 2}}, 2 / 4),
+        ({"alpha_pattern": {r"layers\.\d+\.[a-z_]+\.(?:q_proj|k_proj)": 2}}, 2 / 4),
+        ({"alpha_pattern": {r"layers\.[1-9]\..*_proj": 2}}, 8 / 4),
         ({"alpha_pattern": {"q_proj": 2, "self_attn.q_proj": 2}}, 2 / 4),
     ],
 )
@@ -155,9 +167,23 @@ def test_fields_without_effect_change_nothing(
         ("loftq_config", {"loftq_bits": 4}, "may change what the adapter computes"),
         ("a_key_of_a_later_release", 1, "may change what the adapter computes"),
         ("alpha_pattern", {"q_proj": 2, "self_attn.q_proj": 4}, "one key for each module"),
-        ("alpha_pattern", {"(a+)+": 2}, "may match too slowly"),
-        ("alpha_pattern", {"a*b*c*": 2}, "may match too slowly"),
-        ("rank_pattern", {"q_proj(": 2}, "not a regular expression"),
+        ("alpha_pattern", {"(a+)+": 2}, "may match slowly"),
+        ("alpha_pattern", {"a*b*c*": 2}, "may match slowly"),
+        ("alpha_pattern", {".?" * 34 + "X": 2}, "may match slowly"),
+        ("alpha_pattern", {"(a|a)(a|ab)X": 2}, "may match slowly"),
+        ("alpha_pattern", {"(q|k)(q|k)(q|k)": 2}, "may match slowly"),
+        ("alpha_pattern", {"(" * 3000 + "a" + ")" * 3000: 2}, "may match slowly"),
+        ("alpha_pattern", {"a{99999999999}": 2}, "may match slowly"),
+        ("alpha_pattern", {"a" * 300: 2}, "may match slowly"),
+        ("alpha_pattern", {"[z-a]": 2}, "not a regular expression"),
+        ("alpha_pattern", {f"a{number}$": 2 for number in range(17)}, "at most 16 expressions"),
+        ("alpha_pattern", {"q_proj": 10**400}, "positive and finite"),
+        ("lora_alpha", 10**400, "positive and finite"),
+        ("lora_alpha", 1e300, "beyond float32"),
+        ("alpha_pattern", {"q_proj": 1e300}, "beyond float32"),
+        ("r", 10**400, "the highest supported rank"),
+        ("a_key_of_a_later_release", "x" * 10**6, "the key is unknown"),
+        ("rank_pattern", {"q_proj(": 2}, "may match slowly"),
         ("rank_pattern", {"q_proj": 2.5}, "a positive integer"),
         ("rank_pattern", ["q_proj"], "must be an object"),
     ],
@@ -173,6 +199,7 @@ def test_fields_are_refused_by_name(
     error = refusal(write_adapter(tmp_path, factors, {key: value}), base)
     assert str(tmp_path / "adapter_") in error
     assert remedy in error
+    assert len(error) < 2000
     if key != "r" or value == 0:
         assert key in error
 
@@ -328,6 +355,15 @@ def no_json(folder: Path) -> None:
     (folder / "adapter_config.json").write_text("{")
 
 
+def deep_json(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+
+
+def a_pipe(folder: Path) -> None:
+    no_tensors(folder)
+    os.mkfifo(folder / "adapter_model.safetensors")
+
+
 def with_model(folder: Path) -> None:
     shutil.copy(folder / "adapter_model.safetensors", folder / "model.safetensors")
 
@@ -343,6 +379,8 @@ def with_model(folder: Path) -> None:
         (no_config, "adapter_config.json: no such file; give a folder"),
         (named, "poems"),
         (no_json, "adapter_config.json: unreadable"),
+        (deep_json, "adapter_config.json: too many levels of JSON"),
+        (a_pipe, "adapter_model.safetensors: is not a regular file"),
         (with_model, "contains a model (safetensors files) and a LoRA adapter"),
     ],
 )
@@ -357,6 +395,34 @@ def test_damaged_adapters_are_refused_by_file(
     error = refusal(tmp_path, base)
     assert str(tmp_path) in error
     assert reason in error
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
+def test_impossible_names_of_folders_are_refused(base: AdapterBase, name: str) -> None:
+    assert "give" in refusal(Path("/", name), base)
+
+
+def test_each_file_is_opened_once_for_all_tensors(
+    tmp_path: Path, base: AdapterBase, factors: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[object] = []
+
+    def open_counted(file: Path, **options: str) -> object:
+        opened.append(file)
+        return safe_open(file, **options)
+
+    monkeypatch.setattr(f"{CHECKPOINT}.safe_open", open_counted)
+    Adapter.read(write_adapter(tmp_path, factors), base)
+    assert opened == [tmp_path / "adapter_model.safetensors"] * 2
+
+
+def test_patterns_of_one_key_per_module_are_looked_up() -> None:
+    """EVA writes a rank for each module."""
+    names = [f"model.layers.{layer}.mlp.map_{number}" for layer in range(80) for number in range(7)]
+    keys = {name: number for number, name in enumerate(names, start=1)}
+    pattern = Pattern.read(ConfigFile(Path("a"), {"rank_pattern": keys}), "rank_pattern")
+    assert [pattern.of(name) for name in names] == [(number,) for number in keys.values()]
+    assert max(map(len, pattern.plain.values())) < len(names)
 
 
 @pytest.mark.parametrize(
@@ -387,13 +453,21 @@ def test_the_command_reports_adapters(
     text = capsys.readouterr().out
     assert "linear maps     lm_head (1), self_attn.q_proj (3)" in text
     assert "trained on      /home/trainer/base" in text
+    assert re.search(r"factors         0\.0 MiB in float32, 0\.[1-9] MiB packed in an engine", text)
     assert check([*arguments, "--adapter", str(bad), "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
+    assert report["served"] is False
     assert report["adapters"][0]["ranks"] == [4]
     assert report["adapters"][0]["reason"] is None
     assert "use_dora is True" in report["adapters"][1]["reason"]
     assert check([*arguments, "--adapter", str(bad)]) == 1
-    assert "use_dora is True" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "use_dora is True" in printed.err
+    assert "can be served: no" in printed.out
+    assert check([*arguments, "--tensor-parallel-size", "2"]) == 1
+    printed = capsys.readouterr()
+    assert "one rank, and --tensor-parallel-size is 2: use 1, or merge" in printed.err
+    assert "can be served: no" in printed.out
 
 
 def test_adapters_of_models_through_transformers_are_refused(

@@ -1,6 +1,6 @@
-"""Reads a LoRA adapter for one base: two factors and a scale for each adapted linear map.
+"""Reads the values of a LoRA adapter: two factors and a scale for each adapted linear map.
 
-Every tensor of the file has a place or is refused by its name, and the base is never changed.
+The base is never changed: a stored weight of the base must be the base's own.
 """
 
 import hashlib
@@ -12,24 +12,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from specdecode_engine.model.checkpoint.adapters.adapter_file import (
+    TENSORS,
+    AdapterBase,
+    AdapterFile,
+    unreadable_is_refused,
+)
 from specdecode_engine.model.checkpoint.adapters.config import CONFIG, AdapterConfig
-from specdecode_engine.model.checkpoint.adapters.tensor_names import (
-    FactorRole,
-    TensorName,
-    read_name,
-)
-from specdecode_engine.model.checkpoint.checkpoint import (
-    Checkpoint,
-    Shape,
-    TensorError,
-    TensorStore,
-    has_tensors,
-)
+from specdecode_engine.model.checkpoint.checkpoint import TensorError
 from specdecode_engine.model.checkpoint.config_file import CheckpointError
 
-TENSORS = "adapter_model.safetensors"
-PICKLE = "adapter_model.bin"
-MAX_RANK = 512
+COMPARED_NUMBERS = 2**20
+"""Of a weight of the base, at once: both parts are converted to float32."""
 
 
 class Factors(NamedTuple):
@@ -45,17 +39,6 @@ class Factors(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterBase:
-    """What an adapter is read for: the linear maps of a model."""
-
-    folder: Path
-    shapes: Mapping[str, Shape]  # [outputs, inputs] of each map, by the module's name
-    embedding: str  # the module whose map is [vocab, hidden] and looked up by token
-    weights: TensorStore | None  # of the base; None where only headers are known
-    weight_names: Mapping[str, str]  # of the stored weight of each module
-
-
-@dataclass(frozen=True, slots=True)
 class Adapter:
     """One adapter with its factors, on the host."""
 
@@ -66,32 +49,18 @@ class Adapter:
 
     @classmethod
     def read(cls, folder: Path, base: AdapterBase) -> "Adapter":
-        """Read the adapter in a folder and check it against its base.
+        """Open the adapter in a folder and read its values.
 
         Raises:
             CheckpointError: the adapter is damaged, not supported, or of another base.
         """
-        config = AdapterConfig.load(folder)
-        _refuse_model(folder)
-        store = Checkpoint.open_file(_tensor_file(folder))
-        placed = {
-            name: read_name(stored.file, name, base.shapes)
-            for name, stored in store.tensors.items()
-        }
-        modules = dict.fromkeys(
-            one.module for one in placed.values() if one.role is not FactorRole.BASE
-        )
-        if not modules:
-            raise TensorError(folder / TENSORS, "holds no factors", "save the adapter again")
-        names = {(one.module, one.role): name for name, one in placed.items()}
-        _refuse_doubles(folder, placed, names)
-        for name, one in placed.items():
-            if one.role is FactorRole.BASE:
-                _check_base(store, name, one, base)
-        factors = {
-            module: _read_factors(store, module, names, placed, config, base) for module in modules
-        }
-        return cls(folder, config, factors, _digest(folder))
+        opened = AdapterFile.open(folder, base)
+        with unreadable_is_refused(folder):
+            stored = opened.store.get_all()
+            for name, module in opened.base_weights.items():
+                _check_base(opened.store.folder, name, stored[name], module, base)
+            factors = {module: _read_factors(opened, module, stored) for module in opened.factors}
+            return cls(folder, opened.config, factors, _digest(folder))
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -104,111 +73,49 @@ class Adapter:
         return sum(one.a.nbytes + one.b.nbytes for one in self.factors.values())
 
 
-def _refuse_model(folder: Path) -> None:
-    if has_tensors(folder):
+def _read_factors(opened: AdapterFile, module: str, stored: Mapping[str, Tensor]) -> Factors:
+    one, file = opened.factors[module], opened.store.folder
+    a, b = (_finite(file, name, stored[name]) for name in (one.a, one.b))
+    if not (b * one.scale).isfinite().all():
         raise CheckpointError(
-            f"{folder} contains a model (safetensors files) and a LoRA adapter ({CONFIG}); "
-            "move the adapter's files to a folder of their own"
+            f"{opened.config.file.file}: lora_alpha (or alpha_pattern) scales {one.b} by "
+            f"{one.scale:g}, beyond float32; correct it, or download the adapter again"
         )
+    return Factors(a, b, one.scale)
 
 
-def _tensor_file(folder: Path) -> Path:
-    file, pickle = folder / TENSORS, folder / PICKLE
-    if not file.exists() and pickle.exists():
-        fault = "is a pickle, which can run code when it is opened"
-        raise TensorError(pickle, fault, f"convert it to safetensors, named {TENSORS}")
-    if not file.exists():
-        raise TensorError(file, "no such file", "download the adapter again")
-    return file
-
-
-def _refuse_doubles(
-    folder: Path, placed: Mapping[str, TensorName], names: Mapping[tuple[str, FactorRole], str]
-) -> None:
-    for name, one in placed.items():
-        other = names[one.module, one.role]
-        if other != name:
-            fault = f"{name} and {other} are the same factor of {one.module}"
-            raise TensorError(folder / TENSORS, fault, "save the adapter again")
-
-
-def _read_factors(
-    store: Checkpoint,
-    module: str,
-    names: Mapping[tuple[str, FactorRole], str],
-    placed: Mapping[str, TensorName],
-    config: AdapterConfig,
-    base: AdapterBase,
-) -> Factors:
-    is_embedding = module == base.embedding
-    kinds = (
-        (FactorRole.EMBEDDING_A, FactorRole.EMBEDDING_B)
-        if is_embedding
-        else (FactorRole.A, FactorRole.B)
-    )
-    other_kinds = {
-        FactorRole.A,
-        FactorRole.B,
-        FactorRole.EMBEDDING_A,
-        FactorRole.EMBEDDING_B,
-    } - set(kinds)
-    for kind in other_kinds:
-        if (module, kind) in names:
-            fault = f"{names[module, kind]} is not a factor of {module}"
-            raise TensorError(store.folder, fault, "the adapter belongs to another model")
-    missing = [kind.value for kind in kinds if (module, kind) not in names]
-    if missing:
-        fault = f"{module} has one factor, but no {missing[0]}"
-        raise TensorError(store.folder, fault, "the file is incomplete, download it again")
-    a, b = (names[module, kind] for kind in kinds)
-    path = placed[a].path
-    outputs, inputs = base.shapes[module]
-    sizes = (inputs, outputs) if not is_embedding else (outputs, inputs)
-    rank = config.rank_of(path)
-    if rank > MAX_RANK:
-        fault = f"{a} has rank {rank}"
-        raise TensorError(store.folder, fault, f"the highest supported rank is {MAX_RANK}")
-    _check_shape(store, a, (rank, sizes[0]))
-    _check_shape(store, b, (sizes[1], rank))
-    return Factors(_read(store, a), _read(store, b), config.scale_of(path))
-
-
-def _check_shape(store: Checkpoint, name: str, expected: Shape) -> None:
-    shape = store.tensors[name].shape
-    if shape != expected:
-        raise TensorError(
-            store.folder,
-            f"{name} is {list(shape)} instead of {list(expected)}",
-            f"the adapter belongs to another model, or {CONFIG} to another adapter",
-        )
-
-
-def _read(store: Checkpoint, name: str) -> Tensor:
-    if not store.tensors[name].dtype.is_floating_point:
-        raise TensorError(store.folder, f"{name} holds integers", "save the adapter in float32")
-    values = store.get(name).float()
+def _finite(file: Path, name: str, stored: Tensor) -> Tensor:
+    values = stored.float()
     faulty = ~values.isfinite()
     if faulty.any():
         place = faulty.nonzero()[0].tolist()
         fault = f"{name}{place} is {values[tuple(place)].item()}"
-        raise TensorError(store.folder, fault, "every number must be finite; train it again")
+        raise TensorError(file, fault, "every number must be finite; train it again")
     return values
 
 
-def _check_base(store: Checkpoint, name: str, one: TensorName, base: AdapterBase) -> None:
+def _check_base(file: Path, name: str, stored: Tensor, module: str, base: AdapterBase) -> None:
     """Raise unless a stored weight of the base is that of this base, which peft would overwrite."""
     if base.weights is None:
         fault = f"{name} cannot be compared, as the base's weights are not here"
-        raise TensorError(store.folder, fault, "give the base as a folder with its weights")
-    own = base.weights.get(base.weight_names[one.module])
-    stored = store.get(name)
-    if own.shape != stored.shape or not torch.equal(own.float(), stored.float()):
+        raise TensorError(file, fault, "give the base as a folder with its weights")
+    if not _are_equal(base.weights.get(base.weight_names[module]), stored):
         raise TensorError(
-            store.folder,
+            file,
             f"{name} differs from the base in {base.folder}",
             "the adapter belongs to another base, or tokens were added to it; merge the adapter "
             "into its own base and serve the result",
         )
+
+
+def _are_equal(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    rows = max(1, COMPARED_NUMBERS // max(1, one[:1].numel()))
+    return all(
+        torch.equal(one[start : start + rows].float(), other[start : start + rows].float())
+        for start in range(0, len(one), rows)
+    )
 
 
 def _digest(folder: Path) -> str:

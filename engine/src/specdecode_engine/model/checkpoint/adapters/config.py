@@ -4,11 +4,11 @@ Which maps are adapted is read from the tensors alone: keys such as `target_modu
 """
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from specdecode_engine.model.checkpoint.adapters.pattern import Pattern
 from specdecode_engine.model.checkpoint.config_file import CheckpointError, ConfigFile
 
 CONFIG = "adapter_config.json"
@@ -45,49 +45,6 @@ REFUSED: Mapping[str, str] = {
     "trainable_token_indices": f"trained tokens are not supported; {_MERGE}",
 }
 """Remedies, by the key: refused with any value but false, null and empty ones."""
-
-MAX_QUANTIFIERS = 2
-"""In a key of a pattern: more could match for hours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """Numbers by regular expressions, in the order of the file; `rank_pattern` is one."""
-
-    file: ConfigFile
-    key: str
-    numbers: Mapping[str, float]
-
-    @classmethod
-    def read(cls, file: ConfigFile, key: str, *, are_integers: bool = False) -> "Pattern":
-        """Read one of the two patterns, empty if absent."""
-        section = file.section(key)
-        if section is None:
-            return cls(file, key, {})
-        for name in section.keys:
-            _check_expression(section, name)
-        read = section.integer if are_integers else section.real
-        return cls(file, key, {name: read(name) for name in section.keys})
-
-    def of(self, path: str) -> tuple[float, ...]:
-        """Return the numbers of all expressions that match the end of a path, as in peft."""
-        return tuple(
-            number
-            for name, number in self.numbers.items()
-            if re.match(rf"(.*\.)?({name})$", path) is not None
-        )
-
-
-def _check_expression(section: ConfigFile, name: str) -> None:
-    remedy = (
-        f"write the path of a module, or an expression of at most {MAX_QUANTIFIERS} repetitions"
-    )
-    try:
-        re.compile(name)
-    except re.error as error:
-        raise section.error(name, f"it is not a regular expression ({error}); {remedy}") from None
-    if len(re.findall(r"[*+{]", name)) > MAX_QUANTIFIERS or re.search(r"\)[*+{]", name):
-        raise section.error(name, f"it may match too slowly; {remedy}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +87,14 @@ class AdapterConfig:
         found = self.ranks.of(path)
         return int(found[0]) if found else self.rank
 
-    def scale_of(self, path: str) -> float:
-        """Return the factor of what the module's adapter adds.
+    def scale_of(self, path: str, rank: int) -> float:
+        """Return the factor of what the module's adapter of a rank adds.
 
         Raises:
             ConfigError: keys of `alpha_pattern` with unequal values match the path. peft sorts them
                 when it saves, so the first of them may be another than in training.
         """
-        found, rank = self.alphas.of(path), self.rank_of(path)
+        found = self.alphas.of(path)
         if len(set(found)) > 1:
             remedy = f"several keys match {path}; write one key for each module"
             raise self.file.error("alpha_pattern", remedy)
