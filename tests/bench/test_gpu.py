@@ -34,7 +34,8 @@ from specdecode_engine.batch.request import Output
 from specdecode_engine.model.target.llama import Llama
 
 ROOT = Path(__file__).resolve().parents[2]
-QUEUED = {name for entry in read_queue(ROOT) for name in entry.command[2].split(",")}
+COMMANDS = [entry.command for entry in read_queue(ROOT)]
+QUEUED = {name for one in COMMANDS if "--only" in one for name in one[2].split(",")}
 """Sections that the dry run of the queue runs (`test_gpu_queue.py`)."""
 CHOSEN = [one.name for one in SECTIONS if one.name not in QUEUED - {"floors", "parity"}]
 COMMAND = [sys.executable, str(ROOT / "bench" / "gpu"), "--dry-run", "--carry", "nothing"]
