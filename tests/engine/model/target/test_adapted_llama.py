@@ -18,6 +18,7 @@ from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.target.adapted_llama import adapted_llama
 from specdecode_engine.model.target.adapter_base import adapter_base
 from specdecode_engine.model.target.adapter_memory import packed_bytes
+from specdecode_engine.model.target.language_model import LanguageModelConfig
 from specdecode_engine.model.target.llama import Llama
 from specdecode_kernels import choose_backend
 from tests.engine.adapter_files import ATTENTION, EVERYWHERE, MLP, random_factors, write_adapter
@@ -97,6 +98,27 @@ def unmerged_logits(model: Any, factors: Mapping[str, Factors], ids: Tensor) -> 
     return logits
 
 
+def packing(dtype: torch.dtype) -> Linears:
+    return Linears.of(choose_backend("auto", CPU, dtype, 16))
+
+
+def load_llama(
+    folder: Path, config: LanguageModelConfig, dtype: torch.dtype, linears: Linears
+) -> Llama:
+    llama = load_model(
+        folder,
+        config,
+        dtype=dtype,
+        device=CPU,
+        context_length=64,
+        progress=None,
+        open_store=open_checkpoint,
+        linears=linears,
+    )
+    assert isinstance(llama, Llama)
+    return llama
+
+
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
@@ -106,19 +128,8 @@ def test_logits_are_those_of_an_unmerged_forward(
     model = save_model(tmp_path / "base", family)
     folder, config = tmp_path / "base", read_config(tmp_path / "base")
     base = adapter_base(folder, config, open_checkpoint(folder))
-    choice = choose_backend("auto", CPU, torch.float32, 16)
-    linears = Linears.of(choice) if is_packed else Linears()
-    llama = load_model(
-        folder,
-        config,
-        dtype=torch.float32,
-        device=CPU,
-        context_length=64,
-        progress=None,
-        open_store=open_checkpoint,
-        linears=linears,
-    )
-    assert isinstance(llama, Llama)
+    linears = packing(torch.float32) if is_packed else Linears()
+    llama = load_llama(folder, config, torch.float32, linears)
     adapters = []
     for number, (name, (maps, keys)) in enumerate(ADAPTERS.items()):
         rank = int(str(keys.get("r", 4)))
@@ -145,18 +156,7 @@ def test_logits_are_those_of_an_unmerged_forward(
 def test_scaled_embeddings_in_16_bits_are_rounded_once(tmp_path: Path) -> None:
     save_model(tmp_path / "base", "gemma3")
     folder, config = tmp_path / "base", read_config(tmp_path / "base")
-    linears = Linears.of(choose_backend("auto", CPU, torch.bfloat16, 16))
-    llama = load_model(
-        folder,
-        config,
-        dtype=torch.bfloat16,
-        device=CPU,
-        context_length=64,
-        progress=None,
-        open_store=open_checkpoint,
-        linears=linears,
-    )
-    assert isinstance(llama, Llama)
+    llama = load_llama(folder, config, torch.bfloat16, packing(torch.bfloat16))
     assert llama.embedding_scale is not None
     base = adapter_base(folder, config, None)
     tensors = random_factors(folder, ("embed_tokens",))
@@ -187,16 +187,7 @@ def test_reported_memory_is_that_of_loaded_factors(
 ) -> None:
     save_model(tmp_path / "base", "llama")
     folder, config = tmp_path / "base", read_config(tmp_path / "base")
-    llama = load_model(
-        folder,
-        config,
-        dtype=dtype,
-        device=CPU,
-        context_length=64,
-        progress=None,
-        open_store=open_checkpoint,
-        linears=Linears.of(choose_backend("auto", CPU, dtype, 16)),
-    )
+    llama = load_llama(folder, config, dtype, packing(dtype))
     path = write_adapter(tmp_path / "a", random_factors(folder, maps, rank=rank), {"r": rank})
     loaded = load_adapters(folder, llama, {"a": str(path)})
     assert loaded is not None
@@ -207,18 +198,7 @@ def test_reported_memory_is_that_of_loaded_factors(
 def test_layers_without_factors_stay_fused(tmp_path: Path) -> None:
     save_model(tmp_path / "base", "llama")
     folder, config = tmp_path / "base", read_config(tmp_path / "base")
-    linears = Linears.of(choose_backend("auto", CPU, torch.float32, 16))
-    llama = load_model(
-        folder,
-        config,
-        dtype=torch.float32,
-        device=CPU,
-        context_length=64,
-        progress=None,
-        open_store=open_checkpoint,
-        linears=linears,
-    )
-    assert isinstance(llama, Llama)
+    llama = load_llama(folder, config, torch.float32, packing(torch.float32))
     base = adapter_base(folder, config, None)
     tensors = {
         name: tensor
@@ -226,7 +206,7 @@ def test_layers_without_factors_stay_fused(tmp_path: Path) -> None:
         if ".layers.1." in name
     }
     adapter = Adapter.read(write_adapter(tmp_path / "a", tensors), base)
-    adapted, _ = adapted_llama(llama, base, [adapter], linears)
+    adapted, _ = adapted_llama(llama, base, [adapter], packing(torch.float32))
     assert [one is other for one, other in zip(adapted.layers, llama.layers, strict=True)] == [
         True,
         False,
