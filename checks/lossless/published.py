@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -116,8 +117,8 @@ def in_blocks(weight: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
     return float8.contiguous(), scales
 
 
-def _as_float8(weight: Tensor) -> Stored:
-    values, scales = in_blocks(weight, BLOCK, BLOCK)
+def _as_float8(weight: Tensor, block: int = BLOCK) -> Stored:
+    values, scales = in_blocks(weight, block, block)
     return {"weight": values, "weight_scale_inv": scales}
 
 
@@ -173,8 +174,9 @@ def _in_one_group(form: str, **weights: object) -> dict[str, object]:
 
 
 PUBLISHED: Mapping[str, Published] = {
-    "float8": Published(
-        {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}, _as_float8
+    "float8": Published({"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}, _as_float8),
+    "float8-128": Published(
+        {"quant_method": "fp8", "weight_block_size": [128, 128]}, partial(_as_float8, block=128)
     ),  # as DeepSeek and Qwen
     "w8a16": Published(
         _in_one_group("int-quantized", num_bits=8, strategy="channel", symmetric=True), _as_int8

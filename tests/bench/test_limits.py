@@ -23,7 +23,7 @@ from specdecode_kernels.testing import backend_of
 TINY = Size(2, 64, vocab=300, heads=4, context=64, kv_heads=2, inner=96)
 DTYPES = {"float32", "bfloat16"}
 QUANTIZED = {"int8_vs_bf16", "int4_vs_bf16"}
-QUANTIZED |= {"float8_vs_w8a16", "mxfp4_vs_w4a16", "nvfp4_vs_w4a16"}
+QUANTIZED |= {"float8-128_vs_w8a16", "mxfp4_vs_w4a16", "nvfp4_vs_w4a16"}
 
 
 def test_every_figure_is_measured_on_real_kernels_and_engines() -> None:

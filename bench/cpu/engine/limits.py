@@ -39,7 +39,7 @@ LAYERS = 12
 CACHE_BYTES = 512 * 2**20
 WARM_UP = 3
 ROUNDED = ("int8", "int4")
-FLOATS = {"float8": "w8a16", "mxfp4": "w4a16", "nvfp4": "w4a16"}
+FLOATS = {"float8-128": "w8a16", "mxfp4": "w4a16", "nvfp4": "w4a16"}
 """Weights of floating-point numbers, and integers of as many bits, heads in bfloat16 with both."""
 
 RUNS = 3

@@ -70,7 +70,7 @@ TARGETS = (
     Target("step_b8_of_read bfloat16", "the same, bfloat16", 0.65),
     Target("int8_vs_bf16", "speed of a decode step, batch 1, int8 to bfloat16", 1.6),
     Target("int4_vs_bf16", "the same, int4", 2.4),
-    Target("float8_vs_w8a16", "the same, float8 to int8 of compressed-tensors", 0.92),
+    Target("float8-128_vs_w8a16", "the same, float8 to int8 of compressed-tensors", 0.92),
     Target("mxfp4_vs_w4a16", "the same, MXFP4 to int4 of compressed-tensors", 0.92),
     Target("nvfp4_vs_w4a16", "the same, NVFP4", 0.92),
     Target("float32_vs_llamacpp", "plain, batch 1, float32, to llama.cpp"),
