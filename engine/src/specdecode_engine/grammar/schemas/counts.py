@@ -60,10 +60,8 @@ def _branches(
     """
     others = [] if is_closed and missing else [_choice(optional, (), limits)]
     if missing <= 1 and room is None and len(optional) < MOST_BRANCHES:
-        befores = [optional[:at] for at in range(len(optional))]
         firsts = [
-            _choice(before, (), {"required": [name]})
-            for before, name in zip(befores, optional, strict=True)
+            _choice(optional[:at], (), {"required": [name]}) for at, name in enumerate(optional)
         ]
         return [*firsts, *others]
     if missing <= 1 and room == 1 and len(optional) < MOST_BRANCHES:
