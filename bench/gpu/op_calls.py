@@ -65,6 +65,11 @@ def _elementwise(draw: _Draw) -> Calls:
         ops.store_kv(LayerKV(k_pool, v_pool), rows, qkv[:, :2], qkv[:, 2:4])
         return k_pool, v_pool
 
+    def turn_and_store(ops: Backend) -> object:
+        new = qkv[:, :4].clone(), qkv[:, 4:6].clone(), qkv[:, 6:]
+        turned = ops.rope_and_store_kv(LayerKV(k_pool, v_pool), rows, *new, cos, sin)
+        return *turned, k_pool, v_pool
+
     return {
         "rms_norm": lambda ops: ops.rms_norm(x, weight, 1e-5),
         "add_rms_norm": lambda ops: ops.add_rms_norm(x, update, weight, 1e-5),
@@ -76,6 +81,7 @@ def _elementwise(draw: _Draw) -> Calls:
             logits, RoutingConfig(top_k=8, scores="softmax", is_normalized=True), None
         ),
         "store_kv": store,
+        "rope_and_store_kv": turn_and_store,
     }
 
 

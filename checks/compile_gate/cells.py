@@ -140,7 +140,7 @@ SAMPLING: dict[str, tuple[bool, bool] | None] = {
 few, so that its programs are small."""
 SAMPLED_VOCAB = 128_256
 OTHER_CASES = (
-    *("store_kv float8", "merge_splits", "add_rms_norm parts"),
+    *("store_kv float8", "rope_and_store_kv float8", "merge_splits", "add_rms_norm parts"),
     *(*EXPERTS, *ROUTERS, *LINEAR, *QUANTIZED_EXPERTS, *SAMPLING, *DELTA, *KEEP),
 )
 

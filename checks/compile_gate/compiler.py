@@ -127,7 +127,9 @@ def _call(cell: Cell) -> None:
     if cell.is_attention:
         _attend(cell)
     elif cell.op == "store_kv float8":
-        _store_float8(backend_of("triton", CPU))
+        _store_float8(backend_of("triton", CPU), is_turned=False)
+    elif cell.op == "rope_and_store_kv float8":
+        _store_float8(backend_of("triton", CPU), is_turned=True)
     elif cell.op == "add_rms_norm parts":
         rows, parts = torch.zeros(3, 96).bfloat16(), torch.zeros(4, 3, 96).bfloat16()
         backend_of("triton", CPU).add_rms_norm(rows, parts, rows[0], 1e-5)
@@ -197,8 +199,12 @@ def _sample(backend: Backend, kind: tuple[bool, bool] | None) -> None:
     backend.sample(torch.zeros(1, 1, SAMPLED_VOCAB), params, integers[:1], None)
 
 
-def _store_float8(backend: Backend) -> None:
+def _store_float8(backend: Backend, *, is_turned: bool) -> None:
     pool = torch.zeros(64, 8, 128).to(FLOAT8)
     new = torch.zeros(2, 8, 128, dtype=torch.bfloat16)
     kv = LayerKV(pool, pool.clone(), KvScale(0.5, 0.5))
-    backend.store_kv(kv, torch.tensor([1, 2]), new, new)
+    if is_turned:
+        angles = torch.zeros(2, 64)
+        backend.rope_and_store_kv(kv, torch.tensor([1, 2]), new, new, new, angles, angles)
+    else:
+        backend.store_kv(kv, torch.tensor([1, 2]), new, new)

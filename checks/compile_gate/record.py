@@ -37,6 +37,7 @@ SOURCES = Path(str(specdecode_kernels.triton.__file__)).parent
 MODULES = {
     "attend": "attend",
     "store_kv float8": "store_kv",
+    "rope_and_store_kv float8": "rope_and_store_kv",
     "merge_splits": "merge_states",
     "add_rms_norm parts": "rms_norm",
     **dict.fromkeys((*EXPERTS, *QUANTIZED_EXPERTS), "experts"),

@@ -32,7 +32,7 @@ from tests.engine.whole_engine import Answer, boot_of, requests_of, run, tokens_
 from tests.shadow_cuda.active import shadow_cuda
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-ATTENTION = {"store_kv", "attend"}
+ATTENTION = {"rope_and_store_kv", "attend"}
 
 
 def build(checkpoints, algorithm: str, topk: int = 1, **sections: Any) -> EngineCore:

@@ -117,4 +117,4 @@ def test_a_speculative_step_on_a_cpu_computes_layers_in_calls_of_c(checkpoints, 
     assert counts["lay_out_rows"] == (2 if topk == 1 else 1)  # nodes of a tree are not consecutive
     assert counts["verify_chain"] == (topk == 1)
     assert counts["append_tokens"] == 1
-    assert not counts.keys() & {"attend", "store_kv", "apply_rope", "silu_and_mul"}
+    assert not counts.keys() & {"attend", "rope_and_store_kv", "apply_rope", "silu_and_mul"}

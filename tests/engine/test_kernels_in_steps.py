@@ -26,12 +26,12 @@ ALWAYS = {
     "silu_and_mul",
     "sample",
     "apply_penalties",
-    "store_kv",
+    "rope_and_store_kv",
     "attend",
 }
 IN_C = {
-    *("linear", "rms_norm", "add_rms_norm", "apply_rope", "silu_and_mul", "store_kv", "attend"),
-    *("append_tokens", "lay_out_rows"),
+    *("linear", "rms_norm", "add_rms_norm", "apply_rope", "silu_and_mul"),
+    *("rope_and_store_kv", "attend", "append_tokens", "lay_out_rows"),
 }
 CHAIN = {"verify_chain"}
 TREE = {"select_tree_nodes", "build_tree_mask", "verify_tree", "gather_accepted", "compact_kv"}
@@ -40,6 +40,8 @@ UNUSED = {
     # which needs a GPU.
     "merge_states",
     "attend_with_lse",
+    # Latents and modules of transformers store keys that are turned already.
+    "store_kv",
     # Those of Gemma, mixtures and recurrent layers, with which `test_families.py`,
     # `test_recurrent.py` and the shadow CUDA device run.
     "gelu_tanh_and_mul",

@@ -62,8 +62,9 @@ def test_an_op_launches_and_has_the_references_numbers(gpu: ShadowDevice, name: 
     assert waits == []
     wanted = values(getattr(TORCH, name)(*plain))
     assert values(results) == wanted
-    if name != "apply_rope":  # a kernel writes over its arguments, the reference does not
-        assert values(*given) == values(*plain)
+    # Kernels write over the q and k that they turn, the reference does not.
+    kept = {"apply_rope": 0, "rope_and_store_kv": 2}.get(name, len(given))
+    assert values(*given[:kept]) == values(*plain[:kept])
 
 
 @pytest.mark.parametrize("name", NAMES)

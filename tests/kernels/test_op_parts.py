@@ -28,6 +28,7 @@ IN_C = {
     "gelu_tanh_and_mul",
     "softcap",
     "store_kv",
+    "rope_and_store_kv",
     "attend",
     "verify_chain",
     "append_tokens",

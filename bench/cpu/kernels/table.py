@@ -39,6 +39,7 @@ KERNEL_OPS = (
     "apply_penalties",
     "sample",
     "store_kv",
+    "rope_and_store_kv",
     "attend",
     "merge_states",
 )

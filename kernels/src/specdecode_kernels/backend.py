@@ -49,7 +49,13 @@ from specdecode_kernels.torch.elementwise import (
 )
 from specdecode_kernels.torch.experts import experts
 from specdecode_kernels.torch.gated_delta import gated_delta, keep_drafted
-from specdecode_kernels.torch.kv_cache import compact_kv, lay_out_rows, load_kv, store_kv
+from specdecode_kernels.torch.kv_cache import (
+    compact_kv,
+    lay_out_rows,
+    load_kv,
+    rope_and_store_kv,
+    store_kv,
+)
 from specdecode_kernels.torch.linear import linear, map_heads
 from specdecode_kernels.torch.routing import route_experts
 from specdecode_kernels.torch.sampling import apply_penalties, perturb_logits, sample
@@ -189,6 +195,12 @@ class Backend:
     They are cast to the cache's type; float8 rows hold them divided by the scale. Which of two
     writes to one row wins is left open.
     """
+
+    rope_and_store_kv: Callable[
+        [LayerKV, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]
+    ]
+    """(kv, slot_mapping, q, k, v, cos, sin): q and k as by `apply_rope`; k and v are stored as by
+    `store_kv`, with the bits of both ops one after the other."""
 
     load_kv: Callable[[LayerKV, Tensor, torch.dtype], tuple[Tensor, Tensor]]
     """(kv, slot_mapping, dtype): k and v [n, kv_heads, dim] of rows, as attention reads them."""
@@ -339,6 +351,7 @@ TORCH = Backend(
     gelu_tanh_and_mul=gelu_tanh_and_mul,
     softcap=softcap,
     store_kv=store_kv,
+    rope_and_store_kv=rope_and_store_kv,
     load_kv=load_kv,
     attend=attend,
     attend_with_lse=attend_with_lse,

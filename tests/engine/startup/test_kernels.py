@@ -41,7 +41,12 @@ HEAD = {
     "num_hidden_layers": 1,
     "draft_vocab_size": 32000,
 }
-ATTENTION = ("attend_kernel", "merge_splits_kernel", "merge_states_kernel", "store_kv_kernel")
+ATTENTION = (
+    "attend_kernel",
+    "merge_splits_kernel",
+    "merge_states_kernel",
+    "rope_and_store_kv_kernel",
+)
 MOST_OF_ATTENTION = 20
 
 
@@ -189,10 +194,10 @@ def test_drafts_of_blocks_have_kernels_for_blocks_and_contexts(
     listed = json.loads(ran.stdout)["variants"]
     reasons = {
         kernel: {why for one in listed if one["kernel"] == kernel for why in one["reasons"]}
-        for kernel in (*ATTENTION, "apply_rope_kernel", "rms_norm_kernel")
+        for kernel in (*ATTENTION, "rms_norm_kernel")
     }
     assert "blocks of the draft" in reasons["attend_kernel"] & reasons["merge_states_kernel"]
-    for kernel in ("store_kv_kernel", "apply_rope_kernel", "rms_norm_kernel"):
+    for kernel in ("rope_and_store_kv_kernel", "rms_norm_kernel"):
         assert "context of the draft" in reasons[kernel]
     assert "draft steps of the draft" not in reasons["attend_kernel"]
 

@@ -11,9 +11,10 @@ from checks.lossless.families import make_family
 from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.kv.kv_cache import RotaryRows
 from specdecode_engine.model.kv.kv_views import KVView
 from specdecode_engine.model.layers import layers
-from specdecode_engine.model.layers.layers import Attention, DecoderLayer, RotaryRows
+from specdecode_engine.model.layers.layers import Attention, DecoderLayer
 from specdecode_engine.model.target.llama import Llama
 from specdecode_engine.steps import prefill
 from tests.engine.whole_engine import Answer, boot_of, requests_of, run

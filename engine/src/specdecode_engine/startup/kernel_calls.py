@@ -64,7 +64,8 @@ def op_calls(needs: KernelNeeds, capability: int, method: DraftMethod) -> Iterat
             yield from _softcap_calls(name, model, ops)
             yield from quantized_calls(needs, name, model, ops)
             yield from latent_calls(name, model, needs.dtype, ops)
-        yield from _kv_calls(needs, name, model, ops)
+        if isinstance(model, TransformersConfig) or model.decoder.latent is not None:
+            yield from _kv_calls(needs, name, model, ops)
     target = needs.models["target"]
     if not isinstance(target, HeadConfig) and target.delta_layers is not None:
         yield from delta_calls(needs, target.delta_layers, ops)
@@ -98,7 +99,6 @@ def _layer_calls(
         empty(rows, decoder.hidden_size, dtype=dtype),
         empty(decoder.hidden_size, dtype=norm_dtype(needs, decoder)),
     )
-    angles = empty(rows, decoder.head_dim // 2, dtype=torch.float32)
     gate, up = empty(rows, 2 * decoder.intermediate_size, dtype=dtype).chunk(2, dim=-1)
     yield f"layers of the {name}", lambda: ops.rms_norm(x, weight, decoder.rms_norm_eps)
     yield f"layers of the {name}", lambda: ops.add_rms_norm(x, x, weight, decoder.rms_norm_eps)
@@ -109,8 +109,7 @@ def _layer_calls(
             lambda: ops.add_rms_norm(x, parts, weight, decoder.rms_norm_eps),
         )
     if decoder.latent is None:
-        q, k, _ = qkv(needs, model, model.layer_map.shapes[0], rows)
-        yield f"layers of the {name}", lambda: ops.apply_rope(q, k, angles, angles)
+        yield from _rope_calls(needs, name, model, ops)
     if decoder.qk_norm:
         yield from _qk_norm_calls(needs, name, model, ops)
     is_gelu = decoder.activation == "gelu_tanh"
@@ -125,6 +124,21 @@ def _layer_calls(
         if shared is not None:
             both = empty(rows, 2 * shared.intermediate_size, dtype=dtype).chunk(2, dim=-1)
             yield f"shared expert of the {name}", partial(ops.silu_and_mul, *both)
+
+
+def _rope_calls(
+    needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend
+) -> Iterator[OpCall]:
+    """Angles alone where drafted tokens are kept in a scratch, else with the store into pages."""
+    rows = 3
+    for shape in model.layer_map.shapes:
+        q, k, v = qkv(needs, model, shape, rows)
+        angles = empty(rows, shape.k_head_dim // 2, dtype=torch.float32)
+        if name != "target":
+            yield f"layers of the {name}", partial(ops.apply_rope, q, k, angles, angles)
+        store = partial(ops.rope_and_store_kv, layer_kv(needs, shape), empty(rows))
+        for queries in (q, q[:, :0]) if model.keeps_kv else ():
+            yield f"KV cache of the {name}", partial(store, queries, k, v, angles, angles)
 
 
 def _kv_calls(needs: KernelNeeds, name: str, model: DraftConfig, ops: Backend) -> Iterator[OpCall]:

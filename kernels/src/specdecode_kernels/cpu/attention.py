@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels.backend import Backend
-from specdecode_kernels.cpu.layers import with_heads_together
+from specdecode_kernels.cpu.layers import apply_rope, with_heads_together
 from specdecode_kernels.cpu.library import Library
 from specdecode_kernels.cpu.loading import load_library
 from specdecode_kernels.metadata import (
@@ -76,6 +76,7 @@ def with_cpu_attention(backend: Backend, dtype: torch.dtype) -> Backend:
         backend,
         attention="cpu",
         store_kv=partial(store_kv, library),
+        rope_and_store_kv=partial(rope_and_store_kv, library),
         attend=CpuAttention(library).attend,
     )
 
@@ -163,6 +164,21 @@ def store_kv(library: Library, kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: 
         k.shape[0],
         *(rows.shape[1] * rows.shape[2] for rows in (kv.k, kv.v)),
     )
+
+
+def rope_and_store_kv(
+    library: Library,
+    kv: LayerKV,
+    slot_mapping: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+) -> tuple[Tensor, Tensor]:
+    q, k = apply_rope(library, q, k, cos, sin)
+    store_kv(library, kv, slot_mapping, k, v)
+    return q, k
 
 
 def fits(library: Library, rows: Tensor, kv: LayerKV) -> bool:

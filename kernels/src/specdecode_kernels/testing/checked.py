@@ -198,6 +198,13 @@ def _check_store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> 
         )
 
 
+def _check_rope_and_store_kv(
+    kv: LayerKV, slot_mapping: Tensor, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor
+) -> None:
+    _check_apply_rope(q, k, cos, sin)
+    _check_store_kv(kv, slot_mapping, k, v)
+
+
 def _check_attend(
     q: Tensor,
     kv: LayerKV,
@@ -344,6 +351,7 @@ CHECKS: dict[str, Callable[..., None]] = {
     "gelu_tanh_and_mul": partial(_check_gate, "gelu_tanh_and_mul"),
     "softcap": _check_softcap,
     "store_kv": _check_store_kv,
+    "rope_and_store_kv": _check_rope_and_store_kv,
     "attend": _check_attend,
     "attend_with_lse": _check_attend,
     "merge_states": _check_merge_states,

@@ -55,9 +55,13 @@ def _calls_on_cache(device: torch.device) -> Calls:
     case = draw_case(Shape(dtype=torch.bfloat16), 0).to(device)
     q, slot_mapping = case.q, torch.tensor([1, 2], device=device)
     new = torch.zeros_like(case.kv.k[:2])
+    angles = torch.zeros(2, q.shape[2] // 2, device=device)
     lse = torch.zeros(q.shape[:2], device=device)
     return {
         "store_kv": lambda ops: ops.store_kv(case.kv, slot_mapping, new, new),
+        "rope_and_store_kv": lambda ops: ops.rope_and_store_kv(
+            case.kv, slot_mapping, case.q[:2], new, new, angles, angles
+        ),
         "attend": case.attend,
         "merge_states": lambda ops: ops.merge_states(q, lse, q, lse),
     }

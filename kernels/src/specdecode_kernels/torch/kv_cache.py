@@ -4,12 +4,27 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels.metadata import FLOAT8, LayerKV, RowIndices, RowSpec
+from specdecode_kernels.torch.elementwise import apply_rope
 
 
 def store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
     for rows, new, scale in ((kv.k, k, kv.scale.k), (kv.v, v, kv.scale.v)):
         stored = quantised(new, scale) if rows.dtype == FLOAT8 else new.to(rows.dtype)
         as_bits(rows).index_copy_(0, slot_mapping, as_bits(stored))
+
+
+def rope_and_store_kv(
+    kv: LayerKV,
+    slot_mapping: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+) -> tuple[Tensor, Tensor]:
+    q, k = apply_rope(q, k, cos, sin)
+    store_kv(kv, slot_mapping, k, v)
+    return q, k
 
 
 def load_kv(kv: LayerKV, slot_mapping: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

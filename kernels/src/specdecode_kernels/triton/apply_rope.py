@@ -9,7 +9,17 @@ HEADS = 8
 
 
 @triton.jit
-def _rotate(x_ptr, stride_head, first_head, heads, cos, sin, half, HEADS: tl.constexpr, HALF):
+def load_angles(cos_ptr, sin_ptr, stride_cos, stride_sin, row, half, HALF: tl.constexpr):
+    """Load the cosines and sines of a row, [1, HALF] in float32."""
+    pairs = tl.arange(0, HALF)[None, :]
+    cos = tl.load(cos_ptr + row * stride_cos + pairs, mask=pairs < half, other=0.0)
+    sin = tl.load(sin_ptr + row * stride_sin + pairs, mask=pairs < half, other=0.0)
+    return cos.to(tl.float32), sin.to(tl.float32)
+
+
+@triton.jit
+def rotate_heads(x_ptr, stride_head, first_head, heads, cos, sin, half, HEADS: tl.constexpr, HALF):
+    """Turn heads of a row in place; returns both halves [HEADS, HALF] as they were stored."""
     numbers = first_head + tl.arange(0, HEADS)[:, None]
     pairs = tl.arange(0, HALF)[None, :]
     inside = (numbers < heads) & (pairs < half)
@@ -17,8 +27,11 @@ def _rotate(x_ptr, stride_head, first_head, heads, cos, sin, half, HEADS: tl.con
     first = tl.load(first_ptr, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(first_ptr + half, mask=inside, other=0.0).to(tl.float32)
     dtype = x_ptr.dtype.element_ty
-    tl.store(first_ptr, (first * cos - second * sin).to(dtype), mask=inside)
-    tl.store(first_ptr + half, (second * cos + first * sin).to(dtype), mask=inside)
+    turned_first = (first * cos - second * sin).to(dtype)
+    turned_second = (second * cos + first * sin).to(dtype)
+    tl.store(first_ptr, turned_first, mask=inside)
+    tl.store(first_ptr + half, turned_second, mask=inside)
+    return turned_first, turned_second
 
 
 @triton.jit
@@ -42,17 +55,14 @@ def apply_rope_kernel(
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     q_parts = tl.cdiv(q_heads, HEADS)
-    pairs = tl.arange(0, HALF)[None, :]
-    cos = tl.load(cos_ptr + row * stride_cos + pairs, mask=pairs < half, other=0.0)
-    sin = tl.load(sin_ptr + row * stride_sin + pairs, mask=pairs < half, other=0.0)
-    cos, sin = cos.to(tl.float32), sin.to(tl.float32)
+    cos, sin = load_angles(cos_ptr, sin_ptr, stride_cos, stride_sin, row, half, HALF)
     if part < q_parts:
         at = q_ptr + row * stride_q_row
-        _rotate(at, stride_q_head, part * HEADS, q_heads, cos, sin, half, HEADS, HALF)
+        rotate_heads(at, stride_q_head, part * HEADS, q_heads, cos, sin, half, HEADS, HALF)
     else:
         at = k_ptr + row * stride_k_row
         first = (part - q_parts) * HEADS
-        _rotate(at, stride_k_head, first, k_heads, cos, sin, half, HEADS, HALF)
+        rotate_heads(at, stride_k_head, first, k_heads, cos, sin, half, HEADS, HALF)
 
 
 def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

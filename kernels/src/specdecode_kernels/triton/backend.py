@@ -30,6 +30,7 @@ from specdecode_kernels.triton.keep_drafted import keep_drafted
 from specdecode_kernels.triton.linear import linear
 from specdecode_kernels.triton.merge_states import merge_splits, merge_states
 from specdecode_kernels.triton.rms_norm import add_rms_norm, rms_norm
+from specdecode_kernels.triton.rope_and_store_kv import rope_and_store_kv
 from specdecode_kernels.triton.route_experts import route_experts
 from specdecode_kernels.triton.sample import sample
 from specdecode_kernels.triton.select_tree_nodes import select_tree_nodes
@@ -87,6 +88,7 @@ def with_triton_attention(
         attention="triton",
         graph_support=GraphSupport(True),
         store_kv=store_kv,
+        rope_and_store_kv=rope_and_store_kv,
         attend=attention.attend,
         attend_with_lse=attention.attend_with_lse,
         merge_states=merge_states,

@@ -17,18 +17,23 @@ BLOCK = 1024
 
 
 @triton.jit
+def as_stored(x, pool_ptr, inverse_scale):
+    """Round keys or values to the type of a pool; one of bytes holds scaled float8."""
+    if pool_ptr.dtype.element_ty == tl.uint8:
+        x = encode_float8(x.to(tl.float32) * inverse_scale)
+    return x.to(pool_ptr.dtype.element_ty)
+
+
+@triton.jit
 def _store_row(pool, new, row, pool_row, element, width, inverse_scale, DIM: tl.constexpr):
-    # A pool of bytes holds scaled float8.
     pool_ptr, stride_pool_row, stride_pool_head, stride_pool_dim = pool
     new_ptr, stride_row, stride_head, stride_dim = new
     head = (element // DIM).to(tl.int64)
     dim = element % DIM
     at = row * stride_row + head * stride_head + dim * stride_dim
     x = tl.load(new_ptr + at, mask=element < width, other=0.0)
-    if pool_ptr.dtype.element_ty == tl.uint8:
-        x = encode_float8(x.to(tl.float32) * inverse_scale)
     to = pool_row * stride_pool_row + head * stride_pool_head + dim * stride_pool_dim
-    tl.store(pool_ptr + to, x.to(pool_ptr.dtype.element_ty), mask=element < width)
+    tl.store(pool_ptr + to, as_stored(x, pool_ptr, inverse_scale), mask=element < width)
 
 
 @triton.jit

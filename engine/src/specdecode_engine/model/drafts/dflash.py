@@ -154,13 +154,12 @@ class DFlashHead(BlockHead[DFlashConfig]):
         projected = self.context_kv(self.fuse(aux_hidden_states))
         shape = rows, 2, len(self.layers), decoder.num_key_value_heads, decoder.head_dim
         keys, values = projected.view(shape).unbind(1)
-        cos, sin = rotary_rows(self.angles, positions)
+        rotary = rotary_rows(self.angles, positions)
         for number, layer in enumerate(self.layers):
             attention, k = layer.attention, keys[:, number]
             if isinstance(attention.qk_norm, QkNorm):
                 k = attention.qk_norm.k(k)
-            k, _ = attention.ops.apply_rope(k, k[:, :0], cos, sin)
-            pool.store(number, slot_mapping, k, values[:, number])
+            pool.turn_and_store(number, slot_mapping, k[:, :0], k, values[:, number], rotary)
 
     def forward(self, ids: Tensor, positions: Tensor, kv: KVView) -> Tensor:
         rows = len(positions) // len(ids)

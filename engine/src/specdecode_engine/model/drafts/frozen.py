@@ -30,6 +30,7 @@ from specdecode_engine.model.drafts.frozen_config import (
     FrozenLayer,
     Shortlist,
 )
+from specdecode_engine.model.kv.kv_cache import RotaryRows
 from specdecode_engine.model.kv.kv_views import KVView
 from specdecode_engine.model.layers.layers import (
     Attention,
@@ -38,7 +39,6 @@ from specdecode_engine.model.layers.layers import (
     Norm,
     OutputNorms,
     QueryNorm,
-    RotaryRows,
     rotary_rows,
 )
 from specdecode_engine.model.layers.linears import MapKind

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.kv.kv_cache import KVCache
+from specdecode_engine.model.kv.kv_cache import KVCache, RotaryRows
 from specdecode_kernels import DEFAULT_ATTENTION, AttentionMetadata, AttentionParams, TreeKV
 
 
@@ -52,7 +52,10 @@ class BlockView:
         k: Tensor,
         v: Tensor,
         params: AttentionParams = DEFAULT_ATTENTION,
+        rotary: RotaryRows | None = None,
     ) -> Tensor:
+        if rotary is not None:
+            q, k = self.pool.ops.apply_rope(q, k, *rotary)
         batch = len(self.layout.qo_lens)
         k, v = (part.reshape(batch, -1, *part.shape[1:]) for part in (k, v))
         if self.causal_layers[layer]:

@@ -60,6 +60,8 @@ class WindowPool:
 
 PlacedRows = tuple[Tensor, AttentionMetadata]
 """Pool rows of the query rows [rows] i64, and what these attend to."""
+RotaryRows = tuple[Tensor, Tensor]
+"""Cosines and sines of the angles of rows, each [rows, angles] f32."""
 
 
 class KVCache:
@@ -161,6 +163,16 @@ class KVCache:
         if self._stores[layer]:
             kv = self._stored[layer]
             self.ops.store_kv(kv, slot_mapping, k, v[..., : kv.v.shape[2]])
+
+    def turn_and_store(
+        self, layer: int, slot_mapping: Tensor, q: Tensor, k: Tensor, v: Tensor, rotary: RotaryRows
+    ) -> tuple[Tensor, Tensor]:
+        """Turn q and k by their rows' angles, store k and v as `store` does; return q and k."""
+        if not self._stores[layer]:
+            return self.ops.apply_rope(q, k, *rotary)
+        kv = self._stored[layer]
+        values = v[..., : kv.v.shape[2]]
+        return self.ops.rope_and_store_kv(kv, slot_mapping, q, k, values, *rotary)
 
     def as_stored(
         self, layer: int, slot_mapping: Tensor, k: Tensor, v: Tensor

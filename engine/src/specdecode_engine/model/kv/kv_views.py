@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specdecode_engine.model.kv.delta_states import DeltaView
 from specdecode_engine.model.kv.draft_scratch import DraftScratch
-from specdecode_engine.model.kv.kv_cache import KVCache, PlacedRows
+from specdecode_engine.model.kv.kv_cache import KVCache, PlacedRows, RotaryRows
 from specdecode_kernels import (
     DEFAULT_ATTENTION,
     AttentionMetadata,
@@ -31,10 +31,12 @@ class KVView(Protocol):
         k: Tensor,
         v: Tensor,
         params: AttentionParams = DEFAULT_ATTENTION,
+        rotary: RotaryRows | None = None,
     ) -> Tensor:
         """Write this layer's k and v where they belong, then attend; all [rows, heads, dim].
 
-        The head size of v, and of what is returned, may differ from that of q and k.
+        The head size of v, and of what is returned, may differ from that of q and k. `rotary` turns
+        q and k first, as by `Backend.apply_rope`.
         """
         ...
 
@@ -67,9 +69,13 @@ class PagedView:
         k: Tensor,
         v: Tensor,
         params: AttentionParams = DEFAULT_ATTENTION,
+        rotary: RotaryRows | None = None,
     ) -> Tensor:
         slot_mapping, layout = self._placed[self.pool.in_windows(layer)]
-        self.store(layer, k, v)
+        if rotary is None:
+            self.store(layer, k, v)
+        else:
+            q, k = self.turn_and_store(layer, q, k, v, rotary)
         if self.ancestry is None:
             return self.pool.attend(layer, q, layout, None, params)
         # A chain reads its own rows from the pool. A tree must see the same numbers.
@@ -94,6 +100,13 @@ class PagedView:
         """Write a layer's k and v [rows, heads, dim]."""
         slot_mapping, _ = self._placed[self.pool.in_windows(layer)]
         self.pool.store(layer, slot_mapping, k, v)
+
+    def turn_and_store(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, rotary: RotaryRows
+    ) -> tuple[Tensor, Tensor]:
+        """Turn q and k by their rows' angles, write k and v, and return q and k."""
+        slot_mapping, _ = self._placed[self.pool.in_windows(layer)]
+        return self.pool.turn_and_store(layer, slot_mapping, q, k, v, rotary)
 
     def _by_node(self, rows: Tensor) -> Tensor:
         """Arrange rows [rows, heads, dim] as [batch, nodes, heads, dim]."""
@@ -125,7 +138,10 @@ class BorrowedView:
         k: Tensor,
         v: Tensor,
         params: AttentionParams = DEFAULT_ATTENTION,
+        rotary: RotaryRows | None = None,
     ) -> Tensor:
+        if rotary is not None:
+            q, _ = self.pool.ops.apply_rope(q, k, *rotary)
         owner = self.owners[layer]
         layout = self._placed[self.pool.in_windows(owner)]
         return self.pool.attend(owner, q, layout, None, params)
@@ -152,7 +168,10 @@ class ScratchView:
         k: Tensor,
         v: Tensor,
         params: AttentionParams = DEFAULT_ATTENTION,
+        rotary: RotaryRows | None = None,
     ) -> Tensor:
+        if rotary is not None:
+            q, k = self.pool.ops.apply_rope(q, k, *rotary)
         batch = len(self.layout.qo_lens)
         k, v = self.scratch.store(layer, self.first, batch, k, v)
         mask = self.mask

@@ -14,9 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from specdecode_engine.model.kv.kv_cache import RotaryRows
 from specdecode_engine.model.kv.kv_views import KVView, PagedView
 from specdecode_engine.model.layers.latent_config import LatentSizes
-from specdecode_engine.model.layers.layers import Linear, RotaryRows
+from specdecode_engine.model.layers.layers import Linear
 from specdecode_kernels import AnyWeight, AttentionParams, Backend
 
 RowNorm = Callable[[Tensor], Tensor]

@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from specdecode_engine.model.kv.kv_cache import RotaryRows
 from specdecode_engine.model.kv.kv_views import KVView, PagedView, ScratchView
 from specdecode_engine.ranks import Ranks
 from specdecode_kernels import (
@@ -19,10 +20,6 @@ from specdecode_kernels import (
 )
 from specdecode_kernels.torch.by_row import by_row
 from specdecode_kernels.torch.elementwise import add_parts
-
-RotaryRows = tuple[Tensor, Tensor]
-"""Cosines and sines, [rows, head_dim / 2] each."""
-
 
 def rotary_rows(angles: Tensor, positions: Tensor) -> RotaryRows:
     """Return the cosines and sines at `positions` [rows] i64 of the tables of `build_angles`.
@@ -119,8 +116,8 @@ class Attention:
 
     def __call__(self, x: Tensor, rotary: RotaryRows, layer: int, kv: KVView) -> Tensor:
         """Map [rows, inputs] to [rows, hidden]."""
-        q, k, v, *gate = self._project(x, rotary)
-        attended = kv.attend(layer, q, k, v, self.params)
+        q, k, v, *gate = self._project(x)
+        attended = kv.attend(layer, q, k, v, self.params, rotary)
         if gate:
             opened = by_row(torch.sigmoid, gate[0])
             attended = attended * opened.view(-1, self.q_heads, self.gate_dim)
@@ -128,15 +125,18 @@ class Attention:
 
     def store_kv(self, x: Tensor, rotary: RotaryRows, layer: int, kv: PagedView) -> None:
         """Write the keys and values of [rows, inputs], as a call does, and compute nothing else."""
-        _, k, v, *_ = self._project(x, rotary)
-        kv.store(layer, k, v)
+        q, k, v, *_ = self._project(x)
+        kv.turn_and_store(layer, q[:, :0], k, v, rotary)
 
-    def _project(self, x: Tensor, rotary: RotaryRows) -> Sequence[Tensor]:
-        """Return queries, keys and values [rows, heads, dim], and perhaps a gate [rows, n]."""
+    def _project(self, x: Tensor) -> Sequence[Tensor]:
+        """Return queries, keys and values [rows, heads, dim], and perhaps a gate [rows, n].
+
+        Queries and keys are not turned yet.
+        """
         q, k, *others = self._split(self.qkv(x))
         if self.qk_norm is not None:
             q, k = self.qk_norm(q, k)
-        return *self.ops.apply_rope(q, k, *rotary), *others
+        return q, k, *others
 
     def _split(self, projected: Tensor) -> Sequence[Tensor]:
         """Split [rows, width] into q, k and v [rows, heads, dim], and perhaps a gate [rows, n]."""

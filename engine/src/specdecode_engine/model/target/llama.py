@@ -18,6 +18,7 @@ from specdecode_engine.model.checkpoint.checkpoint import (
 )
 from specdecode_engine.model.checkpoint.mtp_layout import without_modules
 from specdecode_engine.model.checkpoint.quantized.store import open_tensors
+from specdecode_engine.model.kv.kv_cache import RotaryRows
 from specdecode_engine.model.kv.kv_views import KVView, PagedView
 from specdecode_engine.model.layers.adapted_linear import AdaptedEmbedding
 from specdecode_engine.model.layers.experts import Experts
@@ -26,7 +27,6 @@ from specdecode_engine.model.layers.layers import (
     DecoderLayer,
     Linear,
     Norm,
-    RotaryRows,
     map_and_collect,
     map_by_layers,
     rotary_rows,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from specdecode_engine.model.kv.kv_cache import RotaryRows
 from specdecode_engine.model.kv.kv_views import KVView
 from specdecode_engine.model.layers.rope_keys import ORIGINAL
 from specdecode_engine.model.target.head_order import halves_of_pairs
@@ -109,6 +110,7 @@ class _Recorder:
         k: Tensor,
         v: Tensor,
         params: AttentionParams = DEFAULT_ATTENTION,
+        rotary: RotaryRows | None = None,
     ) -> Tensor:
         self.seen.append(Attended(q, k, v, params))
         return random_tensor(*q.shape[:2], v.shape[2])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from specdecode_engine.model.checkpoint.checkpoint import Shape
+from specdecode_engine.model.kv.kv_cache import RotaryRows
 from specdecode_engine.model.target.sharding import Pieces, shares
 from specdecode_engine.model.transformers.attention_form import attend_with
 from specdecode_engine.model.transformers.gated_delta_net import recognise_delta_net
@@ -226,6 +227,7 @@ class _Headwise:
         k: Tensor,
         v: Tensor,
         params: AttentionParams = DEFAULT_ATTENTION,
+        rotary: RotaryRows | None = None,
     ) -> Tensor:
         k, v = (one.repeat_interleave(q.shape[1] // one.shape[1], dim=1) for one in (k, v))
         scores = torch.einsum("qhd,khd->hqk", q, k) * params.scale_of(q.shape[2])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdecode_engine.model.kv.delta_states import DeltaLayers
+from specdecode_engine.model.kv.kv_cache import RotaryRows
 from specdecode_engine.model.kv.layer_map import LayerMap
 from specdecode_engine.model.target.transformers_config import UnsupportedModel
 from specdecode_engine.model.transformers.modules import RowModule
@@ -65,6 +66,7 @@ class ProbeView:
         k: Tensor,
         v: Tensor,
         params: AttentionParams = DEFAULT_ATTENTION,
+        rotary: RotaryRows | None = None,
     ) -> Tensor:
         spec = self._layers[layer]
         self._keys[layer] = k.data_ptr()

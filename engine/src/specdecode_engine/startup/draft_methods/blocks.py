@@ -143,6 +143,6 @@ def _context_calls(needs: KernelNeeds, model: BlockConfig, ops: Backend) -> Iter
         k = empty(rows, *shape[3:], dtype=needs.dtype)
         angles = empty(rows, decoder.head_dim // 2, dtype=torch.float32)
         yield why, partial(ops.rms_norm, keys, weight, decoder.rms_norm_eps)
-        yield why, partial(ops.apply_rope, k, k[:, :0], angles, angles)
         for one in model.layer_map.shapes:
-            yield why, partial(ops.store_kv, layer_kv(needs, one), empty(rows), k, values)
+            store = partial(ops.rope_and_store_kv, layer_kv(needs, one), empty(rows))
+            yield why, partial(store, k[:, :0], k, values, angles, angles)
