@@ -11,7 +11,7 @@ import torch
 
 from bench.cpu.kernels import experts, linear
 from bench.gpu import random_weights
-from bench.gpu.sections import attention, latents, parity, peers, small_kernels, trace
+from bench.gpu.sections import attention, latents, launches, parity, peers, small_kernels, trace
 from bench.gpu.stopwatch import BusySpan
 from specdecode_kernels import Backend, Choice, choose_backend
 from specdecode_kernels.testing import backend_of
@@ -42,16 +42,16 @@ def shadow_device() -> Iterator[None]:
         on_cpu = torch.Generator()  # one for a GPU needs a driver
         stack.enter_context(mock.patch.object(random_weights, "Generator", return_value=on_cpu))
 
-        def launches(work: Callable[[], object], where: object) -> list[BusySpan]:
+        def count_launches(work: Callable[[], object], where: object) -> list[BusySpan]:
             before = device.launches
             work()
             return [BusySpan(number, number + 0.5) for number in range(device.launches - before)]
 
         for module in (small_kernels, trace):
-            stack.enter_context(mock.patch.object(module, "busy_spans", launches))
+            stack.enter_context(mock.patch.object(module, "busy_spans", count_launches))
         for module in (attention, latents, parity, peers):
             stack.enter_context(mock.patch.object(module, "choose_backend", choose))
-        for module in (parity, small_kernels):
+        for module in (launches, parity, small_kernels):
             stack.enter_context(mock.patch.object(module, "backend_of", build))
         stack.enter_context(mock.patch.object(experts, "SIZES", TINY_EXPERTS))
         stack.enter_context(mock.patch.object(linear, "SIZES", TINY_MAPS))

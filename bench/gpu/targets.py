@@ -22,5 +22,7 @@ GRAPH_MIB = Target("≤", 8)  # G6
 SWAP_US = Target("≤", 20)  # G6
 IDLE_SHARE = Target("≤", 0.05)  # G7
 OVERLAP_GAIN = Target("≥", 0.05)  # G7
+SAME_BITS = Target("≤", 0)
+FASTER = Target("≤", 1)
 TO_BEST_STATIC = Target("≥", 0.97)  # G8
 TO_NO_SPECULATION = Target("≥", 0.98)  # G8

@@ -139,6 +139,11 @@ SAMPLING: dict[str, tuple[bool, bool] | None] = {
 """is_filtered and has_top_k_and_top_p of batches of `SAMPLED_VOCAB` logits: the op's own call has
 few, so that its programs are small."""
 SAMPLED_VOCAB = 128_256
+DEPENDENT = {
+    f"{op} dependent": op
+    for op in ("add_rms_norm", "apply_rope", "rope_and_store_kv", "silu_and_mul", "store_kv")
+}
+"""Ops that are compiled once more for dependent launches, on devices that have these."""
 OTHER_CASES = (
     *("store_kv float8", "rope_and_store_kv float8", "merge_splits", "add_rms_norm parts"),
     *(*EXPERTS, *ROUTERS, *LINEAR, *QUANTIZED_EXPERTS, *SAMPLING, *DELTA, *KEEP),
@@ -215,6 +220,7 @@ def all_cells() -> list[Cell]:
     ]
     ops = [op for op in calls(torch.device("cpu")) if op != "attend"]
     others = [Cell(op, capability) for op in (*ops, *OTHER_CASES) for capability in CAPABILITIES]
+    others += [Cell(op, capability) for op in DEPENDENT for capability in CAPABILITIES[-3:]]
     return sorted(others + attention, key=lambda cell: not _is_named(cell))
 
 

@@ -15,6 +15,7 @@ from triton.runtime import JITFunction
 
 from checks.compile_gate.cells import (
     DELTA,
+    DEPENDENT,
     EXPERTS,
     KEEP,
     LINEAR,
@@ -47,6 +48,7 @@ from specdecode_kernels.testing import (
 from specdecode_kernels.testing.gated_delta import DeltaForm
 from specdecode_kernels.testing.op_calls import PARENTS
 from specdecode_kernels.triton.backend import with_triton_attention
+from specdecode_kernels.triton.dependent_launch import switch
 from specdecode_kernels.triton.float8 import HOPPER
 from specdecode_kernels.triton.merge_states import merge_splits
 
@@ -152,6 +154,12 @@ def _call(cell: Cell) -> None:
         call_gated_delta(backend_of("triton", CPU), CPU, shape, dtype, parents)
     elif cell.op in KEEP:
         _keep_drafted(backend_of("triton", CPU), *DELTA[KEEP[cell.op]])
+    elif cell.op in DEPENDENT:
+        switch(is_on=True)
+        try:
+            calls(CPU)[DEPENDENT[cell.op]](backend_of("triton", CPU))
+        finally:
+            switch(is_on=False)
     elif cell.op == "merge_splits":
         parts = torch.empty(4, 2, 8, 128)
         merge_splits(parts, parts[..., 0].contiguous(), parts[0].bfloat16(), None)

@@ -19,6 +19,7 @@ import triton
 import specdecode_kernels.triton
 from checks.compile_gate.cells import (
     DELTA,
+    DEPENDENT,
     EXPERTS,
     KEEP,
     LINEAR,
@@ -83,6 +84,7 @@ def hash_of(op: str) -> str:
 
 
 def _module_of(op: str) -> str:
+    op = DEPENDENT.get(op, op)
     if op in MODULES:
         return MODULES[op]
     function = getattr(backend_of("triton", torch.device("cpu")), op)

@@ -151,7 +151,9 @@ def _choose_ops(forced: Kernels | None, device: torch.device, dtype: torch.dtype
         return TORCH
     if forced == "triton" or (not forced and _has_triton(device)):
         from specdecode_kernels.triton.backend import with_triton_ops
+        from specdecode_kernels.triton.dependent_launch import read_switch
 
+        read_switch(device)
         return with_triton_ops(TORCH)
     if device.type == "cpu" and cpu.unsupported_reason(dtype) is None:
         return cpu.with_cpu_ops(TORCH, dtype)

@@ -4,6 +4,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdecode_kernels.triton.dependent_launch import launch_options, wait_for_writes
+
 HEADS = 8
 """Heads that one program turns."""
 
@@ -51,7 +53,9 @@ def apply_rope_kernel(
     half,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    wait_for_writes(PDL)
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     q_parts = tl.cdiv(q_heads, HEADS)
@@ -85,5 +89,6 @@ def apply_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, 
             dim // 2,
             HEADS=HEADS,
             HALF=triton.next_power_of_2(dim // 2),
+            **launch_options(),
         )
     return q, k

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specdecode_kernels.triton.dependent_launch import launch_options, wait_for_writes
 from specdecode_kernels.triton.tiles import MAX_SPLITS, power_of_two
 
 ELEMENTS = 2048
@@ -93,7 +94,9 @@ def _merge_splits_kernel(
     DIM: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    wait_for_writes(PDL)
     heads = tl.num_programs(1)
     row_head = tl.program_id(0).to(tl.int64) * heads + tl.program_id(1)
     split = tl.arange(0, MAX_SPLITS).to(tl.int64)
@@ -135,4 +138,5 @@ def merge_splits(
         MAX_SPLITS=MAX_SPLITS,
         BLOCK_DIM=power_of_two(dim),
         num_warps=4,
+        **launch_options(),
     )

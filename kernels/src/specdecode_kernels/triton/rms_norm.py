@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specdecode_kernels.metadata import as_rows
+from specdecode_kernels.triton.dependent_launch import launch_options, wait_for_writes
 from specdecode_kernels.triton.tiles import warps_for
 
 
@@ -23,7 +24,9 @@ def rms_norm_kernel(
     eps,
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    wait_for_writes(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < dim
@@ -88,4 +91,5 @@ def _launch(
         PARTS=0 if parts is None else len(parts),
         BLOCK=block,
         num_warps=warps_for(block),
+        **launch_options(),
     )

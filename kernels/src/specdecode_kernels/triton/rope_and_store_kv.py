@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specdecode_kernels.metadata import FLOAT8, LayerKV
 from specdecode_kernels.triton.apply_rope import HEADS, load_angles, rotate_heads
+from specdecode_kernels.triton.dependent_launch import launch_options, wait_for_writes
 from specdecode_kernels.triton.store_kv import as_stored
 from specdecode_kernels.triton.tiles import power_of_two
 
@@ -34,7 +35,9 @@ def _rope_and_store_kv_kernel(
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
     V_DIM: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    wait_for_writes(PDL)
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     q_parts, kv_parts = tl.cdiv(q_heads, HEADS), tl.cdiv(kv_heads, HEADS)
@@ -101,5 +104,6 @@ def rope_and_store_kv(
             HEADS=HEADS,
             HALF=power_of_two(dim // 2),
             V_DIM=power_of_two(v_dim),
+            **launch_options(),
         )
     return q, k

@@ -6,14 +6,16 @@ import triton.language as tl
 from torch import Tensor
 
 from specdecode_kernels.metadata import as_rows
+from specdecode_kernels.triton.dependent_launch import launch_options, wait_for_writes
 
 BLOCK = 1024
 
 
 @triton.jit
 def silu_and_mul_kernel(
-    gate_ptr, up_ptr, out_ptr, stride_gate, stride_up, dim, BLOCK: tl.constexpr
+    gate_ptr, up_ptr, out_ptr, stride_gate, stride_up, dim, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):
+    wait_for_writes(PDL)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < dim
@@ -29,6 +31,8 @@ def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
     count, dim = gates.shape
     if product.numel():
         silu_and_mul_kernel[(count, triton.cdiv(dim, BLOCK))](
-            gates, ups, product, gates.stride(0), ups.stride(0), dim, BLOCK=BLOCK
+            *(gates, ups, product, gates.stride(0), ups.stride(0), dim),
+            BLOCK=BLOCK,
+            **launch_options(),
         )
     return product

@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specdecode_kernels.metadata import FLOAT8, LayerKV
+from specdecode_kernels.triton.dependent_launch import launch_options, wait_for_writes
 from specdecode_kernels.triton.float8 import encode_float8
 from specdecode_kernels.triton.tiles import power_of_two
 
@@ -50,7 +51,9 @@ def _store_kv_kernel(
     DIM: tl.constexpr,
     V_DIM: tl.constexpr,
     ELEMENTS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    wait_for_writes(PDL)
     row = tl.program_id(0).to(tl.int64)
     pool_row = tl.load(slot_mapping[0] + row * slot_mapping[1])
     element = tl.program_id(1) * ELEMENTS + tl.arange(0, ELEMENTS)
@@ -83,4 +86,5 @@ def store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
         V_DIM=v.shape[2],
         ELEMENTS=elements,
         num_warps=4,
+        **launch_options(),
     )

@@ -21,6 +21,7 @@ from specdecode_kernels import (
 from specdecode_kernels.torch.by_row import by_row
 from specdecode_kernels.torch.elementwise import add_parts
 
+
 def rotary_rows(angles: Tensor, positions: Tensor) -> RotaryRows:
     """Return the cosines and sines at `positions` [rows] i64 of the tables of `build_angles`.
 
