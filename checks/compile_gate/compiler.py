@@ -77,13 +77,13 @@ class Compiler:
 
     def __init__(self) -> None:
         self._device = _AbsentDevice()
-        self._compiled: list[CompiledKernel] = []
+        self.compiled: list[CompiledKernel] = []
         self._kernel: str | None = None  # the only one that is compiled
         launch = JITFunction.run
 
         def compile_only(kernel: JITFunction, *args: object, **options: object) -> None:
             if self._kernel in (None, kernel.__name__):
-                self._compiled.append(launch(kernel, *args, **options | {"warmup": True}))
+                self.compiled.append(launch(kernel, *args, **options | {"warmup": True}))
 
         JITFunction.run = compile_only
         triton.runtime.driver.set_active(self._device)
@@ -96,9 +96,9 @@ class Compiler:
         """
         self._device.capability = cell.capability
         self._kernel = "_attend_kernel" if cell.is_attention else None
-        self._compiled.clear()
+        self.compiled.clear()
         _call(cell)
-        return [usage_of(kernel) for kernel in self._compiled]
+        return [usage_of(kernel) for kernel in self.compiled]
 
 
 def compile_cells(

@@ -11,7 +11,8 @@ from specdecode_engine.grammar import Grammar
 from specdecode_kernels.cpu.tuning import Tuning
 
 QUANTIZATIONS = (
-    "auto", "auto", "int8", "int4", "w8a16", "w4a16", "float8", "mxfp4", "nvfp4",
+    "auto", "auto", "int8", "int4", "w8a16", "w4a16", "w8a16-zeros", "w4a16-actorder",
+    "float8", "mxfp4", "nvfp4",
 )  # fmt: skip
 ALGORITHMS = ("STANDALONE", "EAGLE", "EAGLE3", "NGRAM")
 MODULES = 4

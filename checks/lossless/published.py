@@ -130,13 +130,49 @@ def _as_int8(weight: Tensor) -> Stored:
 def _as_int4(weight: Tensor) -> Stored:
     groups = weight.view(len(weight), -1, BLOCK)
     scales = groups.abs().amax(2).clamp(min=TINY) / 7
-    nibbles = (groups / scales[:, :, None]).round().int().add(8).view(len(weight), -1, 8)
-    words = (nibbles << torch.arange(0, 32, 4)).sum(2).to(torch.int32)
+    integers = (groups / scales[:, :, None]).round().int().flatten(1)
     return {
-        "weight_packed": words,
+        "weight_packed": _in_words(integers),
         "weight_scale": scales,
         "weight_shape": torch.tensor(weight.shape),
     }
+
+
+def _with_zero_points(weight: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Round groups [outputs, groups, inputs] to integers; return these, scales and zero points."""
+    low, high = weight.amin(2).clamp(max=0), weight.amax(2).clamp(min=0)
+    half = 1 << bits - 1
+    scales = ((high - low) / (2 * half - 1)).clamp(min=TINY)
+    zeros = (-half - low / scales).round().clamp(-half, half - 1)
+    integers = (weight / scales[:, :, None]).round() + zeros[:, :, None]
+    return integers.clamp(-half, half - 1).int(), scales, zeros.to(torch.int8)
+
+
+def _as_shifted_int8(weight: Tensor) -> Stored:
+    integers, scales, zeros = _with_zero_points(weight[:, None], bits=8)
+    values = integers[:, 0].to(torch.int8)
+    return {"weight": values, "weight_scale": scales, "weight_zero_point": zeros}
+
+
+def _as_ordered_int4(weight: Tensor) -> Stored:
+    inputs = weight.shape[1]
+    order = torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))
+    groups = weight[:, order].view(len(weight), -1, BLOCK)
+    integers, scales, zeros = _with_zero_points(groups, bits=4)
+    place = order.argsort()  # of each input among the sorted ones
+    return {
+        "weight_packed": _in_words(integers.flatten(1)[:, place]),
+        "weight_scale": scales,
+        "weight_zero_point": zeros,
+        "weight_g_idx": (place // BLOCK).int(),
+        "weight_shape": torch.tensor(weight.shape),
+    }
+
+
+def _in_words(integers: Tensor) -> Tensor:
+    """Pack integers from -8 to 7 [outputs, inputs], eight in a word, the lowest bits first."""
+    nibbles = integers.add(8).view(len(integers), -1, 8)
+    return (nibbles << torch.arange(0, 32, 4)).sum(2).to(torch.int32)
 
 
 def as_mxfp4(weight: Tensor) -> Stored:
@@ -188,6 +224,22 @@ PUBLISHED: Mapping[str, Published] = {
         _as_int4,
         BLOCK,
     ),
+    "w8a16-zeros": Published(
+        _in_one_group("int-quantized", num_bits=8, strategy="channel", symmetric=False),
+        _as_shifted_int8,
+    ),
+    "w4a16-actorder": Published(
+        _in_one_group(
+            "pack-quantized",
+            num_bits=4,
+            strategy="group",
+            group_size=BLOCK,
+            symmetric=False,
+            actorder="group",
+        ),
+        _as_ordered_int4,
+        BLOCK,
+    ),  # zero points, and groups of inputs that are not consecutive
     "mxfp4": Published(
         compressed_tensors("mxfp4-pack-quantized", MXFP4.group, "group"), as_mxfp4, MXFP4.group
     ),

@@ -52,8 +52,8 @@ def perplexity(core: EngineCore, texts: list[tuple[int, ...]]) -> float:
 
 
 MOST_LOST = {
-    **dict.fromkeys(("int8", "w8a16", "float8"), 0.005),
-    **dict.fromkeys(("int4", "w4a16", "mxfp4", "nvfp4"), 0.05),
+    **dict.fromkeys(("int8", "w8a16", "w8a16-zeros", "float8"), 0.005),
+    **dict.fromkeys(("int4", "w4a16", "w4a16-actorder", "mxfp4", "nvfp4"), 0.05),
 }
 """Share of perplexity that weights in a form may lose."""
 
