@@ -17,6 +17,7 @@ from specdecode_kernels import (
     DeltaRows,
     DeltaShape,
     DeltaState,
+    RecurrentRule,
 )
 from specdecode_kernels.torch.elementwise import accumulation_dtype
 
@@ -28,6 +29,19 @@ class DeltaLayers:
     count: int
     shape: DeltaShape
     has_bias: bool = False  # of the convolution
+
+    def __str__(self) -> str:
+        shape = self.shape
+        if shape.rule == RecurrentRule.CONVOLUTION:
+            bias = " with biases" if self.has_bias else ""
+            return (
+                f"{self.count} short convolutions of {shape.channels} channels and "
+                f"{shape.conv_width} inputs{bias}"
+            )
+        return (
+            f"{self.count} gated delta nets of {shape.k_heads} key heads of {shape.k_dim}, "
+            f"{shape.v_heads} value heads of {shape.v_dim} and {shape.conv_width} inputs"
+        )
 
     def state_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of one state."""

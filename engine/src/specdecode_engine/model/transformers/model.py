@@ -337,8 +337,8 @@ def _stacked(base: nn.Module, config: TransformersConfig) -> DeltaParams | None:
         found = DeltaLayers(len(params.conv), params.shape, params.conv_bias is not None)
     if found != layers:
         raise UnsupportedModel(
-            f"model type {config.model_type} has, of known recurrent layers, {found} where "
-            f"config.json describes {layers}; it is not supported"
+            f"model type {config.model_type} has, of known recurrent layers, {found or 'none'} "
+            f"where config.json describes {layers}; it is not supported"
         )
     return params
 
