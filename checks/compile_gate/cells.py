@@ -125,6 +125,7 @@ DELTA: dict[str, tuple[DeltaShape, torch.dtype, bool]] = {
     "gated_delta float16": (DeltaShape(16, 16, 128, 128, 4), torch.float16, False),
     "gated_delta float32": (DeltaShape(16, 32, 128, 128, 4), torch.float32, True),
     "gated_delta wide heads": (DeltaShape(8, 16, 256, 256, 4), torch.bfloat16, True),
+    "gated_delta convolution": (DeltaShape.of_convolution(2048, 3), torch.bfloat16, True),
 }
 """Shapes of layers besides that of the op's own call, and whether drafts are trees: the first are
 those of Qwen3-Next and Qwen3.5."""

@@ -177,7 +177,7 @@ def make_models(family: str, folder: Path, options: argparse.Namespace) -> Model
     target = EXAMPLES / "target"
     if family != LLAMA:
         target = make_family(family, target, folder / family)
-        if family != RECURRENT:
+        if family not in RECURRENT:
             draft = drafts["STANDALONE"]
             drafts["STANDALONE"] = make_family(family, draft, folder / f"{family}-draft")
     sizes = target if family == LATENT else EXAMPLES / "target"

@@ -9,21 +9,25 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-Tensors = dict[str, Tensor]
-Keys = dict[str, Any]
+from checks.lossless.recurrent_families import (
+    RECURRENT_CHANGES,
+    Keys,
+    Tensors,
+    add_head_norms,
+    normal,
+)
 
 LLAMA = "llama"
 LONGROPE = "llama-longrope"
 LATENT = "deepseek_v3"
-RECURRENT = "qwen3_5_text"
-"""The family with states, which is never a draft."""
-WITHOUT_WINDOWS = (LONGROPE, LATENT, RECURRENT)
+RECURRENT = tuple(RECURRENT_CHANGES)
+"""The families with states, which are never drafts."""
+WITHOUT_WINDOWS = (LONGROPE, LATENT, *RECURRENT)
 WINDOW = 12
 SHORT_TEXT = 40
 """Tokens up to which a text has the short factors of longrope: some requests of most batches."""
@@ -32,15 +36,9 @@ EXPERT_NOISE = 0.3
 """Of the width of an MLP's weights: experts differ, and two together still do its work."""
 ALPHA = 1.702
 """Of the sigmoid in the gate of gpt-oss."""
-HEAD_NORM = 2.0
-"""Mean weight of q_norm and k_norm: it makes attention about as sharp as in the trained Llama."""
 
 ROPE = 8
 """Numbers of a head of latent attention that turn."""
-DELTA_DIM = 8
-"""Numbers of a key or value of a gated delta net."""
-GATE_NOISE = 0.2
-"""Of the weights of gates, in parts of their usual width."""
 
 OUTPUT_NORM = 0.5
 """Mean factor of the norms of what attention and the MLP add, of the size of embeddings."""
@@ -78,20 +76,20 @@ def _to_qwen2(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
         for part in "qkv":
             name = f"model.layers.{number}.self_attn.{part}_proj"
             weight = tensors[f"{name}.weight"]
-            tensors[f"{name}.bias"] = _normal(weight.shape[0], weight.dtype, generator) * 0.1
+            tensors[f"{name}.bias"] = normal(weight.shape[0], weight.dtype, generator) * 0.1
     keys |= {"use_sliding_window": True, "max_window_layers": 1}
 
 
 def _to_qwen3(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
     """Norms of query and key heads; windows where `layer_types` names them."""
-    _add_head_norms(keys, tensors, generator)
+    add_head_norms(keys, tensors, generator)
     types = ["sliding_attention", "full_attention"] * keys["num_hidden_layers"]
     keys |= {"use_sliding_window": True, "layer_types": types[: keys["num_hidden_layers"]]}
 
 
 def _to_qwen3_moe(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
     """Norms of heads, and experts in all layers but the first, each close to the MLP before."""
-    _add_head_norms(keys, tensors, generator)
+    add_head_norms(keys, tensors, generator)
     hidden, dtype = keys["hidden_size"], tensors["model.norm.weight"].dtype
     for number in range(1, keys["num_hidden_layers"]):
         mlp = f"model.layers.{number}.mlp"
@@ -127,7 +125,7 @@ def _to_gemma2(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None
         before_mlp = tensors.pop(f"{layer}.post_attention_layernorm.weight") - 1
         tensors[f"{layer}.pre_feedforward_layernorm.weight"] = before_mlp
         for after in ("post_attention_layernorm", "post_feedforward_layernorm"):
-            drawn = _normal(keys["hidden_size"], embedding.dtype, generator)
+            drawn = normal(keys["hidden_size"], embedding.dtype, generator)
             tensors[f"{layer}.{after}.weight"] = size * (OUTPUT_NORM + 0.1 * drawn) - 1
     keys |= {
         "hidden_activation": "gelu_pytorch_tanh",
@@ -140,7 +138,7 @@ def _to_gemma2(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None
 def _to_gemma3(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
     """As Gemma 2, with norms of heads for one softcap, and angles of their own under windows."""
     _to_gemma2(keys, tensors, generator)
-    _add_head_norms(keys, tensors, generator, stored_less=1.0)
+    add_head_norms(keys, tensors, generator, stored_less=1.0)
     keys |= {
         "attn_logit_softcapping": None,
         "sliding_window_pattern": 2,
@@ -159,11 +157,11 @@ def _to_gpt_oss(keys: Keys, tensors: Tensors, generator: torch.Generator) -> Non
     """
     for number in range(keys["num_hidden_layers"]):
         attention = f"model.layers.{number}.self_attn"
-        sinks = _normal(keys["num_attention_heads"], torch.float32, generator)
+        sinks = normal(keys["num_attention_heads"], torch.float32, generator)
         tensors[f"{attention}.sinks"] = sinks.to(tensors["model.norm.weight"].dtype)
         for part in "qkvo":
             weight = tensors[f"{attention}.{part}_proj.weight"]
-            bias = _normal(weight.shape[0], weight.dtype, generator)
+            bias = normal(weight.shape[0], weight.dtype, generator)
             tensors[f"{attention}.{part}_proj.bias"] = bias * 0.05
         _stack_experts(f"model.layers.{number}.mlp", keys["hidden_size"], tensors, generator)
     keys |= {
@@ -204,82 +202,6 @@ def _stack_experts(mlp: str, hidden: int, tensors: Tensors, generator: torch.Gen
         "experts.down_proj_bias": 0.05 * torch.randn(EXPERTS, hidden, generator=generator),
     }
     tensors.update({f"{mlp}.{name}": one.to(dtype).contiguous() for name, one in made.items()})
-
-
-def _to_qwen3_5(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
-    """A gated delta net in place of attention in the first layer, and gates of what is read.
-
-    Gates are about 1/2, which the output's weights make up for; norms are stored less 1.
-    """
-    layers, hidden, head_dim = keys["num_hidden_layers"], keys["hidden_size"], keys["head_dim"]
-    types = ["full_attention"] * layers
-    types[0] = "linear_attention"
-    _add_head_norms(keys, tensors, generator, stored_less=1.0)
-    tensors["model.norm.weight"] -= 1
-    for number, kind in enumerate(types):
-        layer = f"model.layers.{number}"
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"{layer}.{norm}.weight"] -= 1
-        if kind == "linear_attention":
-            names = [name for name in tensors if name.startswith(f"{layer}.self_attn.")]
-            o_proj = f"{layer}.self_attn.o_proj.weight"
-            size = float({name: tensors.pop(name) for name in names}[o_proj].float().std())
-            _add_delta_net(f"{layer}.linear_attn", hidden, size, tensors, generator)
-            continue
-        tensors[f"{layer}.self_attn.o_proj.weight"] *= 2
-        name = f"{layer}.self_attn.q_proj.weight"
-        queries = tensors[name].view(-1, head_dim, hidden)
-        gates = torch.randn(queries.shape, generator=generator) * GATE_NOISE * hidden**-0.5
-        both = torch.stack((queries, gates.to(queries.dtype)), dim=1)
-        tensors[name] = both.flatten(0, 2).contiguous()
-    keys |= {
-        "layer_types": types,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": DELTA_DIM,
-        "linear_value_head_dim": DELTA_DIM,
-        "linear_conv_kernel_dim": 4,
-        "rope_parameters": {
-            **keys["rope_parameters"],
-            "partial_rotary_factor": 1.0,
-            "mrope_section": [head_dim // 2, 0, 0],
-        },
-    }
-
-
-def _add_delta_net(
-    name: str, hidden: int, size: float, tensors: Tensors, generator: torch.Generator
-) -> None:
-    """Draw a gated delta net of 2 key heads and 4 value heads, whose outputs have about a size."""
-    keys, values = 2 * DELTA_DIM, 4 * DELTA_DIM
-    dtype, width = tensors["model.norm.weight"].dtype, hidden**-0.5
-    drawn = {
-        "in_proj_qkv.weight": (2 * keys + values, hidden, width),
-        "in_proj_z.weight": (values, hidden, width),
-        "in_proj_b.weight": (4, hidden, width),
-        "in_proj_a.weight": (4, hidden, width),
-        "out_proj.weight": (hidden, values, size),
-    }
-    made = {
-        part: torch.randn(rows, inputs, generator=generator) * each
-        for part, (rows, inputs, each) in drawn.items()
-    }
-    made["conv1d.weight"] = torch.randn(2 * keys + values, 1, 4, generator=generator)
-    made["A_log"] = torch.randn(4, generator=generator) - 1
-    made["dt_bias"] = torch.randn(4, generator=generator)
-    made["norm.weight"] = torch.rand(DELTA_DIM, generator=generator) + 0.5
-    tensors.update({f"{name}.{part}": one.to(dtype) for part, one in made.items()})
-
-
-def _add_head_norms(
-    keys: Keys, tensors: Tensors, generator: torch.Generator, stored_less: float = 0.0
-) -> None:
-    dtype = tensors["model.norm.weight"].dtype
-    for number in range(keys["num_hidden_layers"]):
-        for part in "qk":
-            drawn = _normal(keys["head_dim"], dtype, generator)
-            name = f"model.layers.{number}.self_attn.{part}_norm.weight"
-            tensors[name] = HEAD_NORM - stored_less + 0.2 * drawn
 
 
 def _to_longrope(keys: Keys, tensors: Tensors, generator: torch.Generator) -> None:
@@ -341,10 +263,6 @@ def _to_deepseek_v3(keys: Keys, tensors: Tensors, generator: torch.Generator) ->
     }
 
 
-def _normal(count: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    return torch.randn(count, generator=generator).to(dtype)
-
-
 _CHANGES: Mapping[str, tuple[str, Callable[[Keys, Tensors, torch.Generator], None]]] = {
     "mistral": ("MistralForCausalLM", _to_mistral),
     "qwen2": ("Qwen2ForCausalLM", _to_qwen2),
@@ -353,7 +271,7 @@ _CHANGES: Mapping[str, tuple[str, Callable[[Keys, Tensors, torch.Generator], Non
     "gemma2": ("Gemma2ForCausalLM", _to_gemma2),
     "gemma3_text": ("Gemma3ForCausalLM", _to_gemma3),
     "gpt_oss": ("GptOssForCausalLM", _to_gpt_oss),
-    RECURRENT: ("Qwen3_5ForCausalLM", _to_qwen3_5),
+    **RECURRENT_CHANGES,
     LATENT: ("DeepseekV3ForCausalLM", _to_deepseek_v3),
     LONGROPE: ("LlamaForCausalLM", _to_longrope),
 }

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from specdecode_engine.model.kv.layer_map import RECURRENT
+
 MODELS = Path(__file__).parents[2] / "tests" / "zoo" / "models.toml"
 REQUIRED, OTHERS, REFUSED = "required", "others", "refused"
 
@@ -24,7 +26,8 @@ class ZooModel:
     @property
     def has_states(self) -> bool:
         """Whether some layers are recurrent."""
-        return "linear_num_value_heads" in self.keys
+        types = self.keys.get("layer_types") or ()
+        return not RECURRENT.isdisjoint(types)
 
     @property
     def vocab(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from specdecode_kernels.cpu.tuning import IN_C
 from specdecode_kernels.packed_weights import BLOCK, SCALES, PackedLayout
+from specdecode_kernels.recurrent import RecurrentRule
 from specdecode_kernels.weights import is_halved
 from tests.arm64.image import Link, Span, Touched
 
@@ -241,7 +242,7 @@ def gated_delta(
         _INDICES.span(starts, batch + 1),
         *([Span(ancestry, ancestry + marks)] if ancestry else []),
         of.rows(u, count, stride, layers.channels),
-        of.rows(gates, count, gates_stride, 2 * layers.v_heads),
+        of.rows(gates, count, gates_stride, layers.gates),
         of.span(out, count * width, is_written=True),
         *([_FLOATS.span(workspace, count * _DELTA_NUMBERS, is_written=True)] if workspace else []),
     ]
@@ -317,6 +318,7 @@ class _DeltaLayers:
     k_dim: int
     v_dim: int
     conv_width: int
+    rule: int
     layers: int
     params: tuple[int, ...]  # addresses, as are those below
     state: tuple[int, ...]
@@ -325,34 +327,44 @@ class _DeltaLayers:
     def channels(self) -> int:
         return 2 * self.k_heads * self.k_dim + self.v_heads * self.v_dim
 
+    @property
+    def gates(self) -> int:
+        """Numbers of one token's gates."""
+        return 0 if self.rule == RecurrentRule.CONVOLUTION else 2 * self.v_heads
+
     def links(self, params: int, state: int) -> list[Link]:
         return [
-            *(Link(params + at * _WORD, target) for at, target in enumerate(self.params, 6)),
+            *(
+                Link(params + at * _WORD, target)
+                for at, target in enumerate(self.params, 7)
+                if target
+            ),
             *(Link(state + at * _WORD, target) for at, target in enumerate(self.state, 3)),
         ]
 
 
 def _delta(of: Entries, params: int, state: int) -> tuple[_DeltaLayers, list[Span]]:
     """Read parameters and states of all layers, and their spans."""
-    *sizes, conv, decay, dt_bias = _integers(params, 9)
+    *sizes, conv, decay, dt_bias, conv_bias = _integers(params, 11)
     slots, drafted_slots, nodes, inputs, matrices, drafted, gates = _integers(state, 7)
-    k_heads, v_heads, k_dim, v_dim, conv_width, layers = sizes
+    k_heads, v_heads, k_dim, v_dim, conv_width, rule, layers = sizes
     found = _DeltaLayers(
-        *(k_heads, v_heads, k_dim, v_dim, conv_width, layers),
-        (conv, decay, dt_bias),
+        *(k_heads, v_heads, k_dim, v_dim, conv_width, rule, layers),
+        (conv, decay, dt_bias, conv_bias),
         (inputs, matrices, drafted, gates),
     )
     states, drafts = layers * slots, layers * drafted_slots * nodes
     channels, heads = found.channels, found.v_heads
     return found, [
-        Span(params, params + 9 * _WORD),
+        Span(params, params + 11 * _WORD),
         Span(state, state + 7 * _WORD),
-        _FLOATS.span(conv, found.layers * found.conv_width * channels),
-        *(_FLOATS.span(each, found.layers * heads) for each in (decay, dt_bias)),
+        _FLOATS.span(conv, layers * found.conv_width * channels),
+        *(_FLOATS.span(each, layers * heads) for each in (decay, dt_bias)),
+        *([_FLOATS.span(conv_bias, layers * channels)] if conv_bias else []),
         of.span(inputs, states * (found.conv_width - 1) * channels, is_written=True),
         _FLOATS.span(matrices, states * heads * found.k_dim * found.v_dim, is_written=True),
         of.span(drafted, drafts * channels, is_written=True),
-        of.span(gates, drafts * 2 * heads, is_written=True),
+        of.span(gates, drafts * found.gates, is_written=True),
     ]
 
 

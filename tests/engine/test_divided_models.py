@@ -31,7 +31,7 @@ from tests.engine.model.checkpoint.quantized.writers import CASES, write_quantiz
 from tests.engine.thread_ranks import on_ranks
 from tests.engine.whole_engine import Answer, boot_of, requests_of, run
 
-NATIVE = [one for one in FAMILIES if one not in (LONGROPE, LATENT, RECURRENT)]
+NATIVE = [one for one in FAMILIES if one not in (LONGROPE, LATENT, *RECURRENT)]
 CPU = torch.device("cpu")
 VOCAB = 96
 CHUNKS = [(0, 0, 20), (1, 0, 9)], [(0, 20, 27), (1, 9, 14)], [(0, 27, 28), (1, 14, 15)]

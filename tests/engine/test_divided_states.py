@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from checks.lossless.families import RECURRENT, make_family
+from checks.lossless.families import make_family
 from checks.lossless.poison import build_poisoned
+from checks.lossless.recurrent_families import DELTA
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.ranks import ALONE, Ranks
@@ -32,7 +33,7 @@ T = TypeVar("T")
 def models(checkpoints: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
     """A target with states; drafts are those for a Llama of its sizes."""
     folder = tmp_path_factory.mktemp("recurrent") / "target"
-    return replace(checkpoints, target=make_family(RECURRENT, checkpoints.target, folder))
+    return replace(checkpoints, target=make_family(DELTA, checkpoints.target, folder))
 
 
 @pytest.fixture

@@ -20,11 +20,11 @@ NUM_STEPS = 5
 """Deeper than a window, so that a drafted token does not see all of its ancestors."""
 
 
-# `test_rotary_tables.py` has the family with rotary angles by length, `test_recurrent.py` that with
-# states.
+# `test_rotary_tables.py` has the family with rotary angles by length, `test_recurrent.py` those
+# with states.
 @pytest.fixture(
     scope="module",
-    params=[one for one in FAMILIES if one not in (LLAMA, LONGROPE, RECURRENT)],
+    params=[one for one in FAMILIES if one not in (LLAMA, LONGROPE, *RECURRENT)],
 )
 def family(
     request: pytest.FixtureRequest,

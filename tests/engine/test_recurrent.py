@@ -1,4 +1,4 @@
-"""A target with gated delta nets: texts, states, cached prefixes, its own MTP module, refusals."""
+"""Targets with recurrent layers: texts, states, cached prefixes, own MTP modules, refusals."""
 
 import json
 import random
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from checks.lossless.families import RECURRENT, make_family
 from checks.lossless.poison import build_poisoned
+from checks.lossless.recurrent_families import DELTA
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams
 from specdecode_engine.engine import EngineCore
@@ -27,11 +28,15 @@ ALGORITHMS = ("NGRAM", "STANDALONE", "EAGLE", "EAGLE3", "MTP", "DFLASH", "DSPARK
 MAX_TOKENS = 16
 
 
-@pytest.fixture(scope="module")
-def models(checkpoints: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
+@pytest.fixture(scope="module", params=RECURRENT)
+def models(
+    request: pytest.FixtureRequest,
+    checkpoints: Checkpoints,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Checkpoints:
     """A target with states; drafts are those for a Llama of its sizes."""
     folder = tmp_path_factory.mktemp("recurrent") / "target"
-    return replace(checkpoints, target=make_family(RECURRENT, checkpoints.target, folder))
+    return replace(checkpoints, target=make_family(request.param, checkpoints.target, folder))
 
 
 def make_core(
@@ -215,6 +220,7 @@ def _draw_gated_module(keys: dict[str, Any]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("topk", [1, 3])
+@pytest.mark.parametrize("models", [DELTA], indirect=True)
 def test_a_published_checkpoint_drafts_with_its_own_module(
     models: Checkpoints, plain: dict[str, Answer], tmp_path: Path, topk: int
 ) -> None:

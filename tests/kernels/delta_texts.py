@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -18,8 +19,17 @@ SHAPES = {
     "many v heads": DeltaShape(1, 17, 16, 80, 2),
     "no convolution": DeltaShape(3, 3, 7, 5, 1),
 }
+OTHERS = {
+    "short convolution": DeltaForm(DeltaShape.of_convolution(37, 3)),
+    "long convolution": DeltaForm(DeltaShape.of_convolution(128, 5), has_bias=True),
+}
 TOKENS = 43
 LAYER = 1
+
+
+def form_of(shape: str, dtype: torch.dtype = torch.float32) -> DeltaForm:
+    """Return what arguments of one of these shapes are drawn for."""
+    return replace(OTHERS.get(shape) or DeltaForm(SHAPES[shape]), dtype=dtype)
 
 
 class Text(NamedTuple):
@@ -29,7 +39,7 @@ class Text(NamedTuple):
     form: DeltaForm
     params: DeltaParams
     u: Tensor  # [tokens, channels]
-    gates: Tensor  # [tokens, 2 * v_heads]
+    gates: Tensor  # [tokens, gates]
 
     @classmethod
     def draw(

@@ -97,7 +97,8 @@ def _gated_delta(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor
         "chains": delta_rows([0, 2], [5, 6], 0),
         "trees": delta_rows([1, 2], [6, 6], 0, tree),
     }
-    for shape in (DeltaShape(2, 4, 40, 70, 4), DeltaShape(1, 17, 128, 128, 3)):
+    shapes = DeltaShape(2, 4, 40, 70, 4), DeltaShape(1, 17, 128, 128, 3)
+    for shape in (*shapes, DeltaShape.of_convolution(45, 3)):
         for name, one in rows.items():
             found = run_gated_delta(ops, DeltaForm(shape, dtype), one, 1)
             yield f"gated_delta {shape.v_dim} {name}", found

@@ -14,11 +14,13 @@ from specdecode_kernels.testing import checked
 from specdecode_kernels.testing.gated_delta import DeltaForm, delta_rows
 from tests.kernels.delta_texts import (
     LAYER,
+    OTHERS,
     SHAPES,
     Text,
     assert_cuts_do_not_matter,
     assert_drafts_are_kept_like_plain_tokens,
     assert_paths_of_a_tree_are_chains,
+    form_of,
 )
 
 CPU = torch.device("cpu")
@@ -26,7 +28,7 @@ OPS = checked(TORCH)
 SMALL = ("shared k heads", "parts of vectors", "no convolution")
 TYPES = (torch.float32, torch.bfloat16, torch.float64)
 
-each_shape = pytest.mark.parametrize("shape", SMALL)
+each_shape = pytest.mark.parametrize("shape", [*SMALL, *OTHERS])
 each_type = pytest.mark.parametrize("dtype", TYPES, ids=str)
 
 
@@ -66,24 +68,35 @@ def test_it_equals_transformers(shape: str) -> None:
     torch.testing.assert_close(state.matrices[LAYER, 1], matrix, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("shape", ["short convolution", "long convolution"])
+def test_a_convolution_equals_that_of_transformers(shape: str) -> None:
+    form = form_of(shape)
+    text, state = Text.draw(OPS, form, 1, CPU), form.draw_state(2)
+    state.inputs.zero_()
+    found, params = text.read(state, 1, 0, len(text.u)), text.params
+    bias = None if params.conv_bias is None else params.conv_bias[LAYER]
+    wanted = causal_conv1d_fn(text.u.t()[None], params.conv[LAYER].t(), bias)
+    torch.testing.assert_close(found[:, 0], wanted[0].t(), atol=1e-5, rtol=1e-5)
+
+
 @each_type
 @each_shape
 def test_a_text_does_not_depend_on_its_cuts(shape: str, dtype: torch.dtype) -> None:
-    text = Text.draw(OPS, DeltaForm(SHAPES[shape], dtype), 1, CPU, 20)
+    text = Text.draw(OPS, form_of(shape, dtype), 1, CPU, 20)
     assert_cuts_do_not_matter(text, 2, cuts=3)
 
 
 @each_type
 @each_shape
 def test_accepted_chains_are_kept_like_plain_tokens(shape: str, dtype: torch.dtype) -> None:
-    text = Text.draw(OPS, DeltaForm(SHAPES[shape], dtype), 3, CPU, 20)
+    text = Text.draw(OPS, form_of(shape, dtype), 3, CPU, 20)
     assert_drafts_are_kept_like_plain_tokens(text, 4)
 
 
 @each_type
 @each_shape
 def test_every_path_of_a_tree_is_a_chain(shape: str, dtype: torch.dtype) -> None:
-    text = Text.draw(OPS, DeltaForm(SHAPES[shape], dtype), 5, CPU, 20)
+    text = Text.draw(OPS, form_of(shape, dtype), 5, CPU, 20)
     assert_paths_of_a_tree_are_chains(text, 6)
 
 

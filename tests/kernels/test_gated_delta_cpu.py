@@ -10,19 +10,20 @@ import torch
 from specdecode_kernels import TORCH
 from specdecode_kernels.testing import backend_of, checked
 from specdecode_kernels.testing.gated_delta import (
-    DeltaForm,
     ancestry_of,
     copied,
     delta_rows,
 )
 from tests.kernels.delta_texts import (
     LAYER,
+    OTHERS,
     SHAPES,
     Text,
     assert_cuts_do_not_matter,
     assert_drafts_are_kept_like_plain_tokens,
     assert_paths_of_a_tree_are_chains,
     draw_tree,
+    form_of,
 )
 from tests.kernels.launched import launches
 
@@ -31,7 +32,7 @@ TYPES = (torch.float32, torch.bfloat16)
 TOLERANCES = {torch.float32: (3e-5, 3e-5), torch.bfloat16: (1e-2, 1e-2)}
 
 each_type = pytest.mark.parametrize("dtype", TYPES, ids=str)
-each_shape = pytest.mark.parametrize("shape", SHAPES)
+each_shape = pytest.mark.parametrize("shape", [*SHAPES, *OTHERS])
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +43,8 @@ def counts() -> Iterator[Counter[str]]:
 
 
 def text_of(shape: str, dtype: torch.dtype, seed: int, tokens: int = 43) -> Text:
-    form = DeltaForm(SHAPES[shape], dtype)
-    return Text.draw(checked(backend_of("cpu", CPU, dtype)), form, seed, CPU, tokens)
+    ops = checked(backend_of("cpu", CPU, dtype))
+    return Text.draw(ops, form_of(shape, dtype), seed, CPU, tokens)
 
 
 @each_type

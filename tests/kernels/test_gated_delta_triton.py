@@ -22,14 +22,23 @@ SHAPES = {
     "parts of blocks": DeltaShape(1, 3, 20, 37, 3),
     "several blocks": DeltaShape(1, 2, 64, 80, 4),
     "no convolution": DeltaShape(2, 2, 7, 5, 1),
+    "short convolution": DeltaShape.of_convolution(37, 3),
+    "long convolution": DeltaShape.of_convolution(300, 5),
 }
 TOLERANCES = {torch.float32: 3e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+BIASED = ("parts of blocks", "long convolution")
 
 each_shape = pytest.mark.parametrize("shape", SHAPES)
 
 
 def text_of(shape: str, dtype: torch.dtype, device: torch.device, tokens: int) -> Text:
-    return Text.draw(TRITON, DeltaForm(SHAPES[shape], dtype, nodes=5), 1, device, tokens)
+    return Text.draw(
+        TRITON,
+        DeltaForm(SHAPES[shape], dtype, nodes=5, has_bias=shape in BIASED),
+        1,
+        device,
+        tokens,
+    )
 
 
 @each_shape

@@ -13,13 +13,17 @@ SHAPES = {
     "parts of blocks": DeltaShape(1, 3, 20, 37, 3),
     "several blocks": DeltaShape(1, 2, 64, 80, 2),
     "no convolution": DeltaShape(2, 2, 7, 5, 1),
+    "short convolution": DeltaShape.of_convolution(37, 3),
+    "long convolution": DeltaShape.of_convolution(300, 5),
 }
+BIASED = ("parts of blocks", "long convolution")
+
 each_shape = pytest.mark.parametrize("shape", SHAPES)
 
 
 @each_shape
 def test_accepted_chains_are_kept_like_plain_tokens(shape: str, device: torch.device) -> None:
-    form = DeltaForm(SHAPES[shape], torch.bfloat16, nodes=4)
+    form = DeltaForm(SHAPES[shape], torch.bfloat16, nodes=4, has_bias=shape in BIASED)
     assert_drafts_are_kept_like_plain_tokens(Text.draw(TRITON, form, 1, device, 7), 4)
 
 

@@ -50,7 +50,7 @@ MIXTURES = [
 LATENT = ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"]
 UNEQUAL = ["gemma4_text", "gemma4_moe"]
 NORMED_ROWS = ["olmo2", "olmo3", "olmoe", "minimax_m2"]
-RECURRENT = ["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"]
+RECURRENT = ["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "lfm2", "lfm2_moe"]
 
 
 def load(folder: Path, ranks: Ranks = ALONE) -> TransformersModel:

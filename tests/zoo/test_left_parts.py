@@ -22,7 +22,8 @@ from tests.zoo.test_row_attention import load
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "qwen2", "mistral", "smollm3", "youtu", "granite", "olmo2", "gpt_oss"]
+    "name",
+    ["llama", "qwen2", "mistral", "smollm3", "youtu", "granite", "olmo2", "gpt_oss", "lfm2"],
 )
 def test_no_more_is_left_than_expected(
     name: str, models: dict[str, ZooModel], tmp_path: Path

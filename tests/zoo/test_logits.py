@@ -22,7 +22,7 @@ LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu")
 TYPES = ("qwen2", "gemma2", "gemma3_text", "phi3", "cohere2", "glm4", "stablelm", "granite")
 NATIVE = ("gpt_oss", "qwen3_moe", "gemma2", "gemma3_text")
 MIXTURES = ("gpt_oss", "glm4_moe", "phimoe", "gemma4_moe", "llama4_text")
-RECURRENT = ("qwen3_5_text", "qwen3_next", "qwen3_5_moe_text")
+RECURRENT = ("qwen3_5_text", "qwen3_next", "qwen3_5_moe_text", "lfm2", "lfm2_moe")
 
 
 @pytest.mark.parametrize("name", TYPES + MIXTURES + LATENT + RECURRENT)

@@ -32,7 +32,13 @@ from specdecode_kernels.mixture import (
 )
 from specdecode_kernels.packed_weights import AnyWeight, PackedWeight
 from specdecode_kernels.quantize import INT4, INT8, MXFP4, NVFP4, quantize
-from specdecode_kernels.recurrent import DeltaParams, DeltaRows, DeltaShape, DeltaState
+from specdecode_kernels.recurrent import (
+    DeltaParams,
+    DeltaRows,
+    DeltaShape,
+    DeltaState,
+    RecurrentRule,
+)
 from specdecode_kernels.row_paths import PROMPT_BLOCK, RowPaths, RowSplit, tokens_in_blocks
 from specdecode_kernels.weights import Precision, QuantizedTensor
 
@@ -72,6 +78,7 @@ __all__ = [
     "PenaltyParamsBatch",
     "Precision",
     "QuantizedTensor",
+    "RecurrentRule",
     "RoutingConfig",
     "RowPaths",
     "RowSpec",

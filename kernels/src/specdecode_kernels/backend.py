@@ -241,11 +241,12 @@ class Backend:
     """
 
     gated_delta: Callable[[Tensor, Tensor, DeltaParams, DeltaState, int, DeltaRows], Tensor]
-    """(u, gates, params, state, layer, rows): the gated delta rule of one layer, see `recurrent`.
+    """(u, gates, params, state, layer, rows): a recurrent layer, see `recurrent`.
 
-    U [rows, channels] are the inputs of the convolution, gates [rows, 2 * v_heads] beta and g of
-    every head, both of any row stride. Returns y [rows, v_heads, v_dim] of u's type. States of kept
-    rows are written, and the inputs of drafted ones stored. Requests without rows are left alone.
+    U [rows, channels] are the inputs of the convolution, gates [rows, gates] those of every head
+    (beta and g of the gated delta rule, none of a convolution), both of any row stride. Returns y
+    [rows, v_heads, v_dim] of u's type. States of kept rows are written, and the inputs of drafted
+    ones stored. Requests without rows are left alone.
     """
 
     keep_drafted: Callable[[DeltaParams, DeltaState, Tensor, Tensor | None, Tensor], None]

@@ -13,10 +13,14 @@ convolution. A forward keeps some of its rows at once; the inputs of drafted one
 as a forward that keeps them.
 Source: Yang, Kautz, Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024;
 the convolution and the gates are those of Qwen3-Next.
+
+A short convolution (LFM2) is the same without heads: x is its sum, without silu, and y is x.
+Which of them the layers of a model are is a `RecurrentRule`.
 Letters: L layers, B requests, N nodes of a draft, root included.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
 from torch import Tensor
@@ -25,14 +29,35 @@ NORM_EPS = 1e-6
 """Of l2norm(x) = x / sqrt(sum(x^2) + eps)."""
 
 
+class RecurrentRule(IntEnum):
+    """What a layer computes of its inputs; numbers as in gated_delta.h."""
+
+    GATED_DELTA = 0
+    CONVOLUTION = 1
+
+
 class DeltaShape(NamedTuple):
-    """Heads of one layer; every k head serves v_heads / k_heads consecutive v heads."""
+    """Heads of one layer; every k head serves v_heads / k_heads consecutive v heads.
+
+    A convolution has one v head of all its channels, and a k head without numbers.
+    """
 
     k_heads: int
     v_heads: int
     k_dim: int
     v_dim: int
     conv_width: int  # inputs that an output of the convolution reads
+    rule: RecurrentRule = RecurrentRule.GATED_DELTA
+
+    @classmethod
+    def of_convolution(cls, channels: int, conv_width: int) -> "DeltaShape":
+        """Return the shape of a short convolution."""
+        return cls(1, 1, 0, channels, conv_width, RecurrentRule.CONVOLUTION)
+
+    @property
+    def gates(self) -> int:
+        """Numbers of one token's gates."""
+        return 0 if self.rule == RecurrentRule.CONVOLUTION else 2 * self.v_heads
 
     @property
     def channels(self) -> int:
@@ -46,8 +71,9 @@ class DeltaParams:
 
     shape: DeltaShape
     conv: Tensor  # [L, conv_width, channels], the weights of the oldest input first
-    decay: Tensor  # [L, v_heads]: exp(A_log)
-    dt_bias: Tensor  # [L, v_heads]
+    decay: Tensor  # [L, v_heads]: exp(A_log); of no effect on a convolution
+    dt_bias: Tensor  # [L, v_heads]; likewise
+    conv_bias: Tensor | None = None  # [L, channels]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +87,7 @@ class DeltaState:
     inputs: Tensor  # [L, slots, conv_width - 1, channels], the oldest first
     matrices: Tensor  # [L, slots, v_heads, k_dim, v_dim]
     drafted: Tensor  # [L, slots, N - 1, channels], inputs of the nodes after the root
-    drafted_gates: Tensor  # [L, slots, N - 1, 2 * v_heads]
+    drafted_gates: Tensor  # [L, slots, N - 1, gates]
 
 
 class DeltaRows(NamedTuple):

@@ -56,11 +56,11 @@ SERVED = {
 REFUSED: dict[str, tuple[dict[str, object], list[str]]] = {
     "qwen3-next-80b-a3b": (
         {"mamba_d_state": 128, "is_encoder_decoder": True},
-        ["recurrent layers of another kind than gated delta nets (mamba_d_state)", "an encoder"],
+        ["recurrent layers of an unknown kind (mamba_d_state)", "an encoder"],
     ),
     "llama-3.2-3b": (
-        {"layer_types": ["full_attention", "conv"]},
-        ["gated delta nets (layer_types has conv)"],
+        {"layer_types": ["full_attention", "lightning"]},
+        ["recurrent layers of an unknown kind (layer_types has lightning)"],
     ),
 }
 """Published models with keys that what is computed of them does not have."""

@@ -23,6 +23,7 @@ EXAMPLES = (
     "gpu",
     "hub",
     "inference-pool",
+    "lfm2-1.2b-ngram",
     "llama-3.1-8b-eagle3",
     "llama-3.3-70b-eagle3-tp4",
     "llama-mtp-chain",

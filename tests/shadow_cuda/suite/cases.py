@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field, replace
 from itertools import cycle, product
 
-from checks.lossless.families import LATENT, LLAMA, LONGROPE, MIXTURES, RECURRENT
+from checks.lossless.families import LATENT, LLAMA, LONGROPE, MIXTURES
+from checks.lossless.recurrent_families import DELTA
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 FLASHINFER_DIM = 64
@@ -213,9 +214,9 @@ _TRANSFORMERS = tuple(
         replace(_EAGLE3, name="eagle3-tree", topk=2, graphs="off"),
         replace(_EAGLE3, name="standalone-tree", algorithm="STANDALONE", topk=2),
         replace(_EAGLE3, name="experts", family="qwen3_moe", requests=MIXED),
-        replace(_EAGLE3, name="states", family=RECURRENT, requests=MIXED, preempted_at_step=5),
-        replace(_EAGLE3, name="states-tree", family=RECURRENT, topk=2, requests=SAMPLED),
-        replace(_EAGLE3, name="states-eager", family=RECURRENT, topk=2, graphs="off"),
+        replace(_EAGLE3, name="states", family=DELTA, requests=MIXED, preempted_at_step=5),
+        replace(_EAGLE3, name="states-tree", family=DELTA, topk=2, requests=SAMPLED),
+        replace(_EAGLE3, name="states-eager", family=DELTA, topk=2, graphs="off"),
     )
 )
 _FAMILIES = (

@@ -1,4 +1,4 @@
-"""The calls of the gated delta rule that an engine's steps make, on tensors without memory."""
+"""The calls of recurrent layers that an engine's steps make, on tensors without memory."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -30,7 +30,7 @@ def _mix(
 ) -> None:
     """Call with u and gates as one projection leaves them, z between them."""
     shape, rows = params.shape, 3 * (nodes or 1)
-    widths = [shape.channels, shape.v_heads * shape.v_dim, 2 * shape.v_heads]
+    widths = [shape.channels, shape.v_heads * shape.v_dim, shape.gates]
     u, _, gates = empty(rows, sum(widths), dtype=needs.dtype).split_with_sizes(widths, dim=1)
     marks: Tensor | None = None
     if nodes is not None:
@@ -45,7 +45,8 @@ def _params(layers: DeltaLayers) -> DeltaParams:
         return empty(count, *sizes, dtype=torch.float32)
 
     conv = floats(shape.conv_width, shape.channels)
-    return DeltaParams(shape, conv, floats(shape.v_heads), floats(shape.v_heads))
+    bias = floats(shape.channels) if layers.has_bias else None
+    return DeltaParams(shape, conv, floats(shape.v_heads), floats(shape.v_heads), bias)
 
 
 def _state(needs: KernelNeeds, layers: DeltaLayers) -> DeltaState:
@@ -62,5 +63,5 @@ def _state(needs: KernelNeeds, layers: DeltaLayers) -> DeltaState:
         entries(shape.conv_width - 1, shape.channels),
         entries(shape.v_heads, shape.k_dim, shape.v_dim, dtype=torch.float32),
         entries(nodes - 1, shape.channels),
-        entries(nodes - 1, 2 * shape.v_heads),
+        entries(nodes - 1, shape.gates),
     )

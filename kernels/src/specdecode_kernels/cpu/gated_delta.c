@@ -1,5 +1,5 @@
 /* The gated delta rule, token by token: a convolution, gates, and a matrix S of each head that every
-token changes.
+token changes. A short convolution has the first of them alone.
 
 A k head of a request is one task, with its v heads. S is cut into blocks of columns that stay in the
 first cache while all tokens pass; no column needs another one. A token reads a block twice: for S^T k
@@ -85,15 +85,19 @@ struct request {
 struct layer {
     const struct delta_params *of;
     long channels, shared; /* shared: v heads of a k head */
-    const float *conv, *decay, *dt_bias;
+    const float *conv, *decay, *dt_bias, *conv_bias;
 };
 
 static struct layer layer_of(const struct delta_params *of, long layer) {
     long channels = 2 * of->k_heads * of->k_dim + of->v_heads * of->v_dim;
     return (struct layer){of, channels, of->v_heads / of->k_heads,
                           of->conv + layer * of->conv_width * channels, of->decay + layer * of->v_heads,
-                          of->dt_bias + layer * of->v_heads};
+                          of->dt_bias + layer * of->v_heads,
+                          of->conv_bias ? of->conv_bias + layer * channels : NULL};
 }
+
+/* Gates of one head; those of all heads lie one gate after the other. */
+INLINE long gates_of(const struct delta_params *of) { return of->rule == CONVOLUTION ? 0 : 2; }
 
 INLINE long place_of(const struct request *in, long row) { return in->path ? in->path[row + 1] - 1 : row; }
 
@@ -116,14 +120,19 @@ static void find_inputs(const struct request *in, long row, long width, long cha
     }
 }
 
+/* Convolves channels from `channel` on, `left` of which exist. */
+INLINE floats convolved(const struct layer *by, const entry *const *inputs, long channel, long left) {
+    floats sum = {};
+    for (long input = 0; input < by->of->conv_width; input++)
+        sum += load_some(inputs[input] + channel, left) *
+               load_floats(by->conv + input * by->channels + channel, left);
+    return by->conv_bias ? sum + load_floats(by->conv_bias + channel, left) : sum;
+}
+
 /* Convolves `dim` channels from `first` on, and applies silu; zeros up to a whole vector. */
 static void convolve(const struct layer *by, const entry *const *inputs, long first, long dim, float *out) {
     EACH(at, dim) {
-        long channel = first + at, left = dim - at;
-        floats sum = {};
-        for (long input = 0; input < by->of->conv_width; input++)
-            sum += load_some(inputs[input] + channel, left) *
-                   load_floats(by->conv + input * by->channels + channel, left);
+        floats sum = convolved(by, inputs, first + at, dim - at);
         floats x = sum / (1.0f + exponent(-sum));
         memcpy(out + at, &x, sizeof x);
     }
@@ -323,16 +332,33 @@ static void keep_inputs(const struct layer *by, const struct request *in, long c
 }
 
 static void store_gates(const struct layer *by, const struct request *in, long head) {
-    long all = by->of->v_heads, size = by->shared * (long)sizeof(entry);
+    long heads = by->of->v_heads, all = gates_of(by->of) * heads, size = by->shared * (long)sizeof(entry);
     for (long row = in->kept; row < in->count; row++)
-        for (long at = head * by->shared; at < 2 * all; at += all)
-            memcpy(in->drafted_gates + (row - in->kept) * 2 * all + at, in->gates + row * in->gates_stride + at,
+        for (long at = head * by->shared; at < all; at += heads)
+            memcpy(in->drafted_gates + (row - in->kept) * all + at, in->gates + row * in->gates_stride + at,
                    (size_t)size);
+}
+
+/* All rows of a request through a convolution; there is no order in which they must be computed. */
+static void pass_convolution(const struct layer *by, const struct request *in) {
+    const entry *inputs[by->of->conv_width];
+    for (long row = 0; in->out && row < in->count; row++) {
+        find_inputs(in, row, by->of->conv_width, by->channels, inputs);
+        EACH(at, by->channels) {
+            long left = by->channels - at;
+            store_some(in->out + row * by->channels + at, convolved(by, inputs, at, left), left);
+        }
+    }
+    keep_inputs(by, in, 0, by->channels);
 }
 
 /* All rows of a request through one k head. */
 static void pass_head(const struct layer *by, const struct request *in, long head) {
     const struct delta_params *of = by->of;
+    if (of->rule == CONVOLUTION) {
+        pass_convolution(by, in);
+        return;
+    }
     long most = in->kept < in->count || in->count < TOGETHER ? in->count : TOGETHER;
     struct desk on = desk_for(by, most, in->buffers);
     for (long first = 0; first < in->count; first += most) {
@@ -360,7 +386,7 @@ static void find_state(struct request *in, const struct layer *by, const struct 
     in->matrices = state->matrices + at * of->v_heads * of->k_dim * of->v_dim;
     at = (layer * state->drafted_slots + slot) * state->nodes;
     in->drafted = state->drafted + at * by->channels;
-    in->drafted_gates = state->gates + at * 2 * of->v_heads;
+    in->drafted_gates = state->gates + at * gates_of(of) * of->v_heads;
 }
 
 /* Orders the nodes of a tree depth first; `numbers` [4, count] and steps [count] are memory for it. */
@@ -429,7 +455,7 @@ void gated_delta(const struct delta_params *params, const struct delta_state *st
     for (long at = 0; at < rows->batch; at++)
         requests[at] = take_request(&by, state, rows, layer, from, out, at, workspace);
     long heads = params->k_heads, tasks = rows->batch * heads;
-    long work = rows->starts[rows->batch] * params->v_heads * params->k_dim * params->v_dim;
+    long work = rows->starts[rows->batch] * params->v_heads * (params->k_dim + 1) * params->v_dim;
 #pragma omp parallel for schedule(dynamic) if (tasks > 1 && work > LEAST_PARALLEL)
     for (long task = 0; task < tasks; task++)
         if (requests[task / heads].count) pass_head(&by, requests + task / heads, task % heads);
@@ -441,7 +467,7 @@ static void keep_head(const struct delta_params *params, const struct delta_stat
                       const int64_t *path, long accepted, long head) {
     struct layer by = layer_of(params, layer);
     struct request in = {.stride = by.channels,
-                         .gates_stride = 2 * params->v_heads,
+                         .gates_stride = gates_of(params) * params->v_heads,
                          .path = path,
                          .count = accepted,
                          .kept = accepted};

@@ -2,11 +2,15 @@
 #pragma once
 #include "vectors.h"
 
+/* `RecurrentRule` of recurrent.py. */
+enum { GATED_DELTA, CONVOLUTION };
+
 /* `_DeltaParams` of gated_delta.py. */
 struct delta_params {
-    int64_t k_heads, v_heads, k_dim, v_dim, conv_width, layers;
+    int64_t k_heads, v_heads, k_dim, v_dim, conv_width, rule, layers;
     const float *conv;             /* [layers, conv_width, channels] */
     const float *decay, *dt_bias;  /* [layers, v_heads] */
+    const float *conv_bias;        /* [layers, channels], or NULL */
 };
 
 /* `_DeltaState`. */
@@ -15,7 +19,7 @@ struct delta_state {
     entry *inputs;                       /* [layers, slots, conv_width - 1, channels] */
     float *matrices;                     /* [layers, slots, v_heads, k_dim, v_dim] */
     entry *drafted;                      /* [layers, drafted_slots, nodes, channels] */
-    entry *gates;                        /* [layers, drafted_slots, nodes, 2 * v_heads] */
+    entry *gates;                        /* [layers, drafted_slots, nodes, gates] */
 };
 
 /* `_DeltaRows`: the same for every layer of a forward. */
@@ -28,6 +32,6 @@ struct delta_rows {
 
 /* `_DeltaInputs`: rows of one layer, `stride` entries apart. */
 struct delta_inputs {
-    const entry *u, *gates;  /* [rows, channels] and [rows, 2 * v_heads] */
+    const entry *u, *gates;  /* [rows, channels] and [rows, gates] */
     int64_t stride, gates_stride;
 };

@@ -22,10 +22,12 @@ class _DeltaParams(ctypes.Structure):
         ("k_dim", ctypes.c_int64),
         ("v_dim", ctypes.c_int64),
         ("conv_width", ctypes.c_int64),
+        ("rule", ctypes.c_int64),
         ("layers", ctypes.c_int64),
         ("conv", ctypes.c_void_p),
         ("decay", ctypes.c_void_p),
         ("dt_bias", ctypes.c_void_p),
+        ("conv_bias", ctypes.c_void_p),
     )
 
 
@@ -149,7 +151,8 @@ class CpuGatedDelta:
 
 def _params_in_c(params: DeltaParams) -> _DeltaParams:
     addresses = (one.data_ptr() for one in (params.conv, params.decay, params.dt_bias))
-    return _DeltaParams(*params.shape, params.conv.shape[0], *addresses)
+    bias = None if params.conv_bias is None else params.conv_bias.data_ptr()
+    return _DeltaParams(*params.shape, params.conv.shape[0], *addresses, bias)
 
 
 def _state_in_c(state: DeltaState) -> _DeltaState:

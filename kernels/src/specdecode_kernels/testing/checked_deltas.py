@@ -14,7 +14,7 @@ def check_gated_delta(
     if not 0 <= layer < len(params.conv):
         raise ValueError(f"gated_delta: there is no layer {layer} of {len(params.conv)}")
     count, shape = len(rows.slots), params.shape
-    wanted = (count, shape.channels), (count, 2 * shape.v_heads)
+    wanted = (count, shape.channels), (count, shape.gates)
     if (tuple(u.shape), tuple(gates.shape)) != wanted:
         raise ValueError(
             f"gated_delta: u {list(u.shape)} and gates {list(gates.shape)} must be "
@@ -60,13 +60,15 @@ def _check_records(op: str, params: DeltaParams, state: DeltaState) -> None:
         "inputs": (state.inputs, (layers, slots, shape.conv_width - 1, shape.channels)),
         "matrices": (state.matrices, (layers, slots, shape.v_heads, shape.k_dim, shape.v_dim)),
         "drafted": (state.drafted, (layers, drafted_slots, nodes, shape.channels)),
-        "drafted_gates": (state.drafted_gates, (layers, drafted_slots, nodes, 2 * shape.v_heads)),
+        "drafted_gates": (state.drafted_gates, (layers, drafted_slots, nodes, shape.gates)),
     }
+    if params.conv_bias is not None:
+        wanted["conv_bias"] = params.conv_bias, (layers, shape.channels)
     for name, (tensor, sizes) in wanted.items():
         if tuple(tensor.shape) != sizes or not tensor.is_contiguous():
             raise ValueError(f"{op}: {name} {list(tensor.shape)} must be {list(sizes)}, contiguous")
     wide = accumulation_dtype(state.inputs.dtype)
-    for name in ("conv", "decay", "dt_bias", "matrices"):
+    for name in wanted.keys() & {"conv", "decay", "dt_bias", "matrices", "conv_bias"}:
         if wanted[name][0].dtype != wide:
             raise ValueError(f"{op}: {name} {wanted[name][0].dtype} must be {wide}")
 

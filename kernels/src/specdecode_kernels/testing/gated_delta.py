@@ -1,4 +1,4 @@
-"""Random arguments of the gated delta rule: parameters, states, and rows of requests."""
+"""Random arguments of recurrent layers: parameters, states, and rows of requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -22,6 +22,7 @@ class DeltaForm:
     layers: int = 2
     slots: int = 4  # with drafted rows; one more is only copied
     nodes: int = 8  # of a draft, root included
+    has_bias: bool = False  # of the convolution
 
     @property
     def wide(self) -> torch.dtype:
@@ -33,7 +34,8 @@ class DeltaForm:
         shape, draw = self.shape, _Normal(seed, device)
         conv = draw(self.wide, self.layers, shape.conv_width, shape.channels)
         decay, dt_bias = (draw(self.wide, self.layers, shape.v_heads) for _ in range(2))
-        return DeltaParams(shape, conv * shape.conv_width**-0.5, decay.exp(), dt_bias)
+        bias = draw(self.wide, self.layers, shape.channels) if self.has_bias else None
+        return DeltaParams(shape, conv * shape.conv_width**-0.5, decay.exp(), dt_bias, bias)
 
     def draw_state(self, seed: int, device: torch.device = CPU) -> DeltaState:
         """Draw states of all slots; of drafted rows nothing is known."""
@@ -42,14 +44,14 @@ class DeltaForm:
         inputs = draw(self.dtype, *of_all, shape.conv_width - 1, shape.channels)
         matrices = draw(self.wide, *of_all, shape.v_heads, shape.k_dim, shape.v_dim)
         drafted = inputs.new_full((*of_slots, self.nodes - 1, shape.channels), torch.nan)
-        gates = inputs.new_full((*of_slots, self.nodes - 1, 2 * shape.v_heads), torch.nan)
+        gates = inputs.new_full((*of_slots, self.nodes - 1, shape.gates), torch.nan)
         return DeltaState(inputs, matrices * 0.3, drafted, gates)
 
     def draw_inputs(
         self, rows: int, seed: int, device: torch.device = CPU
     ) -> tuple[Tensor, Tensor]:
         """Draw u and gates of so many rows, parts of one wider tensor, as of a projection."""
-        channels, gates = self.shape.channels, 2 * self.shape.v_heads
+        channels, gates = self.shape.channels, self.shape.gates
         both = _Normal(seed, device)(self.dtype, rows, channels + gates)
         return both[:, :channels], both[:, channels:]
 

@@ -1,4 +1,4 @@
-"""The gated delta rule, token by token; see `recurrent`."""
+"""The gated delta rule and short convolutions, token by token; see `recurrent`."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specdecode_kernels.recurrent import NORM_EPS, DeltaParams, DeltaRows, DeltaShape, DeltaState
+from specdecode_kernels.recurrent import (
+    NORM_EPS,
+    DeltaParams,
+    DeltaRows,
+    DeltaShape,
+    DeltaState,
+    RecurrentRule,
+)
 
 
 class _TextState(NamedTuple):
@@ -27,10 +34,13 @@ class _Layer(NamedTuple):
     conv: Tensor
     decay: Tensor
     dt_bias: Tensor
+    conv_bias: Tensor | None
 
     @classmethod
     def of(cls, params: DeltaParams, layer: int) -> "_Layer":
-        return cls(params.shape, params.conv[layer], params.decay[layer], params.dt_bias[layer])
+        bias = None if params.conv_bias is None else params.conv_bias[layer]
+        own = params.conv[layer], params.decay[layer], params.dt_bias[layer]
+        return cls(params.shape, *own, bias)
 
     def advance(self, state: _TextState, u: Tensor, gates: Tensor) -> tuple[_TextState, Tensor]:
         """Read one token: its inputs u [channels] and gates [2 * v_heads]; returns y too.
@@ -40,7 +50,12 @@ class _Layer(NamedTuple):
         """
         window = torch.cat([state.inputs, u[None]])
         wide = self.conv.dtype
-        x = functional.silu((window.to(wide) * self.conv).sum(dim=0))
+        x = (window.to(wide) * self.conv).sum(dim=0)
+        if self.conv_bias is not None:
+            x = x + self.conv_bias
+        if self.shape.rule == RecurrentRule.CONVOLUTION:
+            return _TextState(window[1:], state.matrix), x[None]
+        x = functional.silu(x)
         q, k, v = _heads(x, self.shape)
         beta, gate = gates.to(wide).chunk(2)
         kept = torch.exp(-self.decay * functional.softplus(gate + self.dt_bias))

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.recurrent import DeltaParams, DeltaRows, DeltaState
+from specdecode_kernels.recurrent import DeltaParams, DeltaRows, DeltaState, RecurrentRule
 
 ROWS = 8
 CHANNELS = 256
@@ -28,6 +28,15 @@ def marked_nodes(nodes: int) -> int:
 @triton.jit
 def silu(x):
     return x / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def bias_of(bias_ptr, channels, inside):
+    """Load biases of channels; zeros where there are none."""
+    if bias_ptr is None:
+        return tl.zeros(channels.shape, tl.float32)
+    else:
+        return tl.load(bias_ptr + channels, inside, 0.0)
 
 
 @triton.jit
@@ -66,6 +75,7 @@ def convolve_kernel(
     slots_ptr,
     starts_ptr,
     ancestry_ptr,  # or None
+    bias_ptr,  # or None
     x_ptr,
     layer,
     num_rows,
@@ -80,19 +90,18 @@ def convolve_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     NODES: tl.constexpr,
+    IS_ACTIVE: tl.constexpr,  # whether silu follows
 ):
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     is_row, is_column = rows < num_rows, columns < CHANNELS
     request = _request_of(starts_ptr, rows, batch)
-    first = tl.load(starts_ptr + request)
-    slot = tl.load(slots_ptr + rows, is_row, 0)
+    first, slot = tl.load(starts_ptr + request), tl.load(slots_ptr + rows, is_row, 0)
     inputs_ptr += (layer.to(tl.int64) * num_slots + slot) * ((WIDTH - 1) * CHANNELS)
     conv_ptr += layer.to(tl.int64) * (WIDTH * CHANNELS) + columns
     if ancestry_ptr is not None:
         ancestry_ptr += request * stride_tree
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    at = rows - first
+    total, at = tl.zeros([ROWS, COLUMNS], tl.float32), rows - first
     for step in tl.static_range(WIDTH):
         is_new = at >= 0
         is_read = (is_row & is_new)[:, None] & is_column[None, :]
@@ -108,16 +117,23 @@ def convolve_kernel(
             parents = _parents_of(ancestry_ptr, tl.maximum(at, 0), stride_node, nodes, NODES)
             before = tl.where(is_new, parents.to(tl.int64), before)
         at = before
-    places = rows[:, None] * CHANNELS + columns[None, :]
-    tl.store(x_ptr + places, silu(total), is_row[:, None] & is_column[None, :])
+    total += bias_of(bias_ptr, layer.to(tl.int64) * CHANNELS + columns, is_column)[None, :]
+    if IS_ACTIVE:
+        total = silu(total)
+    x_ptr += rows[:, None] * CHANNELS + columns[None, :]
+    tl.store(x_ptr, total.to(x_ptr.dtype.element_ty), is_row[:, None] & is_column[None, :])
 
 
 def convolve(
     u: Tensor, params: DeltaParams, state: DeltaState, layer: int, rows: DeltaRows
 ) -> Tensor:
-    """Return silu of the convolution of u: [rows, channels] f32."""
+    """Return silu of the convolution of u [rows, channels] f32; of a layer that is nothing but a
+    convolution, that of u's type.
+    """
     count, shape = u.shape[0], params.shape
-    x = torch.empty(count, shape.channels, dtype=torch.float32, device=u.device)
+    is_active = shape.rule != RecurrentRule.CONVOLUTION
+    dtype = torch.float32 if is_active else u.dtype
+    x = torch.empty(count, shape.channels, dtype=dtype, device=u.device)
     columns = min(CHANNELS, triton.next_power_of_2(shape.channels))
     nodes = 0 if rows.ancestry is None else rows.ancestry.shape[1]
     convolve_kernel[(triton.cdiv(count, ROWS), triton.cdiv(shape.channels, columns))](
@@ -127,6 +143,7 @@ def convolve(
         rows.slots,
         rows.cu_seqlens,
         None if rows.ancestry is None else rows.ancestry.view(torch.uint8),
+        params.conv_bias,
         x,
         layer,
         count,
@@ -140,5 +157,6 @@ def convolve(
         ROWS=ROWS,
         COLUMNS=columns,
         NODES=marked_nodes(nodes),
+        IS_ACTIVE=is_active,
     )
     return x

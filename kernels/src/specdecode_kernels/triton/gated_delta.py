@@ -13,7 +13,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.recurrent import NORM_EPS, DeltaParams, DeltaRows, DeltaShape, DeltaState
+from specdecode_kernels.recurrent import (
+    NORM_EPS,
+    DeltaParams,
+    DeltaRows,
+    DeltaShape,
+    DeltaState,
+    RecurrentRule,
+)
+from specdecode_kernels.triton.convolution_rows import convolve_alone, keep_inputs
 from specdecode_kernels.triton.delta_convolution import convolve, marked_nodes
 
 TILE = 4096
@@ -92,23 +100,6 @@ def _read_row(
 
 
 @triton.jit
-def _keep_inputs(
-    u_ptr, inputs_ptr, drafted_ptr, channels, inside, kept, count, stride_u, SHAPE: tl.constexpr
-):
-    """Keep the inputs up to the last kept row of a request, and store those of drafted rows."""
-    BEFORE: tl.constexpr = SHAPE[4] - 1
-    CHANNELS: tl.constexpr = 2 * SHAPE[0] * SHAPE[2] + SHAPE[1] * SHAPE[3]
-    for tap in tl.static_range(BEFORE):
-        at = kept + tap - BEFORE
-        new = tl.load(u_ptr + at * stride_u + channels, inside & (at >= 0), 0.0)
-        old = tl.load(inputs_ptr + (kept + tap) * CHANNELS + channels, inside & (at < 0), 0.0)
-        tl.store(inputs_ptr + tap * CHANNELS + channels, tl.where(at >= 0, new, old), inside)
-    for row in range(kept, count):
-        drafted = tl.load(u_ptr + row * stride_u + channels, inside)
-        tl.store(drafted_ptr + (row - kept) * CHANNELS + channels, drafted, inside)
-
-
-@triton.jit
 def _keep_head(
     u_ptr, inputs_ptr, drafted_ptr, head, keys, columns, kept, count, stride_u, SHAPE: tl.constexpr
 ):
@@ -118,11 +109,11 @@ def _keep_head(
     SHARED: tl.constexpr = SHAPE[1] // K_HEADS
     ptrs, rows = (u_ptr, inputs_ptr, drafted_ptr), (kept, count, stride_u)
     own = 2 * K_HEADS * K_DIM + head * SHAPE[3] + columns
-    _keep_inputs(*ptrs, own, columns < SHAPE[3], *rows, SHAPE)
+    keep_inputs(*ptrs, own, columns < SHAPE[3], *rows, SHAPE)
     if (tl.program_id(2) == 0) & (head % SHARED == 0):
         for part in tl.static_range(2):
             shared = (part * K_HEADS + head // SHARED) * K_DIM + keys
-            _keep_inputs(*ptrs, shared, keys < K_DIM, *rows, SHAPE)
+            keep_inputs(*ptrs, shared, keys < K_DIM, *rows, SHAPE)
 
 
 @triton.jit
@@ -261,6 +252,8 @@ def gated_delta(
     y = torch.empty(u.shape[0], shape.v_heads, shape.v_dim, dtype=u.dtype, device=u.device)
     if not u.shape[0]:
         return y
+    if shape.rule == RecurrentRule.CONVOLUTION:
+        return convolve_alone(u, params, state, layer, rows).view(y.shape)
     x, cut = convolve(u, params, state, layer, rows), Columns.of(shape)
     sizes = {"SHAPE": tuple(shape), "KEYS": cut.keys, "VALUES": cut.values}
     gated_delta_kernel[(rows.batch_size, shape.v_heads, cut.blocks)](

@@ -8,8 +8,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specdecode_kernels.recurrent import DeltaParams, DeltaState
-from specdecode_kernels.triton.delta_convolution import silu
+from specdecode_kernels.recurrent import DeltaParams, DeltaState, RecurrentRule
+from specdecode_kernels.triton.convolution_rows import (
+    keep_accepted,
+    keep_channels,
+    load_input,
+)
+from specdecode_kernels.triton.delta_convolution import bias_of, silu
 from specdecode_kernels.triton.gated_delta import Columns, matrix_of, read_token
 
 MOST_REGISTERS = 160
@@ -17,21 +22,8 @@ MOST_REGISTERS = 160
 
 
 @triton.jit
-def _load_input(drafted_ptr, inputs_ptr, path_ptr, at, channels, inside, SHAPE: tl.constexpr):
-    """Load channels of the accepted row `at`, or of the state's inputs where it is negative."""
-    CHANNELS: tl.constexpr = 2 * SHAPE[0] * SHAPE[2] + SHAPE[1] * SHAPE[3]
-    node = at + 1
-    if path_ptr is not None:
-        node = tl.load(path_ptr + node, at >= 0, 1)
-    new = tl.load(drafted_ptr + (node - 1) * CHANNELS + channels, inside & (at >= 0), 0.0)
-    old_ptr = inputs_ptr + (SHAPE[4] - 1 + at) * CHANNELS
-    old = tl.load(old_ptr + channels, inside & (at < 0), 0.0)
-    return tl.where(at >= 0, new, old)
-
-
-@triton.jit
 def _convolve(
-    conv_ptr, drafted_ptr, inputs_ptr, path_ptr, at, channels, inside, SHAPE: tl.constexpr
+    conv_ptr, bias_ptr, drafted_ptr, inputs_ptr, path_ptr, at, channels, inside, SHAPE: tl.constexpr
 ):
     """Convolve channels of one accepted row as `convolve_kernel` does."""
     CHANNELS: tl.constexpr = 2 * SHAPE[0] * SHAPE[2] + SHAPE[1] * SHAPE[3]
@@ -39,29 +31,17 @@ def _convolve(
     total = tl.zeros(channels.shape, tl.float32)
     for step in tl.static_range(WIDTH):
         ptrs = drafted_ptr, inputs_ptr, path_ptr
-        value = _load_input(*ptrs, at - step, channels, inside, SHAPE).to(tl.float32)
+        value = load_input(*ptrs, at - step, channels, inside, SHAPE).to(tl.float32)
         weight = tl.load(conv_ptr + (WIDTH - 1 - step) * CHANNELS + channels, inside, 0.0)
         total = tl.fma(value, weight, total)
-    return silu(total)
-
-
-@triton.jit
-def _keep_channels(
-    drafted_ptr, inputs_ptr, path_ptr, channels, inside, accepted, SHAPE: tl.constexpr
-):
-    """Write the inputs up to the last accepted row, the oldest first: each is read before."""
-    CHANNELS: tl.constexpr = 2 * SHAPE[0] * SHAPE[2] + SHAPE[1] * SHAPE[3]
-    BEFORE: tl.constexpr = SHAPE[4] - 1
-    for tap in tl.static_range(BEFORE):
-        at = accepted + tap - BEFORE
-        kept = _load_input(drafted_ptr, inputs_ptr, path_ptr, at, channels, inside, SHAPE)
-        tl.store(inputs_ptr + tap * CHANNELS + channels, kept, inside)
+    return silu(total + bias_of(bias_ptr, channels, inside))
 
 
 @triton.jit
 def _read_accepted(
     s,
     conv_ptr,
+    bias_ptr,
     drafted_ptr,
     inputs_ptr,
     path_ptr,
@@ -77,7 +57,7 @@ def _read_accepted(
 ):
     """Return S after the accepted row `at`."""
     K_DIM: tl.constexpr = SHAPE[2]
-    ptrs, is_key = (conv_ptr, drafted_ptr, inputs_ptr, path_ptr), keys < K_DIM
+    ptrs, is_key = (conv_ptr, bias_ptr, drafted_ptr, inputs_ptr, path_ptr), keys < K_DIM
     q = _convolve(*ptrs, at, k_head * K_DIM + keys, is_key, SHAPE)
     k = _convolve(*ptrs, at, (SHAPE[0] + k_head) * K_DIM + keys, is_key, SHAPE)
     v_at = 2 * SHAPE[0] * K_DIM + head * SHAPE[3] + columns
@@ -91,12 +71,37 @@ def _read_accepted(
     return s
 
 
+@triton.jit
+def _keep_head(
+    drafted_ptr,
+    inputs_ptr,
+    path_ptr,
+    k_head,
+    keys,
+    accepted,
+    SHAPE: tl.constexpr,
+    VALUES: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):
+    """Keep the inputs of a k head and of its v heads."""
+    SHARED: tl.constexpr = SHAPE[1] // SHAPE[0]
+    ptrs = drafted_ptr, inputs_ptr, path_ptr
+    for part in tl.static_range(2):
+        own = (part * SHAPE[0] + k_head) * SHAPE[2] + keys
+        keep_channels(*ptrs, own, keys < SHAPE[2], accepted, SHAPE)
+    for part in range(SHARED * BLOCKS):
+        columns = part % BLOCKS * VALUES + tl.arange(0, VALUES)
+        of_v = 2 * SHAPE[0] * SHAPE[2] + (k_head * SHARED + part // BLOCKS) * SHAPE[3] + columns
+        keep_channels(*ptrs, of_v, columns < SHAPE[3], accepted, SHAPE)
+
+
 @triton.jit(
     do_not_specialize=("batch", "num_slots", "drafted_slots", "drafted_nodes", "stride_path"),
     do_not_specialize_on_alignment=("slots_ptr", "path_ptr", "accepted_ptr"),
 )
 def keep_drafted_kernel(
     conv_ptr,
+    bias_ptr,  # of the convolution, or None
     decays,  # decay and dt_bias
     inputs_ptr,
     matrices_ptr,
@@ -132,6 +137,8 @@ def keep_drafted_kernel(
     keys = tl.arange(0, KEYS)
     ptrs = drafted_ptr, inputs_ptr, path_ptr
     conv_ptr += layer * (SHAPE[4] * CHANNELS)
+    if bias_ptr is not None:
+        bias_ptr += layer * CHANNELS
     for part in range(SHARED * BLOCKS):
         head = k_head * SHARED + part // BLOCKS
         columns = part % BLOCKS * VALUES + tl.arange(0, VALUES)
@@ -141,16 +148,10 @@ def keep_drafted_kernel(
         s = tl.load(s_ptrs, inside, 0.0)
         rest = k_head, head, keys, columns, decay, dt_bias
         for at in range(accepted):
-            s = _read_accepted(s, conv_ptr, *ptrs, gates_ptr, at, *rest, SHAPE)
+            s = _read_accepted(s, conv_ptr, bias_ptr, *ptrs, gates_ptr, at, *rest, SHAPE)
         tl.store(s_ptrs, s, inside)
     tl.debug_barrier()
-    for part in tl.static_range(2):
-        own = (part * SHAPE[0] + k_head) * SHAPE[2] + keys
-        _keep_channels(*ptrs, own, keys < SHAPE[2], accepted, SHAPE)
-    for part in range(SHARED * BLOCKS):
-        columns = part % BLOCKS * VALUES + tl.arange(0, VALUES)
-        of_v = 2 * SHAPE[0] * SHAPE[2] + (k_head * SHARED + part // BLOCKS) * SHAPE[3] + columns
-        _keep_channels(*ptrs, of_v, columns < SHAPE[3], accepted, SHAPE)
+    _keep_head(*ptrs, k_head, keys, accepted, SHAPE, VALUES, BLOCKS)
 
 
 def keep_drafted(
@@ -160,9 +161,13 @@ def keep_drafted(
         return
     path = path if path is None or path.stride(1) == 1 else path.contiguous()
     shape, layers = params.shape, params.conv.shape[0]
+    if shape.rule == RecurrentRule.CONVOLUTION:
+        keep_accepted(params, state, slots, path, accepted)
+        return
     cut = Columns.of(shape)
     keep_drafted_kernel[(layers * slots.shape[0], shape.k_heads)](
         params.conv,
+        params.conv_bias,
         (params.decay, params.dt_bias),
         state.inputs,
         state.matrices,

@@ -15,13 +15,15 @@ from transformers import (
     Qwen2Config,
 )
 from transformers.models.deepseek_v3 import DeepseekV3Config
+from transformers.models.lfm2 import Lfm2Config
 from transformers.models.llama4 import Llama4TextConfig
 from transformers.models.mimo_v2_flash import MiMoV2FlashConfig
 from transformers.models.qwen3_5 import Qwen3_5TextConfig
 
 from specdecode_engine.model.kv.delta_states import DeltaLayers
 from specdecode_engine.model.kv.layer_map import LayerMap, LayerMapError, LayerShape, shared_owners
-from specdecode_engine.model.target.transformers_config import read_delta_layers, read_layer_map
+from specdecode_engine.model.target.recurrent_config import read_delta_layers
+from specdecode_engine.model.target.transformers_config import read_layer_map
 from specdecode_kernels import DeltaShape
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -109,8 +111,8 @@ def test_values_may_be_smaller_than_keys() -> None:
     ("config", "message"),
     [
         (
-            Gemma3TextConfig(**SIZES, num_hidden_layers=1, layer_types=["conv"]),
-            "conv; only full_attention, sliding_attention, chunked_attention and linear_attention",
+            Gemma3TextConfig(**SIZES, num_hidden_layers=1, layer_types=["indexed_attention"]),
+            "indexed_attention; only full_attention, sliding_attention, chunked_attention, conv",
         ),
     ],
 )
@@ -194,6 +196,38 @@ def test_layers_with_attention_are_counted_without_the_recurrent_ones() -> None:
     assert found == DeltaLayers(3, DeltaShape(2, 4, 8, 6, conv_width=4))
     assert found.state_bytes(torch.bfloat16) == 3 * (4 * 8 * 6 * 4 + 3 * (2 * 2 * 8 + 4 * 6) * 2)
     assert found.drafted_bytes(5, torch.float32) == 3 * 4 * (2 * 2 * 8 + 4 * 6 + 8) * 4
+
+
+CONVOLUTIONS: dict[str, Any] = {
+    **SIZES,
+    "num_hidden_layers": 3,
+    "layer_types": ["conv", FULL, "conv"],
+    "conv_L_cache": 4,
+    "conv_bias": True,
+}
+
+
+def test_short_convolutions_are_read() -> None:
+    config = Lfm2Config(**CONVOLUTIONS)
+    assert read_layer_map(config) == LayerMap.uniform(1, 2, 16)
+    found = read_delta_layers(config)
+    assert found == DeltaLayers(2, DeltaShape.of_convolution(64, 4), has_bias=True)
+    assert found.state_bytes(torch.bfloat16) == 2 * 3 * 64 * 2
+    assert found.drafted_bytes(5, torch.float32) == 2 * 4 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ({"layer_types": ["conv"] * 3}, "conv alone; one layer at least must attend"),
+        ({"layer_types": ["conv", FULL, "linear_attention"]}, "conv and linear_attention; one"),
+        ({"conv_L_cache": 0}, "conv_L_cache is 0; it must be a positive integer"),
+        ({"conv_L_cache": 17}, "conv_L_cache is 17; 16 at most"),
+    ],
+)
+def test_convolutions_that_cannot_be_are_refused(keys: dict[str, Any], error: str) -> None:
+    with pytest.raises(LayerMapError, match=error):
+        read_delta_layers(Lfm2Config(**{**CONVOLUTIONS, **keys}))
 
 
 def test_a_model_without_recurrent_layers_has_no_states() -> None:

@@ -26,7 +26,7 @@ from tests.engine.model.checkpoint.quantized.writers import (
 )
 from tests.engine.thread_ranks import Meeting, ThreadRanks
 
-NATIVE = [one for one in FAMILIES if one not in (LONGROPE, LATENT, RECURRENT)]
+NATIVE = [one for one in FAMILIES if one not in (LONGROPE, LATENT, *RECURRENT)]
 VOCAB = 96
 ROWS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "sinks", "lm_head.weight")
 COLUMNS = ("o_proj.weight", "down_proj.weight")

@@ -1,4 +1,4 @@
-"""States of recurrent layers: of every running request, in all gated delta nets of a target.
+"""States of recurrent layers: of every running request, in all of a target's.
 
 A state belongs to the kept tokens of a request, which it replaces: there is no way back to an
 earlier one. So the nodes of a draft leave it alone until it is known which were accepted.
@@ -17,16 +17,31 @@ from specdecode_kernels import (
     DeltaRows,
     DeltaShape,
     DeltaState,
+    RecurrentRule,
 )
 from specdecode_kernels.torch.elementwise import accumulation_dtype
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaLayers:
-    """The gated delta nets of a model, as config.json describes them."""
+    """The recurrent layers of a model, as config.json describes them."""
 
     count: int
     shape: DeltaShape
+    has_bias: bool = False  # of the convolution
+
+    def __str__(self) -> str:
+        shape = self.shape
+        if shape.rule == RecurrentRule.CONVOLUTION:
+            bias = " with biases" if self.has_bias else ""
+            return (
+                f"{self.count} short convolutions of {shape.channels} channels and "
+                f"{shape.conv_width} inputs{bias}"
+            )
+        return (
+            f"{self.count} gated delta nets of {shape.k_heads} key heads of {shape.k_dim}, "
+            f"{shape.v_heads} value heads of {shape.v_dim} and {shape.conv_width} inputs"
+        )
 
     def state_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of one state."""
@@ -37,7 +52,7 @@ class DeltaLayers:
 
     def drafted_bytes(self, nodes: int, dtype: torch.dtype) -> int:
         """Bytes of the drafted rows of a request, of a draft of so many nodes."""
-        width = self.shape.channels + 2 * self.shape.v_heads
+        width = self.shape.channels + self.shape.gates
         return self.count * (nodes - 1) * width * dtype.itemsize
 
 
@@ -95,7 +110,7 @@ class DeltaStates:
             inputs=zeros(slots, *inputs),
             matrices=zeros(slots, *matrix, of=wide),
             drafted=zeros(slots, nodes - 1, shape.channels),
-            drafted_gates=zeros(slots, nodes - 1, 2 * shape.v_heads),
+            drafted_gates=zeros(slots, nodes - 1, shape.gates),
         )
         self.cached = zeros(cached_states, *inputs), zeros(cached_states, *matrix, of=wide)
 

@@ -15,6 +15,9 @@ FULL = "full_attention"
 SLIDING = "sliding_attention"
 CHUNKED = "chunked_attention"
 LINEAR = "linear_attention"
+CONVOLUTION = "conv"
+RECURRENT = frozenset({LINEAR, CONVOLUTION})
+"""Types of layers without keys and values."""
 
 
 class LayerMapError(ValueError):

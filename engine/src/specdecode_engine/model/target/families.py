@@ -7,6 +7,7 @@ from enum import Enum
 from specdecode_engine.model.checkpoint.config_file import CheckpointError, ConfigFile
 from specdecode_engine.model.checkpoint.quantized.config import unsupported_quantization
 from specdecode_engine.model.kv.layer_map import LINEAR
+from specdecode_engine.model.kv.layer_map import RECURRENT as RECURRENT_TYPES
 from specdecode_engine.model.layers.sparse_mlp import ExpertTensors
 
 GPT_OSS_ROPE: Mapping[str, object] = {
@@ -130,7 +131,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 RECURRENT = ("ssm_state_size", "mamba_d_state", "hybrid_override_pattern", "linear_attn_config")
-COMPUTED = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
+COMPUTED = ("full_attention", "sliding_attention", "chunked_attention", *sorted(RECURRENT_TYPES))
 STATE_HEADS = "linear_num_value_heads"
 """Layers of type linear_attention are gated delta nets where a config.json has this key."""
 INDEXED = "indexed_attention"
@@ -171,4 +172,4 @@ def _layers(part: ConfigFile) -> Iterator[str]:
     declared = next((key for key in RECURRENT if part.get(key) is not None), None)
     if others or declared is not None:
         named = f"layer_types has {', '.join(others)}" if others else declared
-        yield f"recurrent layers of another kind than gated delta nets ({part.prefix}{named})"
+        yield f"recurrent layers of an unknown kind ({part.prefix}{named})"

@@ -53,7 +53,7 @@ class LanguageModel(ABC):
 
     @property
     def delta_params(self) -> DeltaParams | None:
-        """Parameters of the gated delta nets; None for a model without any."""
+        """Parameters of the recurrent layers; None for a model without any."""
         return None
 
     @property

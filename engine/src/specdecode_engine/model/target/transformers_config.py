@@ -14,7 +14,7 @@ from specdecode_engine.model.kv.delta_states import DeltaLayers
 from specdecode_engine.model.kv.layer_map import (
     CHUNKED,
     FULL,
-    LINEAR,
+    RECURRENT,
     SLIDING,
     LayerMap,
     LayerMapError,
@@ -24,7 +24,7 @@ from specdecode_engine.model.kv.layer_map import (
 from specdecode_engine.model.layers.rope import RopeConfig
 from specdecode_engine.model.layers.rope_keys import refuse_dropped
 from specdecode_engine.model.target.config import DecoderConfig, TokenDraft, read_eos_token_ids
-from specdecode_kernels import DeltaShape
+from specdecode_engine.model.target.recurrent_config import positive, read_delta_layers
 
 OTHER_NAMES = {"kimi_k2": "deepseek_v3"}
 """Model types whose name only code of the checkpoint knows, which is never run."""
@@ -55,7 +55,7 @@ class TransformersConfig(TokenDraft):
     text: Any = field(repr=False, compare=False)  # as transformers read it; see `copy_text`
     quantization: Quantization | None = None  # of the stored weights; None: they are plain
     architecture: str = ""  # as in config.json
-    delta_layers: DeltaLayers | None = None  # gated delta nets
+    delta_layers: DeltaLayers | None = None  # recurrent ones
 
     @classmethod
     def load(cls, folder: Path) -> "TransformersConfig":
@@ -208,10 +208,6 @@ def _rope(keys: ConfigFile, parameters: dict[str, Any]) -> RopeConfig:
     )
 
 
-MOST_HEADS, MOST_ENTRIES, MOST_WIDTH = 1024, 256, 16
-"""Heads of a gated delta net, entries of each, and inputs that its convolution reads."""
-
-
 def read_layer_map(config: object) -> LayerMap:
     """Read the layers with attention from a text config of transformers.
 
@@ -222,51 +218,24 @@ def read_layer_map(config: object) -> LayerMap:
     Raises:
         LayerMapError: a layer is not softmax attention over keys and values of all heads.
     """
-    layers = _integer(config, "num_hidden_layers")
+    layers = positive(config, "num_hidden_layers")
     every = _layer_types(config, layers)
-    attending = [layer for layer, kind in enumerate(every) if kind != LINEAR]
+    attending = [layer for layer, kind in enumerate(every) if kind not in RECURRENT]
     types = [every[layer] for layer in attending]
     shapes = [_shape(_layer(config, layer), every[layer], config) for layer in attending]
     num_shared = getattr(config, "num_kv_shared_layers", None) or 0
     return LayerMap.build(shapes, shared_owners(types, num_shared))
 
 
-def read_delta_layers(config: object) -> DeltaLayers | None:
-    """Read the gated delta nets of a text config of transformers; None without any.
-
-    Raises:
-        LayerMapError: sizes are missing or contradict each other.
-    """
-    types = getattr(config, "layer_types", None) or ()
-    count = sum(kind == LINEAR for kind in types)
-    if not count:
-        return None
-    if count == len(types):
-        raise LayerMapError(f"layer_types has {LINEAR} alone; one layer at least must attend")
-    shape = DeltaShape(
-        k_heads=_integer(config, "linear_num_key_heads", MOST_HEADS),
-        v_heads=_integer(config, "linear_num_value_heads", MOST_HEADS),
-        k_dim=_integer(config, "linear_key_head_dim", MOST_ENTRIES),
-        v_dim=_integer(config, "linear_value_head_dim", MOST_ENTRIES),
-        conv_width=_integer(config, "linear_conv_kernel_dim", MOST_WIDTH),
-    )
-    if shape.v_heads % shape.k_heads:
-        raise LayerMapError(
-            f"linear_num_value_heads is {shape.v_heads}; it must be a multiple of the "
-            f"{shape.k_heads} linear_num_key_heads"
-        )
-    return DeltaLayers(count, shape)
-
-
 def _layer_types(config: object, layers: int) -> Sequence[str]:
     types = getattr(config, "layer_types", None)
     if types is None:
         return [FULL if getattr(config, "sliding_window", None) is None else SLIDING] * layers
-    others = sorted(set(types) - {FULL, SLIDING, CHUNKED, LINEAR})
+    known = (FULL, SLIDING, CHUNKED, *sorted(RECURRENT))
+    others = sorted(set(types) - set(known))
     if others:
         raise LayerMapError(
-            f"layer_types has {', '.join(others)}; only {FULL}, {SLIDING}, {CHUNKED} and {LINEAR} "
-            "are supported"
+            f"layer_types has {', '.join(others)}; only {', '.join(known)} are supported"
         )
     if len(types) != layers:
         raise LayerMapError(
@@ -284,20 +253,20 @@ def _layer(config: object, layer: int) -> object:
 
 
 def _shape(layer: object, kind: str, config: object) -> LayerShape:
-    sliding_window = _integer(config, "sliding_window") if kind == SLIDING else None
-    chunk_size = _integer(config, "attention_chunk_size") if kind == CHUNKED else None
+    sliding_window = positive(config, "sliding_window") if kind == SLIDING else None
+    chunk_size = positive(config, "attention_chunk_size") if kind == CHUNKED else None
     if getattr(layer, "kv_lora_rank", None) is not None:
-        rank = _integer(layer, "kv_lora_rank")
+        rank = positive(layer, "kv_lora_rank")
         return LayerShape(
             kv_heads=1,
-            k_head_dim=rank + _integer(layer, "qk_rope_head_dim"),
+            k_head_dim=rank + positive(layer, "qk_rope_head_dim"),
             v_head_dim=rank,
             sliding_window=sliding_window,
             attention_chunk_size=chunk_size,
             is_latent=True,
         )
-    heads = _integer(layer, "num_attention_heads")
-    head_dim = getattr(layer, "head_dim", None) or _integer(config, "hidden_size") // heads
+    heads = positive(layer, "num_attention_heads")
+    head_dim = getattr(layer, "head_dim", None) or positive(config, "hidden_size") // heads
     return LayerShape(
         kv_heads=getattr(layer, "num_key_value_heads", None) or heads,
         k_head_dim=head_dim,
@@ -305,12 +274,3 @@ def _shape(layer: object, kind: str, config: object) -> LayerShape:
         sliding_window=sliding_window,
         attention_chunk_size=chunk_size,
     )
-
-
-def _integer(config: object, key: str, most: int | None = None) -> int:
-    value = getattr(config, key, None)
-    if not isinstance(value, int) or value < 1:
-        raise LayerMapError(f"{key} is {value!r}; it must be a positive integer")
-    if most is not None and value > most:
-        raise LayerMapError(f"{key} is {value}; {most} at most are supported")
-    return value

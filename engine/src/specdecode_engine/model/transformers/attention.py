@@ -45,7 +45,7 @@ CACHES = frozenset({"past_key_values", "cache"})
 class ForwardState:
     """What the modules of one network read while it computes a forward.
 
-    `view` shows keys and values, `delta` the states of gated delta nets, if the network has any.
+    `view` shows keys and values, `delta` the states of recurrent layers, if the network has any.
     """
 
     def __init__(self) -> None:

@@ -4,12 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from specdecode_engine.model.target.recurrent_config import read_delta_layers
 from specdecode_engine.model.target.sharding import CannotDivide, kv_heads_fault, remedy_of
-from specdecode_engine.model.target.transformers_config import (
-    TransformersConfig,
-    read_delta_layers,
-    read_layer_map,
-)
+from specdecode_engine.model.target.transformers_config import TransformersConfig, read_layer_map
 
 Layers = dict[int, dict[str, Any]]
 """Values of single layers, which differ from those of the others, by the layer's number."""

@@ -1,6 +1,6 @@
 """Gated delta nets of transformers' models (Qwen3-Next, Qwen3.5), over the states of requests."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from specdecode_engine.model.layers.layers import Linear
 from specdecode_engine.model.target.sharding import Pieces
 from specdecode_engine.model.transformers.attention import ForwardState
-from specdecode_engine.model.transformers.modules import RowModule
 from specdecode_engine.model.transformers.recognition import (
     is_close,
     norm_eps,
@@ -19,6 +18,7 @@ from specdecode_engine.model.transformers.recognition import (
     with_children,
     with_random_parameters,
 )
+from specdecode_engine.model.transformers.recurrent_module import RecurrentModule
 from specdecode_kernels import TORCH, Backend, DeltaParams, DeltaRows, DeltaShape, DeltaState
 from specdecode_kernels.torch.elementwise import accumulation_dtype
 
@@ -100,7 +100,9 @@ def _form(module: nn.Module) -> GatedDeltaForm | None:
     if eps is None or getattr(module.get_submodule(CONV), "bias", None) is not None:
         return None
     orders = {} if inputs is SEPARATE else _orders(module)
-    return GatedDeltaForm(DeltaShape(*found), inputs, orders, eps)
+    k_heads, v_heads, k_dim, v_dim, conv_width = found
+    shape = DeltaShape(k_heads, v_heads, k_dim, v_dim, conv_width)
+    return GatedDeltaForm(shape, inputs, orders, eps)
 
 
 def _orders(module: Any) -> dict[str, Tensor]:
@@ -142,12 +144,8 @@ def read_params(module: nn.Module, shape: DeltaShape) -> DeltaParams:
     return DeltaParams(shape, *(one.detach().to(wide)[None].contiguous() for one in one_layer))
 
 
-class RowGatedDeltaNet(RowModule):
-    """Computes what `recognise_delta_net` found; replaces a whole module.
-
-    `layer` counts the gated delta nets of the network; their parameters are those of `stack_params`
-    from then on.
-    """
+class RowGatedDeltaNet(RecurrentModule):
+    """Computes what `recognise_delta_net` found."""
 
     def __init__(
         self,
@@ -157,33 +155,16 @@ class RowGatedDeltaNet(RowModule):
         maps: tuple[Linear, Linear],
         state: ForwardState,
     ) -> None:
-        super().__init__()
+        super().__init__(read_params(module, form.shape), state)
         self.ops = ops
         self.widths, self.eps = form.widths, form.eps
         norm: Any = module.get_submodule(NORM)
         self.norm_weight = norm.weight.detach()
-        self.params = read_params(module, form.shape)
         self.inputs, self.output = maps
-        self.state = state
-        self.layer = 0
 
     def forward(self, hidden_states: Tensor, **_: object) -> Tensor:
         """Map hidden states [1, rows, inputs] to [1, rows, outputs]."""
         mapped = self.inputs(hidden_states.squeeze(0))
         u, z, gates = mapped.split_with_sizes(self.widths, dim=1)
-        assert self.state.delta is not None
-        y = self.state.delta.mix(self.layer, u, gates)
+        y = self.mix(u, gates)
         return self.output(_gated(self.ops, y, z, self.norm_weight, self.eps)).unsqueeze(0)
-
-
-def stack_params(modules: Iterable[nn.Module]) -> DeltaParams | None:
-    """Number the gated delta nets among modules, and put their parameters together."""
-    nets = [module for module in modules if isinstance(module, RowGatedDeltaNet)]
-    if not nets:
-        return None
-    own = [net.params for net in nets]
-    parts = zip(*((one.conv, one.decay, one.dt_bias) for one in own), strict=True)
-    params = DeltaParams(own[0].shape, *(torch.cat(part) for part in parts))
-    for layer, net in enumerate(nets):
-        net.layer, net.params = layer, params
-    return params

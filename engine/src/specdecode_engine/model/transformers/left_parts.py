@@ -17,7 +17,7 @@ _OF_ATTENTION = (
     "bitnet", "cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "gemma4_text", "glm", "glm4",
     "gpt_oss", "helium", "olmo", "phi3", "stablelm",
 )  # fmt: skip
-_OF_LAYERS = ("exaone4", "granite", "minicpm3", "olmo2", "olmo3", "qwen3_5_text")
+_OF_LAYERS = ("exaone4", "granite", "lfm2", "minicpm3", "olmo2", "olmo3", "qwen3_5_text")
 EXPECTED: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(_OF_ATTENTION, frozenset({ATTENTION})),
     **dict.fromkeys(_OF_LAYERS, frozenset({LAYERS})),

@@ -21,7 +21,6 @@ from specdecode_engine.model.target.language_model import LanguageModel, NeededR
 from specdecode_engine.model.target.transformers_config import TransformersConfig, UnsupportedModel
 from specdecode_engine.model.transformers.attention import ForwardState, attach
 from specdecode_engine.model.transformers.division import DividedModules, Division
-from specdecode_engine.model.transformers.gated_delta_net import stack_params
 from specdecode_engine.model.transformers.left_parts import report_left
 from specdecode_engine.model.transformers.loading import (
     check_tensors,
@@ -31,6 +30,7 @@ from specdecode_engine.model.transformers.loading import (
 )
 from specdecode_engine.model.transformers.mixture_modules import RowExperts, RowInputScaledMixture
 from specdecode_engine.model.transformers.modules import RowLinear, RowSoftcap
+from specdecode_engine.model.transformers.recurrent_module import stack_params
 from specdecode_engine.model.transformers.replacement import Replacer
 from specdecode_engine.model.transformers.row_audit import ProbeView, RowAudit
 from specdecode_engine.ranks import ALONE, Ranks
@@ -73,7 +73,7 @@ class TransformersModel(LanguageModel):
     _layers: nn.ModuleList
     _collected: dict[int, Tensor]  # outputs of hooked layers in the current forward
     _hooked: set[int]  # layers whose outputs an aux spec has selected
-    _delta_params: DeltaParams | None  # of the gated delta nets
+    _delta_params: DeltaParams | None  # of the recurrent layers
 
     @classmethod
     def load(
@@ -330,13 +330,15 @@ def _without_base(whole: Any) -> tuple[nn.Module, RowSoftcap | None]:
 
 
 def _stacked(base: nn.Module, config: TransformersConfig) -> DeltaParams | None:
-    """Return the parameters of the gated delta nets that config.json describes."""
+    """Return the parameters of the recurrent layers that config.json describes."""
     params, layers = stack_params(base.modules()), config.delta_layers
-    found = None if params is None else DeltaLayers(len(params.conv), params.shape)
+    found = None
+    if params is not None:
+        found = DeltaLayers(len(params.conv), params.shape, params.conv_bias is not None)
     if found != layers:
         raise UnsupportedModel(
-            f"model type {config.model_type} has, of known gated delta nets, {found} where "
-            f"config.json describes {layers}; it is not supported"
+            f"model type {config.model_type} has, of known recurrent layers, {found or 'none'} "
+            f"where config.json describes {layers}; it is not supported"
         )
     return params
 

@@ -18,11 +18,11 @@ class NormKind(NamedTuple):
 
 
 class MlpNames(NamedTuple):
-    """Children of a gated MLP: one map for gate and up, or one each; and the activation."""
+    """Children of a gated MLP: one map for gate and up, or one each; and the activation, if any."""
 
     gate_up: tuple[str, ...]
     down: str
-    activation: str
+    activation: str | None
 
 
 def recognise_norm(module: nn.Module) -> NormKind | None:
@@ -96,6 +96,8 @@ def _mlp_names(module: nn.Module, is_silu: Callable[[nn.Module], bool]) -> MlpNa
     children = dict(module.named_children())
     activation = [name for name, child in children.items() if is_silu(child)]
     maps = {name for name, child in children.items() if isinstance(child, nn.Linear)}
+    if maps == children.keys() == {"w1", "w2", "w3"}:
+        return MlpNames(("w1", "w3"), "w2", None)
     if len(activation) != 1 or len(children) > len(maps) + 1:
         return None
     for gate_up in (("gate_proj", "up_proj"), ("gate_up_proj",)):

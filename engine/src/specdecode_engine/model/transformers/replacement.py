@@ -62,6 +62,7 @@ from specdecode_engine.model.transformers.recognition import (
     recognise_mlp,
     recognise_norm,
 )
+from specdecode_engine.model.transformers.recurrent_module import RecurrentModule
 from specdecode_engine.model.transformers.rotary_tables import rotary_tables
 from specdecode_engine.model.transformers.row_attention import (
     AttentionMaps,
@@ -71,6 +72,11 @@ from specdecode_engine.model.transformers.row_attention import (
 from specdecode_engine.model.transformers.row_latent_attention import RowLatentAttention
 from specdecode_engine.model.transformers.row_layer import RowDecoderLayer, recognise_layer
 from specdecode_engine.model.transformers.row_norms import JoinedNorms
+from specdecode_engine.model.transformers.short_convolution import (
+    IN_PROJ,
+    RowConvolution,
+    recognise_convolution,
+)
 from specdecode_kernels.torch.elementwise import accumulation_dtype
 
 
@@ -146,7 +152,7 @@ class Replacer:
             return RowActivation(module)
         return (
             self._attention(module)
-            or self._delta_net(module)
+            or self._recurrent(module)
             or self._latent_attention(module)
             or self._mlp(module)
             or self._norm(module)
@@ -189,6 +195,13 @@ class Replacer:
         half = getattr(module, "head_dim", 0) // 2
         angles = next(iter(self._angles)) if len(self._angles) == 1 else None
         return angles if angles is not None and angles < half else None
+
+    def _recurrent(self, module: nn.Module) -> RecurrentModule | None:
+        convolution = recognise_convolution(module)
+        if convolution is None:
+            return self._delta_net(module)
+        first, last = (self._make(module.get_submodule(name)) for name in (IN_PROJ, OUT_PROJ))
+        return RowConvolution(convolution, module, (first, last), self._state)
 
     def _delta_net(self, module: nn.Module) -> RowGatedDeltaNet | None:
         form = recognise_delta_net(module)

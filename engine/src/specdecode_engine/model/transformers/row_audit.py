@@ -40,7 +40,7 @@ ALLOWED = frozenset((_MOVES + _EXACT).split())
 
 
 class ProbeDelta:
-    """States of gated delta nets that nothing reads or changes."""
+    """States of recurrent layers that nothing reads or changes."""
 
     def __init__(self, layers: DeltaLayers) -> None:
         self._layers = layers

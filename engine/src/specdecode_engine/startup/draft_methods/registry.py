@@ -73,7 +73,7 @@ def _read_draft(algorithm: Algorithm, folder: Path, target: LanguageModelConfig)
     draft = read_opened_config(open_draft(folder))
     if draft.delta_layers is not None:
         raise CheckpointError(
-            f"draft {folder} has recurrent layers (layer_types has linear_attention), which only a "
+            f"draft {folder} has recurrent layers, which only a "
             "target may have; use a draft without them, or the MTP module of the target"
         )
     if draft.vocab_size != target.vocab_size:
