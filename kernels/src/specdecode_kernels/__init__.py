@@ -30,7 +30,7 @@ from specdecode_kernels.mixture import (
     GatedActivation,
     RoutingConfig,
 )
-from specdecode_kernels.packed_weights import AnyWeight, PackedWeight
+from specdecode_kernels.packed_weights import AnyWeight, PackedWeight, SumOrder
 from specdecode_kernels.quantize import INT4, INT8, MXFP4, NVFP4, quantize
 from specdecode_kernels.recurrent import DeltaParams, DeltaRows, DeltaShape, DeltaState
 from specdecode_kernels.row_paths import PROMPT_BLOCK, RowPaths, RowSplit, tokens_in_blocks
@@ -77,6 +77,7 @@ __all__ = [
     "RowSpec",
     "RowSplit",
     "SamplingParamsBatch",
+    "SumOrder",
     "TreeKV",
     "choose_backend",
     "quantize",
