@@ -10,11 +10,12 @@ RUN := uv run --frozen --no-sync
 LOCALNODE := PYTHONPATH=cluster $(RUN) python -m localnode
 N ?= 200
 SEED ?= 1
+MAPS ?= 100000
 
 .PHONY: help setup fmt lint vocabulary size import-graph manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-ngram bench-fallback bench-dialled bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-router bench-graphs bench-operator \
         bench-gpu bench-peers bench-peers-pack gpu-carry gpu-queue request-trace traffic rollout-suite \
-        compile-gate fuzz soak grammars schemas clients page peer-flags peer-fields peer-server test test-unit test-kernels test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
+        compile-gate fuzz soak grammars schemas clients page peer-flags peer-fields peer-server test test-unit test-kernels test-sum-order test-tiles test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
 
 help: ## List all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -90,6 +91,12 @@ test-kernels: setup ## Test the kernels (with Triton's interpreter if there is n
 test-arm64: setup ## Check that uv.lock has wheels for arm64, and test the C kernels on an emulated arm64 processor (about three minutes)
 	@PYTHONPATH=cluster $(RUN) python -m scripts.release_steps.wheels linux/arm64
 	@$(RUN) python -m tests.arm64 $(ARGS)
+
+test-sum-order: setup ## Compare MAPS drawn maps in the order blocks32 with the definition: multiply-adds, and AMX in software
+	@PYTHONPATH=. SPECDECODE_TUNING=default $(RUN) python -m tests.kernels.compare_tiles --maps $(MAPS) $(ARGS)
+
+test-tiles: setup ## The same on this processor's AMX; refused where it has none
+	@PYTHONPATH=. SPECDECODE_TUNING=default $(RUN) python -m tests.kernels.compare_tiles --tiles --maps $(MAPS) $(ARGS)
 
 test-shadow: setup ## Run whole engines, and bugs planted into them, on a shadow CUDA device (ARGS="--only tree")
 	@PYTHONPATH=. $(RUN) python -m tests.shadow_cuda $(ARGS)

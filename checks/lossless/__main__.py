@@ -35,6 +35,11 @@ def main() -> int:
         help="triton runs our kernels: on a CPU set TRITON_INTERPRET=1, minutes for each case",
     )
     parser.add_argument("--kv-cache-dtype", choices=("auto", "fp8_e4m3"), default="auto")
+    parser.add_argument(
+        "--sum-order",
+        choices=("inputs", "blocks32"),
+        help="of --dtype bfloat16: this order in all cases; drawn where absent",
+    )
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument(
         "--quantization", choices=sorted(PUBLISHED), help="store all models in this form"

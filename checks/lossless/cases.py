@@ -14,6 +14,7 @@ QUANTIZATIONS = (
     "auto", "auto", "int8", "int4", "w8a16", "w4a16", "w8a16-zeros", "w4a16-actorder",
     "float8", "mxfp4", "nvfp4",
 )  # fmt: skip
+SUM_ORDERS = ("inputs", "blocks32", "blocks32")
 ALGORITHMS = ("STANDALONE", "EAGLE", "EAGLE3", "NGRAM")
 MODULES = 4
 """Of MTP_CHAIN, which drafts chains alone: as many draft steps at most."""
@@ -71,6 +72,7 @@ class Case:
     has_fallback: bool  # whether NGRAM drafts next to a draft model
     draws_sources: bool  # which of the two a request verifies, at random in every step
     verify_tokens: int | None = None  # of a request on average, in every range of the table
+    sum_order: str = "inputs"  # of linear maps of rows of bfloat16 on a CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ def draw_case(number: int, seed: int, material: Material) -> Case:
         quantization=rng.choice(QUANTIZATIONS),
         has_fallback=rng.random() < 0.4,
         draws_sources=rng.random() < 0.6,
+        sum_order=random.Random(f"{seed}/{number}/sums").choice(SUM_ORDERS),
     )
     if case.algorithm == "NGRAM":
         return replace(case, has_fallback=False)

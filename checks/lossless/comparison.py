@@ -87,6 +87,7 @@ class Tally:
             "draws_verify_rows",
             "graphs",
             "quantization",
+            "sum_order",
             "has_fallback",
             "verify_tokens",
         ):
@@ -202,15 +203,16 @@ def make_models(family: str, folder: Path, options: argparse.Namespace) -> Model
 
 def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models], folder: Path) -> int:
     tokenizer = AutoTokenizer.from_pretrained(EXAMPLES / "target")
-    plain_cores: dict[tuple[str, str], EngineCore] = {}
+    plain_cores: dict[tuple[str, str, str], EngineCore] = {}
 
-    def plain_core(family: str, quantization: str) -> EngineCore:
-        key = family, quantization
+    def plain_core(family: str, quantization: str, sum_order: str) -> EngineCore:
+        key = family, quantization, sum_order
         if key not in plain_cores:
-            plain_cores[key] = build_plain(stored_as(by_family[family], quantization, folder))
+            models = stored_as(by_family[family], quantization, folder)
+            plain_cores[key] = build_plain(replace(models, sum_order=sum_order))
         return plain_cores[key]
 
-    constraints = Constraints(EXAMPLES / "target", plain_core(LLAMA, "auto").eos_token_ids)
+    constraints = Constraints(EXAMPLES / "target", plain_core(LLAMA, "auto", "auto").eos_token_ids)
     prompts = load_prompts(EXAMPLES, tokenizer)
     material = Material(
         prompts,
@@ -226,8 +228,10 @@ def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models], fo
         case = draw_case(number, options.seed, material)
         if options.quantization:
             case = replace(case, quantization=options.quantization)
+        case = replace(case, sum_order=_sum_order(case, options))
         models = stored_as(by_family[case.family], case.quantization, folder, options.fault)
-        alone = plain_core(case.family, case.quantization)
+        models = replace(models, sum_order=case.sum_order)
+        alone = plain_core(case.family, case.quantization, case.sum_order)
         plain = [run_alone(alone, request) for request in case.requests]
         requests = resume_some(case, options.seed, plain)
         with tuned(case.tuning):
@@ -250,6 +254,13 @@ def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models], fo
     print(json.dumps({"accept_lengths": tally.accept_lengths()}))
     print(json.dumps(_summary(len(numbers), options, tally)))
     return 1 if tally.mismatches or tally.invalid else 0
+
+
+def _sum_order(case: Case, options: argparse.Namespace) -> str:
+    """The order of the case, or that of all; rows of other types than bfloat16 have one alone."""
+    if options.dtype != "bfloat16" or options.attention_backend == "triton":
+        return "auto"
+    return options.sum_order or case.sum_order
 
 
 def differs(
@@ -299,6 +310,7 @@ def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str,
         "attention_backend": options.attention_backend,
         "kv_cache_dtype": options.kv_cache_dtype,
         "quantization": tally.counts_of("quantization"),
+        "sum_order": tally.counts_of("sum_order"),
         "fault": options.fault,
         "requests": tally.requests,
         "preempted": tally.preempted,

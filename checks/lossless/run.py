@@ -71,6 +71,7 @@ class Models:
     returns_experts: bool = False  # of every token, for every request
     speculation: Mapping[str, object] = field(default_factory=dict)  # further keys of boot files
     quantization: str = "auto"  # of weights
+    sum_order: str = "auto"  # of linear maps
     ranks: Ranks = ALONE  # among which the target is divided
 
 
@@ -150,6 +151,7 @@ def _build(
             "path": str(models.target),
             "dtype": models.dtype,
             "quantization": models.quantization,
+            "sum_order": models.sum_order,
             "implementation": models.implementation,
             "return_routed_experts": models.returns_experts,
         },

@@ -19,6 +19,7 @@ EVERYTHING = {
         "served_name": "meta/llama",
         "dtype": "bfloat16",
         "quantization": "int4",
+        "sum_order": "inputs",
         "implementation": "transformers",
         "return_routed_experts": True,
         "context_length": 4096,

@@ -30,7 +30,7 @@ from specdecode_kernels.mixture import (
     GatedActivation,
     RoutingConfig,
 )
-from specdecode_kernels.packed_weights import AnyWeight, PackedWeight
+from specdecode_kernels.packed_weights import AnyWeight, PackedWeight, SumOrder
 from specdecode_kernels.quantize import INT4, INT8, MXFP4, NVFP4, quantize
 from specdecode_kernels.recurrent import (
     DeltaParams,
@@ -84,6 +84,7 @@ __all__ = [
     "RowSpec",
     "RowSplit",
     "SamplingParamsBatch",
+    "SumOrder",
     "TreeKV",
     "choose_backend",
     "quantize",

@@ -35,7 +35,7 @@ from specdecode_kernels.mixture import (
     GatedActivation,
     RoutingConfig,
 )
-from specdecode_kernels.packed_weights import PackedWeight
+from specdecode_kernels.packed_weights import PackedWeight, SumOrder
 from specdecode_kernels.recurrent import DeltaParams, DeltaRows, DeltaState
 from specdecode_kernels.row_paths import RowPaths
 from specdecode_kernels.torch.attention import attend, attend_with_lse, merge_states
@@ -122,6 +122,9 @@ class Backend:
     """Implementation of the ops on cached keys and values: torch, triton, cpu or flashinfer."""
 
     graph_support: GraphSupport
+
+    sum_order: SumOrder = "inputs"
+    """In which order packed weights and rows of bfloat16 are multiplied by kernels in C."""
 
     linear: Callable[[Tensor, Any, Tensor | None], Tensor]
     """Map x [rows, inputs] by weight [outputs, inputs] and bias [outputs]: [rows, outputs].

@@ -1,6 +1,7 @@
 """Chooses an engine's backend by what the machine and the shapes allow, and gives the reasons."""
 
 import os
+import platform
 from collections.abc import Collection, Iterable
 from importlib.util import find_spec
 from typing import Literal, NamedTuple, get_args
@@ -10,6 +11,7 @@ import torch
 from specdecode_kernels import cpu
 from specdecode_kernels.backend import TORCH, Backend
 from specdecode_kernels.metadata import DEFAULT_ATTENTION, FLOAT8, AttentionParams
+from specdecode_kernels.packed_weights import SumOrder
 
 Attention = Literal["auto", "torch", "triton", "flashinfer"]
 Kernels = Literal["torch", "triton", "cpu"]
@@ -101,6 +103,7 @@ def choose_backend(
     v_head_dim: int | None = None,
     layers: Collection[AttentionParams] = (DEFAULT_ATTENTION,),
     is_latent: bool = False,
+    sums: SumOrder = "inputs",
 ) -> Choice:
     """Choose Triton on a GPU, C on a CPU, torch where neither can run; called once per model.
 
@@ -112,6 +115,8 @@ def choose_backend(
     `dtype` is that of weights and queries, `kv_dtype` that of the KV cache where it differs. "auto"
     prefers FlashInfer for the forwards that it can run, after a call of it on the device for each
     kind of layer: with a window or without, with a softcap or without.
+
+    `sums` is the order in which packed weights of kernels in C are multiplied by rows of bfloat16.
 
     Raises:
         ValueError: attention that was asked for by name cannot run, or an environment variable has
@@ -125,7 +130,7 @@ def choose_backend(
     v_head_dim = v_head_dim or head_dim
     kv_dtype = kv_dtype or dtype
     target = _Target(device, dtype, head_dim, kv_dtype, v_head_dim, layers, is_latent)
-    ops = _choose_ops(forced, device, dtype)
+    ops = _choose_ops(forced, device, dtype, sums)
     backend, reason = _choose_attention(ops, attention, forced, target)
     return Choice(backend, reason, _plain_weights(backend, forced, device, dtype))
 
@@ -145,7 +150,9 @@ def forced_kernels() -> Kernels | None:
     return None
 
 
-def _choose_ops(forced: Kernels | None, device: torch.device, dtype: torch.dtype) -> Backend:
+def _choose_ops(
+    forced: Kernels | None, device: torch.device, dtype: torch.dtype, sums: SumOrder
+) -> Backend:
     """Choose all ops but attention; float64 always stays with torch, it is there to be exact."""
     if forced == "torch" or dtype == torch.float64:
         return TORCH
@@ -156,7 +163,7 @@ def _choose_ops(forced: Kernels | None, device: torch.device, dtype: torch.dtype
         read_switch(device)
         return with_triton_ops(TORCH)
     if device.type == "cpu" and cpu.unsupported_reason(dtype) is None:
-        return cpu.with_cpu_ops(TORCH, dtype)
+        return cpu.with_cpu_ops(TORCH, dtype, sums)
     return TORCH
 
 
@@ -235,6 +242,24 @@ def _plain_weights(
     if device.type != "cpu":
         return f"packing is for a CPU, not {device}"
     return cpu.unsupported_reason(dtype)
+
+
+def blocks32_unsupported_reason(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Return why sums cannot have the order blocks32, None if they can; compiles kernels in C."""
+    if device.type != "cpu":
+        return f"it is for a CPU, and the engine runs on {device}: set device to cpu"
+    if dtype != torch.bfloat16:
+        name = str(dtype).removeprefix("torch.")
+        return f"it is for rows of bfloat16, and these are {name}: set model.dtype to bfloat16"
+    if platform.machine() != "x86_64":
+        return (
+            f"it is for x86-64, and this processor is {platform.machine()}, which decides "
+            "otherwise which sums are below 2^-126: use another node"
+        )
+    forced = forced_kernels()
+    ops = _choose_ops(forced, device, dtype, "inputs")
+    plain = _plain_weights(ops, forced, device, dtype)
+    return plain and f"it needs weights that are packed for kernels in C: {plain}; change that"
 
 
 def cpu_unsupported(device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype) -> str | None:

@@ -1,7 +1,7 @@
 """Blocks of weights, as kernels in C read them."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,12 @@ from specdecode_kernels.weights import (
 
 BLOCK, CHUNK = 64, 8
 """Outputs whose weights lie side by side, and inputs that are filled up; as in cpu/formats.h."""
+SumOrder = Literal["inputs", "blocks32"]
+"""In which order C adds products of rows of bfloat16; defined in cpu/tile.c."""
+SUM_ORDERS: tuple[SumOrder, ...] = ("inputs", "blocks32")
+"""In the order of cpu/formats.h."""
+SUM_BLOCK = 32
+"""Inputs of a block of blocks32."""
 SHIFT_OF_FLOAT8 = 2.0**8
 """By which kernels in C divide float8, and multiply its scales; see cpu/formats.h."""
 SHIFT_OF_FACTORS = 2.0**7
@@ -41,6 +47,7 @@ class PackedLayout(NamedTuple):
     group: int = 0  # inputs that share a scale; 0: all
     scales: int = 0  # of groups: of `SCALES`
     has_zeros: bool = False
+    sums: int = 0  # of `SUM_ORDERS`
 
     @property
     def numbers(self) -> NumberFormat | None:
@@ -55,7 +62,7 @@ class PackedLayout(NamedTuple):
         return SCALES[self.scales] == torch.float8_e4m3fn
 
     def padded(self, inputs: int) -> int:
-        unit = self.group or CHUNK
+        unit = max(self.group or CHUNK, SUM_BLOCK if self.sums else 1)
         return -(-inputs // unit) * unit
 
     @property

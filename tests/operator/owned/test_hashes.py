@@ -39,6 +39,7 @@ OTHERS = {
     ("model", "servedName"): "other",
     ("model", "dtype"): "float32",
     ("model", "quantization"): "Int4",
+    ("model", "sumOrder"): "Inputs",
     ("model", "contextLength"): 4096,
     ("download", "cacheClaim"): "models",
     ("download", "cacheSizeLimit"): "40Gi",

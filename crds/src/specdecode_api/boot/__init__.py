@@ -14,6 +14,7 @@ from specdecode_api.boot.engine import (
     ModelImplementation,
     Quantization,
     SchedulingBoot,
+    SumOrderName,
 )
 from specdecode_api.boot.ngram import NgramBoot
 from specdecode_api.boot.parallelism import ParallelismBoot
@@ -37,6 +38,7 @@ __all__ = [
     "SchedulingBoot",
     "ServerBoot",
     "SpeculationBoot",
+    "SumOrderName",
     "TableEntry",
     "ToolParserName",
 ]

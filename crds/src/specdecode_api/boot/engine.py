@@ -24,6 +24,8 @@ Dtype = Literal["auto", "bfloat16", "float16", "float32", "float64"]
 
 Quantization = Literal["auto", "none", "int8", "int4"]
 
+SumOrderName = Literal["auto", "inputs", "blocks32"]
+
 ModelImplementation = Literal["auto", "native", "transformers"]
 
 
@@ -45,6 +47,13 @@ class ModelBoot(FileRecord):
         "the head to 8 bits; with auto they have dtype, or stay as a quantized checkpoint stores "
         "them where kernels take these; none dequantizes such a checkpoint. Activations keep their "
         "type.",
+    )
+    sum_order: SumOrderName = Field(
+        default="auto",
+        description="Order in which linear maps on a CPU add products: inputs adds one after the "
+        "other; blocks32, for rows of bfloat16 alone, adds blocks of 32 inputs as Intel's AMX "
+        "does, with the same bits on processors without it. auto is inputs. A change may change "
+        "the last bit of texts.",
     )
     implementation: ModelImplementation = Field(
         default="auto",
@@ -280,6 +289,27 @@ class EngineBoot(FileRecord):
                 "adapters.modules",
                 f"adapters are computed by one rank, and parallelism.tensor is "
                 f"{self.parallelism.tensor}: use 1, or merge the adapter into the model",
+            )
+
+    @model_validator(mode="after")
+    def _check_sum_order(self) -> "EngineBoot":
+        refuse_with(tuple(self._refusals_of_sum_order()))
+        return self
+
+    def _refusals_of_sum_order(self) -> Iterator[tuple[str, str]]:
+        if self.model.sum_order != "blocks32":
+            return
+        if self.device == "cuda":
+            yield (
+                "model.sum_order",
+                "blocks32 is for a CPU, and device is cuda: set device to cpu, or sum_order to "
+                "auto",
+            )
+        elif self.model.dtype not in ("auto", "bfloat16"):
+            yield (
+                "model.sum_order",
+                f"blocks32 is for rows of bfloat16, and model.dtype is {self.model.dtype}: set it "
+                "to bfloat16, or sum_order to auto",
             )
 
     @model_validator(mode="after")

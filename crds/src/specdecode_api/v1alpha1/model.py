@@ -37,6 +37,13 @@ class Model(ResourceRecord):
         "them to 8 bits, Int4 to 4 bits and the head to 8; with Auto they have dtype, or stay as a "
         "quantized checkpoint stores them where kernels take these; None dequantizes it.",
     )
+    sum_order: Literal["Auto", "Inputs", "Blocks32"] = Field(
+        default="Auto",
+        description="Order in which linear maps on a CPU add products: Inputs adds one after the "
+        "other; Blocks32, for dtype bfloat16 alone, adds blocks of 32 inputs as Intel's AMX does, "
+        "with the same bits on processors without it. Auto is Inputs. A change may change the last "
+        "bit of texts.",
+    )
     context_length: Int | None = Field(
         default=None,
         ge=16,

@@ -153,6 +153,18 @@ class Spec(ResourceRecord):
             field="speculation",
         ),
         Rule(
+            cel=f"{or_default('model.sumOrder', 'Auto')} != 'Blocks32' || "
+            f"(!({_ON_GPU}) && {or_default('model.dtype', 'auto')} == 'bfloat16')",
+            holds=lambda it: (
+                it.model.sum_order != "Blocks32"
+                or (it.engine.device == "CPU" and it.model.dtype == "bfloat16")
+            ),
+            message="model.sumOrder Blocks32 is for rows of bfloat16 on a CPU (model.dtype auto is "
+            "float32 there): set engine.device to CPU and model.dtype to bfloat16, or remove "
+            "model.sumOrder",
+            field="model",
+        ),
+        Rule(
             cel="!has(self.router) || !has(self.inferencePool)",
             holds=lambda it: it.router is None or it.inference_pool is None,
             message="requests of an InferencePool go from the Gateway to an engine and pass no "

@@ -36,6 +36,7 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--served-model-name", "model.served_name", str),
     ("--dtype", "model.dtype", str),
     ("--quantization", "model.quantization", str),
+    ("--sum-order", "model.sum_order", str),
     ("--model-impl", "model.implementation", str),
     ("--context-length", "model.context_length", int),
     ("--speculative-algorithm", ALGORITHM, str),

@@ -207,6 +207,8 @@ def _log_choices(config: EngineConfig) -> None:
     for name, choice in config.kernels.items():
         log.info("attention of the %s: %s (%s)", name, choice.backend.attention, choice.reason)
     log.info("graphs: %s, %s", config.graph_mode.name, config.graph_mode.reason)
+    if config.device.type == "cpu":
+        log.info("order of sums: %s", config.kernels["target"].backend.sum_order)
     for name, model in (("target", config.target), ("draft", config.draft)):
         quantization = model and model.quantization
         if quantization:

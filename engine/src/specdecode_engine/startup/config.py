@@ -37,7 +37,7 @@ from specdecode_engine.model.target.language_model import LanguageModelConfig
 from specdecode_engine.model.target.llama import stored_dtype
 from specdecode_engine.ranks import ALONE, Ranks
 from specdecode_engine.startup.attention import AttentionHeads
-from specdecode_engine.startup.device import choose_device, device_name
+from specdecode_engine.startup.device import choose_device, choose_sum_order, device_name
 from specdecode_engine.startup.draft_methods.method import DraftMethod, DraftPlan
 from specdecode_engine.startup.draft_methods.registry import METHODS, read_checked_draft
 from specdecode_engine.startup.policies import make_policy, range_table
@@ -148,9 +148,9 @@ def resolve(
         ranks: among which the target is divided.
 
     Raises:
-        CannotServe, CheckpointError, CudaUnavailable, GraphsUnavailable, InvalidDefault: the
-            message contains the remedy. A draft that does not fit the target is found here, not
-            minutes later.
+        CannotServe, CheckpointError, CudaUnavailable, GraphsUnavailable, InvalidDefault,
+            SumOrderUnavailable: the message contains the remedy. A draft that does not fit the
+            target is found here, not minutes later.
     """
     method, fallback = METHODS[boot.speculation.algorithm], boot.speculation.fallback
     for one in (method, *([] if fallback is None else [METHODS[fallback.algorithm]])):
@@ -305,6 +305,7 @@ def _choose_kernels(
     dtype: torch.dtype,
     kv_dtype: torch.dtype,
 ) -> dict[str, Choice]:
+    sums = choose_sum_order(boot.model.sum_order, device, dtype)
     models: dict[str, DraftConfig] = {"target": target}
     if draft is not None and draft.keeps_kv:
         models["draft"] = draft
@@ -328,6 +329,7 @@ def _choose_kernels(
                     v_head_dim=one.v_dim,
                     layers=layers,
                     is_latent=one.is_latent,
+                    sums=sums,
                 )
             choices[name] = by_heads[one]
         except ValueError as error:

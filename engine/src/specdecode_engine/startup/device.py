@@ -1,17 +1,21 @@
-"""Device selection, the processes of several devices, free memory and CPU affinity."""
+"""Device selection, its order of sums, processes of several devices, free memory, CPU affinity."""
 
 import logging
 import os
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import distributed
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
+from specdecode_api.report import TerminationReason
 from specdecode_engine.ranks import FEW_ROWS, ProcessRanks, Ranks
 from specdecode_engine.startup.driver import CudaUnavailable, DriverTooOld, explain_unavailable
+from specdecode_kernels import SumOrder
+from specdecode_kernels.choice import blocks32_unsupported_reason
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +40,27 @@ def choose_device(wanted: str) -> torch.device:
     if isinstance(unavailable, DriverTooOld):
         log.warning("the engine runs on the CPU: %s", unavailable)
     return torch.device("cpu")
+
+
+class SumOrderUnavailable(Exception):
+    """The requested order of sums cannot be computed; the message contains the remedy."""
+
+    reason: ClassVar[TerminationReason] = TerminationReason.CANNOT_SERVE
+
+
+def choose_sum_order(wanted: str, device: torch.device, dtype: torch.dtype) -> SumOrder:
+    """Return the order in which linear maps on a CPU add products; auto is that of the inputs.
+
+    Raises:
+        SumOrderUnavailable: blocks32 is requested, and the device or the type has none.
+    """
+    if wanted != "blocks32":
+        return "inputs"
+    if (reason := blocks32_unsupported_reason(device, dtype)) is not None:
+        raise SumOrderUnavailable(
+            f"model.sum_order blocks32: {reason}, or set model.sum_order to auto"
+        )
+    return "blocks32"
 
 
 def join_ranks(

@@ -98,4 +98,8 @@ def _cpu_kernels(config: EngineConfig) -> dict[str, object]:
     why = cpu.unsupported_reason(config.dtype)
     if why is not None:
         return numerics | {"cpu_kernels_missing": why}
-    return numerics | {"cpu_kernel_tuning": cpu.tuning_facts(config.dtype)}
+    sum_order = config.kernels["target"].backend.sum_order
+    sums: dict[str, object] = {"sum_order": sum_order}
+    if sum_order == "blocks32":
+        sums |= cpu.products_facts(config.dtype)
+    return numerics | sums | {"cpu_kernel_tuning": cpu.tuning_facts(config.dtype)}

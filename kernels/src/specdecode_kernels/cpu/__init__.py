@@ -5,16 +5,25 @@ float32 or bfloat16 comes out the same to the bit whatever rows it is computed w
 sum has one order: that of its terms.
 """
 
+from specdecode_kernels.cpu.amx import TILES_VARIABLE
 from specdecode_kernels.cpu.attention import with_cpu_attention
 from specdecode_kernels.cpu.compile import CACHE_VARIABLE
 from specdecode_kernels.cpu.decoder_layer import with_fused_layers
 from specdecode_kernels.cpu.layers import with_cpu_ops
-from specdecode_kernels.cpu.loading import TYPES, numerics, tuning_facts, unsupported_reason
+from specdecode_kernels.cpu.loading import (
+    TYPES,
+    numerics,
+    products_facts,
+    tuning_facts,
+    unsupported_reason,
+)
 
 __all__ = [
     "CACHE_VARIABLE",
+    "TILES_VARIABLE",
     "TYPES",
     "numerics",
+    "products_facts",
     "tuning_facts",
     "unsupported_reason",
     "with_cpu_attention",

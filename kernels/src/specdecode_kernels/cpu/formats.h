@@ -3,7 +3,8 @@
 Outputs are cut into blocks of 64. Within a block the weights of one step of inputs lie side by side,
 so that a product with one row reads memory once, from front to back. A step is one input; of
 bfloat16 two, the upper half of a word belonging to the first; of 4 bits eight, from the lowest bits on.
-Inputs are filled up to a multiple of 8, with groups to a multiple of their size.
+Inputs are filled up to a multiple of 8, with groups to a multiple of their size, with sums in the order
+blocks32 (blocks32.c) also to a multiple of 32.
 
 Weights of 8 bits have one scale for each output: floats after the weights of the block. Where inputs
 have groups, scales for each output and group are before the weights of the group. Scales of
@@ -73,16 +74,22 @@ pairs of weights: the upper halves first, each product added by one fused multip
 #define HAS_BYTE_TABLES 0
 #endif
 
+/* In which order sums add their products; see tile.c. */
+enum { BY_INPUTS, BY_BLOCKS32 };
+#define SUM_BLOCK 32 /* inputs of a block of blocks32 */
+
 /* `PackedLayout` of packed_weights.py. */
 struct layout {
     int64_t format;
     int64_t group;  /* inputs that share a scale; 0: all */
     int64_t scales; /* of groups: IN_E8M0 and IN_E4M3 of float4, the others of other formats */
     int64_t has_zeros;
+    int64_t sums; /* BY_BLOCKS32 with rows of bfloat16 alone */
 };
 
 INLINE long padded(struct layout of, long inputs) {
     long unit = of.group ? of.group : CHUNK;
+    if (of.sums == BY_BLOCKS32 && unit < SUM_BLOCK) unit = SUM_BLOCK;
     return (inputs + unit - 1) / unit * unit;
 }
 

@@ -15,29 +15,30 @@ from specdecode_kernels.cpu.bookkeeping import append_tokens, lay_out_rows, veri
 from specdecode_kernels.cpu.experts import experts
 from specdecode_kernels.cpu.gated_delta import CpuGatedDelta
 from specdecode_kernels.cpu.library import Library
-from specdecode_kernels.cpu.loading import load_library
+from specdecode_kernels.cpu.loading import load_for
 from specdecode_kernels.cpu.packing import pack_weight
 from specdecode_kernels.metadata import as_rows
-from specdecode_kernels.packed_weights import PackedWeight
+from specdecode_kernels.packed_weights import PackedWeight, SumOrder
 from specdecode_kernels.torch import elementwise as reference
 from specdecode_kernels.torch import linear as linear_reference
 from specdecode_kernels.weights import QuantizedTensor
 
 
-def with_cpu_ops(backend: Backend, dtype: torch.dtype) -> Backend:
-    """Replace the ops that take most of a step on a CPU.
+def with_cpu_ops(backend: Backend, dtype: torch.dtype, sums: SumOrder = "inputs") -> Backend:
+    """Replace the ops that take most of a step on a CPU; weights are packed for one order of sums.
 
     Raises:
         CannotCompile: see `unsupported_reason`.
     """
-    library = load_library(dtype)
+    library = load_for(dtype, sums)
     delta = CpuGatedDelta(library)
     return replace(
         backend,
         name="cpu",
+        sum_order=sums,
         linear=partial(linear, library),
         map_heads=partial(map_heads, library),
-        pack_weight=partial(pack_weight, library),
+        pack_weight=partial(pack_weight, library, sums=sums),
         experts=partial(experts, library),
         rms_norm=partial(rms_norm, library),
         add_rms_norm=partial(add_rms_norm, library),

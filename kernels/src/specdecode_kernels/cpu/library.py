@@ -83,6 +83,7 @@ class Library:
         name = str(file)
         small, large = ctypes.PyDLL(name), ctypes.CDLL(name)
         self.most_rows: int = large.most_rows()
+        self._use_amx = large.use_amx
         for loaded, functions in ((small, _SMALL), (large, _LARGE | _OF_TUNING)):
             for called, arguments in functions.items():
                 function = getattr(loaded, called)
@@ -97,3 +98,14 @@ class Library:
         self.tuning = replace(tuning, rows=min(tuning.rows, self.most_rows))
         fields = self.tuning.in_c()
         self.set_tuning(ctypes.addressof(fields))
+
+    def use_amx(self, *, is_wanted: bool) -> int:
+        """Let Intel's AMX compute sums in the order blocks32 from now on, or multiply-adds.
+
+        Rows that were packed before for one are not read by the other: nothing may run meanwhile.
+
+        Returns:
+            0 where it is as wanted; else why AMX is refused: an errno of the operating system, or a
+            key of `amx.REFUSALS`.
+        """
+        return int(self._use_amx(int(is_wanted)))

@@ -9,6 +9,8 @@ sum of its products in the order of the inputs (tile.c): a row's bits depend on 
 #include <limits.h>
 #include <stdlib.h>
 
+#include "blocks32.h"
+#include "rounding.h"
 #include "tile.h"
 #include "tuning.h"
 
@@ -28,10 +30,6 @@ float *scratch(long count) {
     }
     return memory;
 }
-
-/* How rows are divided into tiles of nearly equal height. */
-INLINE long tiles_of(long rows) { return (rows + tuning.rows - 1) / tuning.rows; }
-INLINE long tile_start(long tile, long tiles, long rows) { return rows * tile / tiles; }
 
 typedef float four __attribute__((vector_size(16)));
 typedef int32_t four_ints __attribute__((vector_size(16)));
@@ -112,6 +110,10 @@ INLINE void pack_ordered_tile(const entry *const *x, long rows, struct weight by
 void pack_rows(const entry *x, long stride, const long *sources, long rows, struct weight by, float *to) {
     long tiles = tiles_of(rows), inputs = by.inputs, padded = padded_inputs(by);
     const int format = format_in_tiles(by.layout);
+    if (is_by_amx(by.layout, rows)) {
+        pack_amx_rows(x, stride, sources, rows, by, (uint32_t *)to);
+        return;
+    }
     for (long tile = 0; tile < tiles; tile++) {
         long first = tile_start(tile, tiles, rows), end = tile_start(tile + 1, tiles, rows);
         const entry *of_tile[MOST_ROWS];
@@ -203,8 +205,8 @@ INLINE struct panel panel_of(struct weight by, long block, long first, long coun
 }
 
 /* Writes the sums of one block. */
-static void finish_block(struct weight by, const entry *bias, long block, const float *sums, long rows,
-                         struct result out) {
+void finish_block(struct weight by, const entry *bias, long block, const float *sums, long rows,
+                  struct result out) {
     long at = block * BLOCK, width = by.outputs - at < BLOCK ? by.outputs - at : BLOCK;
     const char *scales = has_output_scales(by.layout) ? block_at(by, block + 1) - 4 * BLOCK : NULL;
     for (long row = 0; row < rows; row++)
@@ -219,36 +221,20 @@ static void fetch_outputs(long block, long rows, struct result out) {
 }
 
 /* The instruction for pairs takes numbers below 2^-126 for zero and rounds sums below that to zero. So
-multiply-adds that take its place do the same. Returns what `restore` takes. */
-INLINE uint64_t round_as_pairs(struct layout of) {
-    uint64_t before = 0;
-    if (format_in_tiles(of) != OF_BFLOAT16) return before;
-#if defined(__SSE2__)
-    before = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr((unsigned)before | 0x8040);
-#elif defined(__aarch64__)
-    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
-    __asm__ volatile("msr fpcr, %0" : : "r"(before | 1ul << 24) : "memory");
-#endif
-    return before;
-}
-
-INLINE void restore(struct layout of, uint64_t before) {
-    if (format_in_tiles(of) != OF_BFLOAT16) return;
-#if defined(__SSE2__)
-    __builtin_ia32_ldmxcsr((unsigned)before);
-#elif defined(__aarch64__)
-    __asm__ volatile("msr fpcr, %0" : : "r"(before) : "memory");
-#endif
-}
+multiply-adds that take its place do the same. */
+INLINE int is_flushed(struct layout of) { return format_in_tiles(of) == OF_BFLOAT16; }
 
 /* The blocks take turns, panel by panel. */
 void map_blocks(struct weight by, const entry *bias, long first, long count, const float *x, long rows,
                 struct result out, const char *after) {
+    if (by.layout.sums == BY_BLOCKS32) {
+        map_blocks32(by, bias, first, count, x, rows, out);
+        return;
+    }
     __attribute__((aligned(64))) float sums[MOST_SUMS * BLOCK];
     long inputs = padded_inputs(by), most = panel_inputs(by.layout, rows, count, inputs);
     memset(sums, 0, (size_t)(count * rows * BLOCK) * sizeof(float));
-    uint64_t before = round_as_pairs(by.layout);
+    uint64_t before = is_flushed(by.layout) ? flush_subnormals() : 0;
     for (long at = 0; at < inputs; at += most)
         for (long block = first; block < first + count; block++) {
             struct panel panel = panel_of(by, block, at, inputs - at < most ? inputs - at : most);
@@ -258,7 +244,7 @@ void map_blocks(struct weight by, const entry *bias, long first, long count, con
             if (is_last) fetch_outputs(block, rows, out);
             add_panel(panel, next, x, rows, inputs, sums + (block - first) * rows * BLOCK);
         }
-    restore(by.layout, before);
+    if (is_flushed(by.layout)) restore_rounding(before);
     for (long block = 0; block < count; block++)
         finish_block(by, bias, first + block, sums + block * rows * BLOCK, rows, out);
 }

@@ -48,5 +48,9 @@ are the weights that this thread reads next. */
 HIDDEN void map_blocks(struct weight by, const entry *bias, long first, long count, const float *x,
                        long rows, struct result out, const char *after);
 
+/* Multiplies sums [rows, BLOCK] of a block by scales of outputs, adds the bias, and writes them. */
+HIDDEN void finish_block(struct weight by, const entry *bias, long block, const float *sums, long rows,
+                         struct result out);
+
 /* Memory of this thread for `count` floats, until the next call; it is kept, and grows. */
 HIDDEN float *scratch(long count);

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from specdecode_kernels.cpu import tuning
+from specdecode_kernels.cpu.amx import Products, choose_products
 from specdecode_kernels.cpu.compile import (
     FLAGS,
     CannotCompile,
@@ -20,6 +21,7 @@ from specdecode_kernels.cpu.compile import (
 from specdecode_kernels.cpu.library import Library
 from specdecode_kernels.cpu.timed_maps import TimedMaps, one_thread
 from specdecode_kernels.cpu.tuning import Tuning
+from specdecode_kernels.packed_weights import SumOrder
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,8 @@ SOURCES = tuple(
     for name in (
         "linear",
         "tile",
+        "blocks32",
+        "amx",
         "tuning",
         "packing",
         "experts",
@@ -46,7 +50,17 @@ SOURCES = tuple(
 )
 HEADERS = tuple(
     _FOLDER / f"{name}.h"
-    for name in ("vectors", "formats", "tile", "linear", "tuning", "attend", "gated_delta")
+    for name in (
+        "vectors",
+        "rounding",
+        "formats",
+        "tile",
+        "linear",
+        "blocks32",
+        "tuning",
+        "attend",
+        "gated_delta",
+    )
 )
 
 
@@ -74,6 +88,30 @@ def numerics(dtype: torch.dtype) -> str:
     if isinstance(found, Library):
         return measurements_file(found.file).stem
     return processor_fingerprint()
+
+
+def load_for(dtype: torch.dtype, sums: SumOrder) -> Library:
+    """Load the library for a type; where sums are blocks32, decide whether AMX computes them.
+
+    Raises:
+        CannotCompile: with `unsupported_reason`.
+        ValueError: an environment variable has a value that does not exist.
+    """
+    library = load_library(dtype)
+    if sums == "blocks32":
+        _products(library)
+    return library
+
+
+@cache
+def _products(library: Library) -> Products:
+    return choose_products(library)
+
+
+def products_facts(dtype: torch.dtype) -> dict[str, str]:
+    """Return which instructions compute sums in the order blocks32, and the reason."""
+    chosen = _products(load_library(dtype))
+    return {"sum_products": chosen.name, "sum_products_reason": chosen.reason}
 
 
 def tuning_facts(dtype: torch.dtype) -> dict[str, int]:

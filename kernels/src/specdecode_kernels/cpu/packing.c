@@ -51,7 +51,7 @@ static void pack_byte_output(struct weight by, long output, const char *values, 
 static void pack_halved_output(struct weight by, long output, const uint8_t *values, const void *scales,
                                const int8_t *zeros, const float *factors) {
     struct layout of = by.layout;
-    long place = output % BLOCK, groups = padded_inputs(by) / of.group, row = (by.inputs + 1) / 2;
+    long place = output % BLOCK, groups = (by.inputs + of.group - 1) / of.group, row = (by.inputs + 1) / 2;
     uint32_t flipped = of.format == OF_INT4 ? 8 : 0; /* less 8, in two's complement */
     for (long group = 0; group < groups; group++) {
         char *header = block_at(by, output / BLOCK) + group * weight_bytes(of, of.group);

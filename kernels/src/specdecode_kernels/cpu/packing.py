@@ -8,7 +8,16 @@ from torch import Tensor
 
 from specdecode_kernels.cpu.library import Library
 from specdecode_kernels.cpu.memory import WeightMemory
-from specdecode_kernels.packed_weights import BLOCK, FORMATS, SCALES, PackedLayout, PackedWeight
+from specdecode_kernels.packed_weights import (
+    BLOCK,
+    FORMATS,
+    SCALES,
+    SUM_BLOCK,
+    SUM_ORDERS,
+    PackedLayout,
+    PackedWeight,
+    SumOrder,
+)
 from specdecode_kernels.weights import QuantizedTensor
 
 
@@ -20,6 +29,7 @@ class WeightInC(ctypes.Structure):
         ("group", ctypes.c_int64),
         ("scales", ctypes.c_int64),
         ("has_zeros", ctypes.c_int64),
+        ("sums", ctypes.c_int64),
         ("blocks", ctypes.c_void_p),
         ("outputs", ctypes.c_int64),
         ("inputs", ctypes.c_int64),
@@ -29,19 +39,31 @@ class WeightInC(ctypes.Structure):
 
 RELEASED_BYTES = 8 << 20
 """Of a weight, how much is packed before its pages are released."""
+MAX_GROUP = 128
+"""Inputs of a group with sums in the order blocks32; `MOST_SPAN` of blocks32.h."""
 _MEMORY = WeightMemory()
 
 
 def pack_weight(
-    library: Library, weight: Tensor | QuantizedTensor, release: bool = False
+    library: Library,
+    weight: Tensor | QuantizedTensor,
+    release: bool = False,
+    *,
+    sums: SumOrder = "inputs",
 ) -> PackedWeight:
     """Pack one weight [outputs, inputs], or those of several experts one after the other.
 
     Args:
         release: give the pages of what was packed of a plain weight back to the kernel; its values
             are lost.
+        sums: blocks32 is for rows of bfloat16 alone, and for groups of whole blocks.
+
+    Raises:
+        ValueError: groups have no whole blocks.
     """
-    layout = _layout_of(weight)
+    layout = _layout_of(weight)._replace(sums=SUM_ORDERS.index(sums))
+    if layout.sums:
+        _check_groups(layout)
     *leading, outputs, inputs = weight.shape
     shape = (*leading, -(-outputs // BLOCK), layout.block_bytes(inputs))
     blocks = _MEMORY.take(math.prod(shape), library.tuning).view(shape)
@@ -58,6 +80,17 @@ def pack_weight(
         fields.order = order.data_ptr()
     address = ctypes.addressof(fields)
     return PackedWeight(blocks, weight.shape, weight.dtype, layout, fields, address, order)
+
+
+def _check_groups(layout: PackedLayout) -> None:
+    """Raise unless blocks of 32 inputs end where groups do, or contain whole ones of NVFP4."""
+    group = layout.group
+    is_divided = SCALES[layout.scales] == torch.float8_e4m3fn and SUM_BLOCK % max(group, 1) == 0
+    if group and not is_divided and (group % SUM_BLOCK or group > MAX_GROUP):
+        raise ValueError(
+            f"weights with sums in the order blocks32 have groups of {group} inputs; these must be "
+            f"a multiple of {SUM_BLOCK} up to {MAX_GROUP}: use the order inputs"
+        )
 
 
 def _pack_plain(

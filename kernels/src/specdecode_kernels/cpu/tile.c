@@ -1,10 +1,28 @@
 /* Register blocks of a matrix product, one for each number of rows and format of weights.
 
-Every sum adds its products in the order of the inputs, each by one fused multiply-add of float32. So
-a sum has the same bits in every tile, with vectors of any width, and however inputs are cut. With
+Sums have one of two orders, which a weight's layout names.
+
+*inputs*, of what is below: every sum adds its products in the order of the inputs, each by one fused
+multiply-add of float32. So a sum has the same bits in every tile, with vectors of any width, and however inputs are cut. With
 groups each group has a sum of its own, of products with unscaled numbers; its scale is a factor of that
 sum, which is then added to those of the groups before. A zero point is subtracted from each integer,
-exactly: subtracted from a sum, large ones would leave its rounding errors. */
+exactly: subtracted from a sum, large ones would leave its rounding errors.
+
+*blocks32*, of blocks32.c, for rows of bfloat16: the order in which `TDPBF16PS` of Intel's AMX adds.
+
+- Packed inputs (with an order of inputs: in that order) are cut into blocks of 32, each group by itself.
+  The last block is filled with rows of +0; weights there are those of a stored 0, less the zero point.
+- In each block one chain of fused multiply-adds of float32 adds the products of inputs 0, 2, 4 to 30 and
+  another those of inputs 1, 3, 5 to 31, both in this order and from +0. The two sums are added, and what
+  they give is added to the sum so far, from +0 on.
+- Factors are numbers of bfloat16: an integer less its zero point, a float of 8 bits divided by 2^8, twice
+  a float of 4 bits; in NVFP4 that times its scale divided by 2^8, which is exact. Factors, chains and
+  sums below 2^-126 are zero with their sign, which x86 decides after rounding.
+- A group sums its blocks from +0. One fused multiply-add, which does not flush, multiplies that by the
+  scale and adds it to the groups before. NVFP4 has blocks alone, as weights without groups; its factor,
+  and the scale of an output, multiply the finished sum, without flushing.
+
+Not-a-numbers are such in both, with any bits. */
 #include "tile.h"
 
 #define TILE_FORMATS (SHIFTED_INT4 + 1)

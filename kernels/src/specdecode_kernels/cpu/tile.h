@@ -42,13 +42,17 @@ INLINE int parts_of(int format, int rows) {
     return rows == 1 ? 16 : rows <= 3 ? 8 : 4;
 }
 
+/* How rows are divided into tiles of nearly equal height. */
+INLINE long tiles_of(long rows) { return (rows + tuning.rows - 1) / tuning.rows; }
+INLINE long tile_start(long tile, long tiles, long rows) { return rows * tile / tiles; }
+
 /* How often a tile of so many rows reads its weights. */
 INLINE long passes_of(int format, long rows) { return PARTS / parts_of(format, (int)rows); }
 
 /* The format that tiles take the weights of a layout for. */
 INLINE int format_in_tiles(struct layout of) {
     if (of.has_zeros) return of.format == OF_INT8 ? SHIFTED_INT8 : SHIFTED_INT4;
-    return HAS_PAIRS && of.format == OF_BFLOAT16 && tuning.pairs ? OF_PAIRS : (int)of.format;
+    return HAS_PAIRS && of.format == OF_BFLOAT16 && tuning.pairs && of.sums == BY_INPUTS ? OF_PAIRS : (int)of.format;
 }
 
 /* Writes the weights of a panel as floats [inputs, BLOCK], without their scales. */

@@ -11,7 +11,10 @@ ATTENTION_OPS = (
     *("store_kv", "rope_and_store_kv", "load_kv"),
     *("attend", "attend_with_lse", "merge_states"),
 )
-NO_OPS = ("name", "attention", "graph_support", "pack_weight", "row_paths", "fuse_layer")
+NO_OPS = (
+    *("name", "attention", "graph_support", "sum_order"),
+    *("pack_weight", "row_paths", "fuse_layer"),
+)
 OPS = tuple(field.name for field in fields(Backend) if field.name not in NO_OPS)
 
 

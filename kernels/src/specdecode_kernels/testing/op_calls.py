@@ -21,7 +21,7 @@ from specdecode_kernels.mixture import (
     GateKind,
     RoutingConfig,
 )
-from specdecode_kernels.packed_weights import AnyWeight
+from specdecode_kernels.packed_weights import AnyWeight, SumOrder
 from specdecode_kernels.quantize import INT4, quantize
 from specdecode_kernels.recurrent import DeltaShape
 from specdecode_kernels.testing.attention import Shape, draw_case
@@ -34,12 +34,17 @@ PARENTS = [0, 0, 0, 1, 1, 2, 3]
 Calls = dict[str, Callable[[Backend], object]]
 
 
-def backend_of(name: Kernels, device: torch.device, dtype: torch.dtype = torch.float32) -> Backend:
+def backend_of(
+    name: Kernels,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    sums: SumOrder = "inputs",
+) -> Backend:
     """Build the backend whose every op is by one implementation, as far as that has it."""
     if name == "torch":
         return TORCH
     if name == "cpu":
-        backend = with_cpu_attention(with_cpu_ops(TORCH, dtype), dtype)
+        backend = with_cpu_attention(with_cpu_ops(TORCH, dtype, sums), dtype)
         return with_fused_layers(backend, dtype)
     from specdecode_kernels.triton.backend import with_triton_attention, with_triton_ops
 

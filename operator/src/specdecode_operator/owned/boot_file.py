@@ -20,6 +20,7 @@ from specdecode_api.boot import (
     SchedulingBoot,
     ServerBoot,
     SpeculationBoot,
+    SumOrderName,
     TableEntry,
     ToolParserName,
 )
@@ -50,6 +51,11 @@ _QUANTIZATIONS: Final[Mapping[str, Quantization]] = {
     "Int8": "int8",
     "Int4": "int4",
 }
+_SUM_ORDERS: Final[Mapping[str, SumOrderName]] = {
+    "Auto": "auto",
+    "Inputs": "inputs",
+    "Blocks32": "blocks32",
+}
 _NOTHING: Mapping[str, TableEntry] = MappingProxyType({})
 
 
@@ -68,6 +74,7 @@ def boot_file(
             served_name=spec.model.served_name or name,
             dtype=spec.model.dtype,
             quantization=_QUANTIZATIONS[spec.model.quantization],
+            sum_order=_SUM_ORDERS[spec.model.sum_order],
             context_length=spec.model.context_length,
         ),
         speculation=_speculation(spec, mounts, tuned),

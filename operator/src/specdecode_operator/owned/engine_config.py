@@ -25,6 +25,7 @@ OWNED: Final[Mapping[tuple[str, ...], str]] = {
     ("model", "served_name"): "use model.servedName",
     ("model", "dtype"): "use model.dtype",
     ("model", "quantization"): "use model.quantization",
+    ("model", "sum_order"): "use model.sumOrder",
     ("model", "context_length"): "use model.contextLength",
     ("speculation", "algorithm"): "use speculation.algorithm",
     ("speculation", "draft_path"): "use speculation.draft.uri",

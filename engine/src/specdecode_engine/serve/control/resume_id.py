@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 FACTS: Final = (
     "device", "dtype", "kv_cache_dtype", "quantization", "model_quantization",
     "model_implementation", "target_attention", "linears", "cpu_numerics", "threads",
-    "tensor_parallel_size",
+    "tensor_parallel_size", "sum_order",
 )  # fmt: skip
 """Facts about an engine that its numbers depend on."""
 LIBRARIES: Final = (
