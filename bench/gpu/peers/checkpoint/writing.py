@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bench.gpu.peers.checkpoint.cycle import CYCLE_FILE, Cycle
+from bench.gpu.peers.checkpoint.numbers import write_tokenizer
 from bench.gpu.peers.checkpoint.sizes import CheckpointSize
 from bench.gpu.peers.checkpoint.tensors import TensorMaker
 
@@ -58,7 +59,7 @@ def write_checkpoint(
         CheckpointError: the disk has less room than the files take, or the folder contains what
             this program did not write.
     """
-    _empty(folder)
+    empty(folder)
     _check_room(folder, size.bytes_of(len(agreements)))
     cycle = Cycle.draw(size.cycle)
     maker = TensorMaker(size, device)
@@ -88,10 +89,10 @@ def is_written(folder: Path, size: CheckpointSize, agreements: Mapping[str, Sequ
 def _document(size: CheckpointSize, agreements: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     bits = {name: "".join(map(str, agreement)) for name, agreement in agreements.items()}
     order = Cycle.draw(size.cycle).order
-    return {"size": asdict(size), "order": order, "agreements": bits, "code": _code_hash()}
+    return {"size": asdict(size), "order": order, "agreements": bits, "code": code_hash()}
 
 
-def _code_hash() -> str:
+def code_hash() -> str:
     """Return the SHA-256 of the code that writes checkpoints."""
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).parent.glob("*.py")):
@@ -104,7 +105,7 @@ def _file_sizes(folder: Path) -> dict[str, int]:
     return {str(one.relative_to(folder)): one.stat().st_size for one in sorted(files)}
 
 
-def _empty(folder: Path) -> None:
+def empty(folder: Path) -> None:
     """Make an empty folder with the mark of this program; remove what it wrote there before."""
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
         raise CheckpointError(
@@ -130,6 +131,7 @@ def _write_target(
     folder: Path, size: CheckpointSize, maker: TensorMaker, cycle: Cycle, shards: "_Shards"
 ) -> None:
     _write_config(folder, size, size.layers, {})
+    write_tokenizer(folder, size.vocab)
     count, index = size.layers + 2, dict[str, str]()
 
     def write(number: int, tensors: dict[str, Tensor]) -> None:
