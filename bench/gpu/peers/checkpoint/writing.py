@@ -1,6 +1,7 @@
 """Writes target and heads as Hugging Face checkpoints, and the cycle that they follow."""
 
 import hashlib
+import inspect
 import json
 import shutil
 import threading
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from bench.gpu.llama_config import llama_config
 from bench.gpu.peers.checkpoint.cycle import CYCLE_FILE, Cycle
 from bench.gpu.peers.checkpoint.numbers import write_tokenizer
 from bench.gpu.peers.checkpoint.sizes import CheckpointSize
@@ -94,8 +96,8 @@ def _document(size: CheckpointSize, agreements: Mapping[str, Sequence[int]]) -> 
 
 def code_hash() -> str:
     """Return the SHA-256 of the code that writes checkpoints."""
-    digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
+    digest, config = hashlib.sha256(), Path(inspect.getfile(llama_config))
+    for file in [*sorted(Path(__file__).parent.glob("*.py")), config]:
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -153,23 +155,9 @@ def _write_config(
 ) -> None:
     folder.mkdir()
     config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": size.hidden,
-        "intermediate_size": size.inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": size.heads,
-        "num_key_value_heads": size.kv_heads,
-        "head_dim": size.head_dim,
-        "vocab_size": size.vocab,
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 500_000.0,
-        "hidden_act": "silu",
+        **llama_config(size, layers),
         "attention_bias": False,
         "mlp_bias": False,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
         "bos_token_id": size.vocab - 2,
         "eos_token_id": size.vocab - 1,
         **more,
