@@ -15,7 +15,7 @@ MAPS ?= 100000
 .PHONY: help setup fmt lint vocabulary size import-graph manifests manifests-check models cluster cluster-tools cluster-down images \
         demo serve bench-engine bench-ngram bench-fallback bench-dialled bench-experts bench-loading bench-serve bench-controller bench-detection bench-draft-exchange bench-rollout bench-router bench-graphs bench-operator \
         bench-gpu bench-peers bench-peers-pack gpu-carry gpu-queue request-trace traffic rollout-suite \
-        compile-gate fuzz soak grammars schemas clients page peer-flags peer-fields peer-server test test-unit test-kernels test-sum-order test-tiles test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
+        compile-gate fuzz soak grammars schemas clients page record-vllm peer-flags peer-fields peer-server test test-unit test-kernels test-sum-order test-tiles test-arm64 test-shadow test-apiserver test-node lossless models-zoo test-transformers drafts-zoo release-dry-run clean
 
 help: ## List all targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -146,6 +146,9 @@ clients: setup ## Run real clients (openai, anthropic, codex, agents, langchain,
 page: setup ## Check the page of an engine in Chromium: accessibility by axe-core (npm), and how busy a fast answer keeps it (ARGS="--screenshot FILE")
 	@PYTHONPATH=. $(RUN) python -m checks.page $(ARGS)
 
+record-vllm: setup ## Record metrics and arguments of vLLM on a CPU for tests (tests/operator/runtimes/recorded)
+	@PYTHONPATH=. $(RUN) python -m checks.vllm_cpu.record $(ARGS)
+
 peer-flags: setup ## Read the flags of vLLM and SGLang from their wheels, and check that each has a row in crds/src/specdecode_api/peer_flags.toml
 	@PYTHONPATH=. $(RUN) python -m checks.peer_flags $(ARGS)
 
@@ -185,8 +188,8 @@ bench-graphs: setup ## Count CUDA graphs by speculation table, pruned and not
 bench-gpu: setup ## Measure this machine's GPU within nine minutes; without a GPU, a dry run on a shadow device
 	@$(RUN) python bench/gpu $(ARGS)
 
-bench-peers: setup ## Compare with vLLM and SGLang on this machine's GPU in SECONDS (OUT=folder: continued); without a GPU, with transformers at tiny sizes
-	@$(RUN) python bench/gpu/peers $(if $(SECONDS),--seconds $(SECONDS)) $(if $(OUT),--out "$(OUT)") $(ARGS)
+bench-peers: setup ## Compare with vLLM and SGLang on this machine's GPU in SECONDS (OUT=folder: continued); without a GPU, with transformers at tiny sizes (CPU=1: with vLLM on a CPU)
+	@$(RUN) python bench/gpu/peers $(if $(CPU),--vllm-cpu) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(OUT),--out "$(OUT)") $(ARGS)
 
 bench-peers-pack: setup ## Download the pinned wheels of vLLM and SGLang, cut them, and write parts of at most 40 MiB into bench/peers-parts (ARGS="--only vllm")
 	@PYTHONPATH=. $(RUN) python -m bench.gpu.peers.pack $(ARGS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Generator, Tensor
 
+from bench.gpu.llama_config import llama_config
 from bench.gpu.scale import MixtureSize, ModelSize
 from specdecode_engine.model.checkpoint.checkpoint import Part, Shape, StoredTensor
 
@@ -103,20 +104,8 @@ def write_mixture(folder: Path, size: ModelSize, mixture: MixtureSize) -> Path:
 def hf_keys(size: ModelSize, layers: int) -> dict[str, object]:
     """Return a size under Hugging Face's names."""
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": size.hidden,
-        "intermediate_size": size.inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": size.heads,
-        "num_key_value_heads": size.kv_heads,
-        "head_dim": size.head_dim,
-        "vocab_size": size.vocab,
+        **llama_config(size, layers),
         "max_position_embeddings": max(size.context, 8192),
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 500_000.0,
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
         "torch_dtype": size.dtype,
         "bos_token_id": 1,
         "eos_token_id": 2,

@@ -41,9 +41,18 @@ from bench.gpu.peers.jobs.log_archive import FILE as LOGS
 from bench.gpu.peers.jobs.log_archive import keep_log
 from bench.gpu.peers.jobs.measuring import NoDifference, rate_between
 from bench.gpu.peers.loads import Lengths, ScheduledRequest
+from bench.gpu.peers.parts import PINNED
 from bench.gpu.peers.recording import describe, read_recording
-from bench.gpu.peers.results.aims import Aim, Verdict, aims, judge, outcome_of
-from bench.gpu.peers.results.figures import FILE, Figure, FiguresError, FiguresFile, RunFacts, State
+from bench.gpu.peers.results.aims import Aim, Quantity, Verdict, aims, judge, outcome_of
+from bench.gpu.peers.results.figures import (
+    FILE,
+    FIRST_TOKEN_MS,
+    Figure,
+    FiguresError,
+    FiguresFile,
+    RunFacts,
+    State,
+)
 from bench.gpu.peers.results.report import PeersResult
 from bench.gpu.peers.work import WorkError, choose_work, room_of
 from bench.gpu.report import DRY
@@ -139,7 +148,9 @@ def test_every_aim_compares_cells_that_a_run_measures() -> None:
 
 
 def figure(cell: Cell, *rates: float, wrong: int = 0) -> Figure:
-    return Figure.measured(cell, rates, wrong, 100, {})
+    first_ms = {"p50": [1e3 / rate for rate in rates], "p99": [5e3 / rate for rate in rates]}
+    facts = {FIRST_TOKEN_MS: first_ms} if cell.load is Load.HTTP else {}
+    return Figure.measured(cell, rates, wrong, 100, facts)
 
 
 def test_figures_are_continued_after_a_run(tmp_path: Path) -> None:
@@ -288,7 +299,12 @@ def test_a_row_has_the_worst_verdict_of_its_cells() -> None:
     assert rows["adaptive modes"]["verdict"] is Verdict.MET
     assert rows["varying acceptance"]["verdict"] is Verdict.MET
     assert rows["Goodput to our best fixed number"]["verdict"] is Verdict.EQUAL
-    assert rows["HTTP, tokens per second"]["verdict"] is Verdict.NOT_MEASURED
+    assert rows["HTTP, tokens per second"]["verdict"] is Verdict.MET
+    assert rows["HTTP, p99 time to first token"]["verdict"] is Verdict.MET
+    served = next(one.own for one in aims() if one.of is Quantity.FIRST_TOKEN_P99)
+    late = judge(figures | {served: figure(served, 60.0)}, "")["HTTP, p99 time to first token"]
+    (cell,) = late["cells"]
+    assert (late["verdict"], cell["ratio"]) == (Verdict.MISSED, round((5 / 60) / (5 / 80.5), 3))
     slow = replace(PLAIN, batch=64)
     rows = judge(figures | {slow: figure(slow, 60.0)}, "")
     assert rows["plain decoding"]["verdict"] is Verdict.MISSED
@@ -310,7 +326,7 @@ def test_a_lost_cell_is_in_the_table() -> None:
 def place(tmp_path: Path, **more: Any) -> RunPlace:
     paths = {Engine.OWN: [path for path in sys.path if path]}
     logs, archive = tmp_path / "logs", tmp_path / LOGS
-    kept = RunPlace(ROOT, tmp_path / "none", logs, archive, False, paths, {})
+    kept = RunPlace(ROOT, tmp_path / "none", logs, archive, False, paths, {}, PINNED, {})
     return replace(kept, **more)
 
 
@@ -351,11 +367,12 @@ from pathlib import Path
 from bench.gpu.peers.cells import Cell, Engine, Job, Load, Mode
 from bench.gpu.peers.jobs.driver import run_jobs
 from bench.gpu.peers.jobs.engine_process import RunPlace
+from bench.gpu.peers.parts import PINNED
 from bench.gpu.peers.results.figures import FiguresFile, RunFacts
 folder, root = Path(sys.argv[1]), Path(sys.argv[2])
 cell = Cell(Engine.VLLM, Mode.PLAIN, Load.DECODE, 1)
 paths = {Engine.VLLM: [str(folder), str(root)]}
-place = RunPlace(root, folder, folder / "logs", folder / "logs.zip", False, paths, {})
+place = RunPlace(root, folder, folder / "logs", folder / "logs.zip", False, paths, {}, PINNED, {})
 file = FiguresFile(folder, RunFacts("0123abcd", "card", {}))
 print(*run_jobs([Job(Engine.VLLM, (cell,), 600.0)], place, file, time.monotonic() + 600.0))
 """

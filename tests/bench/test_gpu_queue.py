@@ -623,6 +623,8 @@ def test_the_queue_of_this_checkout_is_well_formed() -> None:
     assert entries
     assert all(one.limit <= MAX_SECONDS for one in entries if not one.alone)
     assert [one.name for one in entries if one.alone] == ["peers"]
+    ours = "bench/gpu/peers/cells.py"
+    assert [one.name for one in entries if any(ours.startswith(f) for f in one.files)] == ["peers"]
     assert entries[0].alone
     assert set(read_marks(ROOT)) <= {one.name for one in entries}
 

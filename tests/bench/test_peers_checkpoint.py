@@ -109,7 +109,7 @@ def test_a_checkpoint_is_complete_with_all_its_files(checkpoint: Checkpoint) -> 
 def test_a_checkpoint_of_other_code_is_written_again(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "_code_hash", lambda: "other")
+    monkeypatch.setattr(writing, "code_hash", lambda: "other")
     assert not is_written(checkpoint.folder, TINY, checkpoint.agreements)
 
 
@@ -182,7 +182,7 @@ def test_the_size_of_8b_is_that_of_its_files() -> None:
 def test_a_schedule_keeps_each_answer_in_the_part_of_its_kind() -> None:
     cycle = Cycle.draw(SIZE_8B.cycle).order
     place_of = {token: place for place, token in enumerate(cycle)}
-    requests = draw_schedule(cycle, FULL, seed=1)
+    requests = draw_schedule(cycle, FULL.decode, FULL.varying, seed=1)
     part = len(cycle) // 6
     for one in requests:
         first = place_of[one.prompt[-1]]
@@ -190,9 +190,9 @@ def test_a_schedule_keeps_each_answer_in_the_part_of_its_kind() -> None:
         assert FULL.decode.long // 2 <= one.tokens <= FULL.decode.long
     assert {one.kind for one in requests} == set(range(6))
     assert max(one.running for one in requests) == 128
-    assert requests == draw_schedule(cycle, FULL, seed=1)
+    assert requests == draw_schedule(cycle, FULL.decode, FULL.varying, seed=1)
 
 
 def test_a_cycle_too_short_for_its_kinds_is_refused() -> None:
     with pytest.raises(ValueError, match="6 tokens of the cycle per kind; an answer has 40"):
-        draw_schedule(range(40), SMALL, seed=1)
+        draw_schedule(range(40), SMALL.decode, SMALL.varying, seed=1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 BEGAN_S = time.monotonic()
 ROOT = Path(__file__).resolve().parents[3]
-SOURCES = (".", "crds/src", "kernels/src", "engine/src")
+SOURCES = (".", "crds/src", "kernels/src", "server/src", "engine/src")
 
 if __name__ == "__main__":
     sys.path[:1] = [str(ROOT / folder) for folder in SOURCES]

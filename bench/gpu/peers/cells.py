@@ -10,6 +10,12 @@ PREFILL_BATCHES = (1, 8)
 AGREEMENTS = (0.8, 0.5)
 RECORDED = "recorded"
 CPU_LIMIT_S = 600.0
+HTTP_STREAMS = (8, 64, 128)
+CPU_STREAMS = (8,)
+PAIR = "pair-float32"
+HALF_B = ("540m-bfloat16", "540m-float32")
+"""Checkpoints of `--vllm-cpu`, each with the type that engines compute in."""
+PAIR_HEAD = "eagle3"
 
 
 class Engine(StrEnum):
@@ -39,6 +45,7 @@ class Load(StrEnum):
     DECODE = "decode"
     PREFILL = "prefill"
     VARYING = "varying"  # requests that come and go
+    HTTP = "http"  # streams from the engine's own server
 
 
 ADAPTIVE = {Engine.OWN: Mode.GOODPUT, Engine.VLLM: Mode.BY_BATCH, Engine.SGLANG: Mode.ADAPTIVE}
@@ -51,7 +58,8 @@ class Cell:
     """One figure: tokens per second of an engine in a mode with a load.
 
     `head` is the folder of the EAGLE-3 head, empty without speculation; `batch` is 0 where requests
-    come and go.
+    come and go, and the number of streams over HTTP. `model` is a checkpoint of `--vllm-cpu`, empty
+    for that of the run.
     """
 
     engine: Engine
@@ -59,6 +67,7 @@ class Cell:
     load: Load
     batch: int
     head: str = ""
+    model: str = ""
 
     @classmethod
     def read(cls, document: dict[str, Any]) -> "Cell":
@@ -69,6 +78,7 @@ class Cell:
             Load(document["load"]),
             document["batch"],
             document["head"],
+            document["model"],
         )
 
     def document(self) -> dict[str, Any]:
@@ -78,7 +88,8 @@ class Cell:
     def __str__(self) -> str:
         batch = f" batch {self.batch}" if self.batch else ""
         head = f" {self.head}" if self.head else ""
-        return f"{self.engine} {self.mode} {self.load}{batch}{head}"
+        model = f" {self.model}" if self.model else ""
+        return f"{self.engine} {self.mode} {self.load}{batch}{head}{model}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +104,9 @@ class Job:
     def name(self) -> str:
         """Name of its log."""
         modes = dict.fromkeys(cell.mode.replace(" ", "-") for cell in self.cells)
-        head = self.cells[0].head
+        named = [one for one in (self.cells[0].head, self.cells[0].model) if one]
         loads = dict.fromkeys(str(cell.load) for cell in self.cells)
-        return "-".join([self.engine, *modes, *([head] if head else []), *loads])
+        return "-".join([self.engine, *modes, *named, *loads])
 
 
 def head_name(agreement: float) -> str:
@@ -122,6 +133,7 @@ def gpu_jobs() -> list[Job]:
     jobs += [_job(one, (Mode.PLAIN,), Load.PREFILL, PREFILL_BATCHES) for one in engines]
     jobs += [_job(one, (ADAPTIVE[one],), Load.VARYING, (0,), RECORDED) for one in engines]
     jobs += [_job(one, (Mode.FIXED_3,), Load.VARYING, (0,), RECORDED) for one in PEERS]
+    jobs += [_job(one, (ADAPTIVE[one],), Load.HTTP, HTTP_STREAMS, RECORDED) for one in engines]
     return jobs
 
 
@@ -135,8 +147,30 @@ def cpu_jobs(batches: Sequence[int] = (1, 8)) -> list[Job]:
         _job(Engine.TRANSFORMERS, (Mode.PLAIN,), Load.DECODE, batches),
         _job(Engine.OWN, drafting, Load.DECODE, batches, head),
         Job(Engine.OWN, (varying,), CPU_LIMIT_S),
+        _job(Engine.OWN, (Mode.PLAIN,), Load.HTTP, CPU_STREAMS),
     ]
-    return [Job(job.engine, job.cells, CPU_LIMIT_S) for job in jobs]
+    return [*map(_on_a_cpu, jobs)]
+
+
+def vllm_cpu_jobs(batches: Sequence[int] = (1, 8)) -> list[Job]:
+    """Return the jobs of our engine and vLLM on a CPU.
+
+    The example pair with and without its head, a target of 540 million parameters in both types,
+    and both servers with the tiny checkpoint.
+    """
+    engines, plain = (Engine.OWN, Engine.VLLM), (Mode.PLAIN,)
+    jobs = [_job(one, plain, Load.DECODE, batches, model=PAIR) for one in engines]
+    jobs += [_job(one, (Mode.FIXED_3,), Load.DECODE, batches, PAIR_HEAD, PAIR) for one in engines]
+    jobs.append(_job(Engine.OWN, (Mode.GOODPUT,), Load.DECODE, batches, PAIR_HEAD, PAIR))
+    jobs += [_job(one, plain, Load.HTTP, CPU_STREAMS) for one in engines]
+    for model in HALF_B:
+        jobs += [_job(one, plain, Load.DECODE, batches, model=model) for one in engines]
+        jobs += [_job(one, plain, Load.PREFILL, (1,), model=model) for one in engines]
+    return [*map(_on_a_cpu, jobs)]
+
+
+def _on_a_cpu(job: Job) -> Job:
+    return Job(job.engine, job.cells, CPU_LIMIT_S)
 
 
 def cells_of(jobs: Sequence[Job]) -> Iterator[Cell]:
@@ -159,6 +193,7 @@ def _job(
     load: Load,
     batches: Sequence[int],
     head: str = "",
+    model: str = "",
 ) -> Job:
-    cells = (Cell(engine, mode, load, batch, head) for mode in modes for batch in batches)
+    cells = (Cell(engine, mode, load, batch, head, model) for mode in modes for batch in batches)
     return Job(engine, tuple(cells), _LIMITS_S[engine])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from bench.gpu.card import find_card
 from bench.gpu.carried import FOLDER, missing, use_carried
 from bench.gpu.checkout import commit_of, installed_versions
-from bench.gpu.peers.cells import cells_of, cpu_jobs, gpu_jobs
+from bench.gpu.peers.cells import cells_of, cpu_jobs, gpu_jobs, vllm_cpu_jobs
 from bench.gpu.peers.parts import PARTS, PINNED
 from bench.gpu.peers.recording import read_recording
 from bench.gpu.peers.results.figures import FiguresError, FiguresFile, RunFacts
@@ -33,6 +33,8 @@ OUT = ROOT / "build" / "peers"
 TOTAL_S = 500.0
 TO_END_S = 12.0
 """To end the last engine and write the result."""
+ON_A_GPU, TINY, VLLM_CPU = ("8b",), ("tiny",), ("tiny", "pair", "540m")
+"""Checkpoints of a run, the first one its own."""
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
 
 
@@ -46,6 +48,7 @@ class Options:
     carry: Path
     parts: Path
     dry_run: bool
+    vllm_cpu: bool
 
     @classmethod
     def parse(cls, arguments: list[str]) -> "Options":
@@ -63,6 +66,9 @@ class Options:
         parser.add_argument("--carry", type=Path, default=FOLDER, help="folder of carried wheels")
         parser.add_argument("--parts", type=Path, default=PARTS, help="folder of packed peers")
         parser.add_argument("--dry-run", action="store_true", help="tiny sizes, without a GPU")
+        parser.add_argument(
+            "--vllm-cpu", action="store_true", help="this engine next to vLLM 0.32.0 on a CPU"
+        )
         options = cls(**vars(parser.parse_args(arguments)))
         for name, folder in (("--out", options.out), ("--work", options.work)):
             if folder is not None and folder.exists() and not folder.is_dir():
@@ -76,7 +82,7 @@ def main(arguments: list[str], began_s: float) -> int:
     use_carried(options.carry)
     if lacking := missing():
         raise SystemExit(f"{', '.join(lacking)}: not installed and not in {options.carry}")
-    card = None if options.dry_run else _card()
+    card = None if options.dry_run or options.vllm_cpu else _card()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _folders(options, card is not None) as (out, work):
@@ -93,14 +99,17 @@ def _run(options: Options, card: str | None, out: Path, work: Path, began_s: flo
     from bench.gpu.peers.jobs.driver import run_jobs
     from bench.gpu.peers.results.report import PeersResult
 
-    size = "tiny" if card is None else "8b"
-    facts = _facts(card, size, options.carry)
+    sizes = VLLM_CPU if options.vllm_cpu else TINY if card is None else ON_A_GPU
+    facts = _facts(card, "+".join(sizes), options)
     file = FiguresFile(out, facts)
     print(f"{facts.card}, commit {facts.commit}; results go to {out}", flush=True)
     ends_s = began_s + options.seconds - TO_END_S
-    prepared = prepare(work, options.parts, size, ends_s, is_gpu=card is not None)
+    prepared = prepare(
+        work, options.parts, sizes, ends_s, is_gpu=card is not None, has_vllm=options.vllm_cpu
+    )
     place = _place(prepared, work, out, is_gpu=card is not None)
-    jobs = cpu_jobs() if card is None else gpu_jobs()
+    every = vllm_cpu_jobs if options.vllm_cpu else cpu_jobs if card is None else gpu_jobs
+    jobs = every()
     recording = read_recording().statistics()
 
     def write_result() -> PeersResult:
@@ -134,6 +143,8 @@ def _place(prepared: Prepared, work: Path, out: Path, *, is_gpu: bool) -> "RunPl
         is_gpu,
         prepared.paths,
         prepared.unavailable,
+        prepared.pinned,
+        prepared.pythons,
     )
 
 
@@ -167,10 +178,13 @@ def _card() -> str | None:
     return None
 
 
-def _facts(card: str | None, size: str, carry: Path) -> RunFacts:
+def _facts(card: str | None, size: str, options: Options) -> RunFacts:
     from checks.harness.machine import processor_model
+    from checks.vllm_cpu.environment import VERSION
 
-    versions, commit = installed_versions(), commit_of(ROOT, carry)
+    versions, commit = installed_versions(), commit_of(ROOT, options.carry)
+    if options.vllm_cpu:
+        versions |= {"vllm": VERSION}
     if card is None:
         return RunFacts(commit, processor_model(), versions, "seconds of processor time", size)
     return RunFacts(commit, card, versions | PINNED, size=size)

@@ -56,6 +56,13 @@ FULL = Loads(
     ),
 )
 SMALL = Loads(Lengths(16, 8, 40), 64, (Stage(1, 2), Stage(8, 16), Stage(2, 4)))
+BY_MODEL = {
+    "": SMALL,
+    "pair": Loads(Lengths(32, 16, 144), 64, ()),
+    "540m": Loads(Lengths(32, 8, 40), 1000, ()),
+}
+"""On a CPU, by the name of the checkpoint."""
+HTTP_REQUESTS_PER_STREAM = 3
 SHORTEST = 0.5
 """Of a varying answer, as a share of the longest."""
 
@@ -66,8 +73,13 @@ def draw_prompts(cycle: Sequence[int], batch: int, length: int, seed: str) -> li
     return [[draw.choice(cycle) for _ in range(length)] for _ in range(batch)]
 
 
+def http_stages(streams: int) -> tuple[Stage, ...]:
+    """Return the load over HTTP: so many streams, each with one request after another."""
+    return (Stage(streams, HTTP_REQUESTS_PER_STREAM * streams),)
+
+
 def draw_schedule(
-    cycle: Sequence[int], loads: Loads, seed: int, kinds: int = KINDS
+    cycle: Sequence[int], lengths: Lengths, stages: Sequence[Stage], seed: int, kinds: int = KINDS
 ) -> list[ScheduledRequest]:
     """Return requests that come and go, each at a place of the cycle that belongs to its kind.
 
@@ -76,11 +88,11 @@ def draw_schedule(
     Raises:
         ValueError: a part is shorter than an answer.
     """
-    draw, part, lengths = random.Random(seed), len(cycle) // kinds, loads.decode
+    draw, part = random.Random(seed), len(cycle) // kinds
     if part <= lengths.long:
         raise ValueError(f"{part} tokens of the cycle per kind; an answer has {lengths.long}")
     requests = []
-    for stage in loads.varying:
+    for stage in stages:
         for _ in range(stage.requests):
             tokens = draw.randint(round(lengths.long * SHORTEST), lengths.long)
             kind = draw.randrange(kinds)

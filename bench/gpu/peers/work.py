@@ -5,12 +5,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.gpu.peers.cells import PEERS, Engine
-from bench.gpu.peers.parts import PartsError, unpack_peer
+from bench.gpu.peers.parts import PINNED, PartsError, unpack_peer
+from checks.harness.installation import PeerUnavailable
+from checks.vllm_cpu.environment import VERSION, ensure_vllm
 
 ROOT = Path(__file__).resolve().parents[3]
 SHARED_MEMORY = Path("/dev/shm")
@@ -30,6 +32,8 @@ class Prepared:
     checkpoint: Path
     paths: Mapping[Engine, list[str]]
     unavailable: Mapping[Engine, str]
+    pinned: Mapping[str, str]
+    pythons: Mapping[Engine, str]
 
 
 def choose_work(named: Path | None, out: Path, shared_memory: Path = SHARED_MEMORY) -> Path:
@@ -66,19 +70,35 @@ def bytes_of(folder: Path) -> int:
     return sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
 
 
-def prepare(work: Path, parts: Path, size: str, ends_s: float, *, is_gpu: bool) -> Prepared:
-    """Write the checkpoint and unpack the peers; what fails is why cells have no figures."""
+def prepare(
+    work: Path, parts: Path, sizes: Sequence[str], ends_s: float, *, is_gpu: bool, has_vllm: bool
+) -> Prepared:
+    """Write the checkpoints and unpack the peers; what fails is why cells have no figures.
+
+    Args:
+        sizes: of checkpoints; the first is that of the run.
+        has_vllm: install vLLM for a CPU.
+    """
     own = [path for path in sys.path if path]
     paths: dict[Engine, list[str]] = {Engine.OWN: own, Engine.TRANSFORMERS: own}
     unavailable: dict[Engine, str] = {}
-    if reason := _write_checkpoint(work / "checkpoint", size, ends_s, is_gpu):
-        unavailable = dict.fromkeys(Engine, reason)
+    pythons: dict[Engine, str] = {}
+    for number, size in enumerate(sizes):
+        folder = work / (size if number else "checkpoint")
+        if reason := _write_checkpoint(folder, size, ends_s, is_gpu):
+            unavailable = dict.fromkeys(Engine, reason)
     for peer in PEERS if is_gpu else ():
         try:
             paths[peer] = [*map(str, unpack_peer(parts, peer, work)), str(ROOT)]
         except PartsError as error:
             unavailable.setdefault(peer, str(error))
-    return Prepared(work / "checkpoint", paths, unavailable)
+    if has_vllm:
+        try:
+            pythons[Engine.VLLM], paths[Engine.VLLM] = str(ensure_vllm()), [str(ROOT)]
+        except PeerUnavailable as error:
+            unavailable.setdefault(Engine.VLLM, str(error))
+    pinned = {str(Engine.VLLM): VERSION} if has_vllm else PINNED
+    return Prepared(work / "checkpoint", paths, unavailable, pinned, pythons)
 
 
 def _write_checkpoint(folder: Path, size: str, ends_s: float, is_gpu: bool) -> str:

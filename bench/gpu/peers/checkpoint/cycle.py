@@ -10,6 +10,8 @@ CYCLE_SEED = 1
 AGREEMENT_SEED = 2
 CYCLE_FILE = "cycle.json"
 """Written last: where it is, the checkpoint is complete."""
+ANSWERS_FILE = "answers.json"
+"""Of a checkpoint without a cycle: prompts with their answers."""
 
 
 @dataclass(frozen=True, slots=True)

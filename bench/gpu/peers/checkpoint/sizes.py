@@ -1,4 +1,4 @@
-"""Shapes of the checkpoint: that of Llama-3.1-8B, and a tiny one for machines without a GPU."""
+"""Shapes of the checkpoint: that of Llama-3.1-8B, and two for machines without a GPU."""
 
 from dataclasses import dataclass
 
@@ -44,4 +44,7 @@ SIZE_8B = CheckpointSize(
 TINY = CheckpointSize(
     "tiny", 8, 256, 256, heads=8, kv_heads=8, head_dim=32, vocab=1024, cycle=512, code=128
 )
-SIZES = {one.name: one for one in (SIZE_8B, TINY)}
+HALF_B = CheckpointSize(
+    "540m", 16, 1536, 4608, heads=24, kv_heads=8, head_dim=64, vocab=32000, cycle=8192, code=256
+)
+SIZES = {one.name: one for one in (SIZE_8B, TINY, HALF_B)}

@@ -1,6 +1,7 @@
 """Writes target and heads as Hugging Face checkpoints, and the cycle that they follow."""
 
 import hashlib
+import inspect
 import json
 import shutil
 import threading
@@ -14,7 +15,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from bench.gpu.llama_config import llama_config
 from bench.gpu.peers.checkpoint.cycle import CYCLE_FILE, Cycle
+from bench.gpu.peers.checkpoint.numbers import write_tokenizer
 from bench.gpu.peers.checkpoint.sizes import CheckpointSize
 from bench.gpu.peers.checkpoint.tensors import TensorMaker
 
@@ -58,7 +61,7 @@ def write_checkpoint(
         CheckpointError: the disk has less room than the files take, or the folder contains what
             this program did not write.
     """
-    _empty(folder)
+    empty(folder)
     _check_room(folder, size.bytes_of(len(agreements)))
     cycle = Cycle.draw(size.cycle)
     maker = TensorMaker(size, device)
@@ -88,13 +91,13 @@ def is_written(folder: Path, size: CheckpointSize, agreements: Mapping[str, Sequ
 def _document(size: CheckpointSize, agreements: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     bits = {name: "".join(map(str, agreement)) for name, agreement in agreements.items()}
     order = Cycle.draw(size.cycle).order
-    return {"size": asdict(size), "order": order, "agreements": bits, "code": _code_hash()}
+    return {"size": asdict(size), "order": order, "agreements": bits, "code": code_hash()}
 
 
-def _code_hash() -> str:
+def code_hash() -> str:
     """Return the SHA-256 of the code that writes checkpoints."""
-    digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
+    digest, config = hashlib.sha256(), Path(inspect.getfile(llama_config))
+    for file in [*sorted(Path(__file__).parent.glob("*.py")), config]:
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -104,7 +107,7 @@ def _file_sizes(folder: Path) -> dict[str, int]:
     return {str(one.relative_to(folder)): one.stat().st_size for one in sorted(files)}
 
 
-def _empty(folder: Path) -> None:
+def empty(folder: Path) -> None:
     """Make an empty folder with the mark of this program; remove what it wrote there before."""
     if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
         raise CheckpointError(
@@ -130,6 +133,7 @@ def _write_target(
     folder: Path, size: CheckpointSize, maker: TensorMaker, cycle: Cycle, shards: "_Shards"
 ) -> None:
     _write_config(folder, size, size.layers, {})
+    write_tokenizer(folder, size.vocab)
     count, index = size.layers + 2, dict[str, str]()
 
     def write(number: int, tensors: dict[str, Tensor]) -> None:
@@ -151,23 +155,9 @@ def _write_config(
 ) -> None:
     folder.mkdir()
     config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": size.hidden,
-        "intermediate_size": size.inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": size.heads,
-        "num_key_value_heads": size.kv_heads,
-        "head_dim": size.head_dim,
-        "vocab_size": size.vocab,
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 500_000.0,
-        "hidden_act": "silu",
+        **llama_config(size, layers),
         "attention_bias": False,
         "mlp_bias": False,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
         "bos_token_id": size.vocab - 2,
         "eos_token_id": size.vocab - 1,
         **more,

@@ -99,9 +99,10 @@ def boot_document(setup: Setup) -> dict[str, Any]:
     if setup.is_gpu:
         graphs = {"mode": "cuda", "batch_sizes": list(GRAPH_BATCHES), "max_seconds": 40}
         return document | {"graphs": graphs, "device": "cuda", "attention_backend": "triton"}
-    document["model"] = {"path": setup.target, "dtype": "float32", "context_length": 256}
-    document["memory"] = {"kv_cache_bytes": 64 << 20}
-    document["scheduling"] = {"max_running_requests": 8, "chunked_prefill_tokens": 512}
+    context, kv_bytes, tokens = (2048, 256 << 20, 2048) if setup.model else (256, 64 << 20, 512)
+    document["model"] = {"path": setup.target, "dtype": setup.dtype, "context_length": context}
+    document["memory"] = {"kv_cache_bytes": kv_bytes}
+    document["scheduling"] = {"max_running_requests": 8, "chunked_prefill_tokens": tokens}
     return document | {"device": "cpu", "threads": 1}
 
 

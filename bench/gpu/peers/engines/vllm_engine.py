@@ -20,6 +20,14 @@ VARIABLES = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # would be compiled for minutes
     "VLLM_USE_DEEP_GEMM": "0",  # of float8
 }
+ON_A_CPU = {
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 1 << 30,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 2048,
+    "distributed_executor_backend": "uni",
+}
+"""One process computes, so that its processor time is all that vLLM takes."""
 DRAFTS = "vllm:spec_decode_num_drafts"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
 
@@ -127,10 +135,10 @@ def engine_arguments(setup: Setup, mode: Mode) -> dict[str, Any]:
         }
         if mode is Mode.BY_BATCH:
             speculation["num_speculative_tokens_per_batch_size"] = list(STEPS_BY_BATCH)
-    return {
+    arguments = {
         "model": setup.target,
         "skip_tokenizer_init": True,
-        "dtype": "bfloat16",
+        "dtype": setup.dtype,
         "max_model_len": 2048,
         "max_num_seqs": 128,
         "max_num_batched_tokens": 8192,
@@ -138,6 +146,7 @@ def engine_arguments(setup: Setup, mode: Mode) -> dict[str, Any]:
         "speculative_config": speculation,
         "disable_log_stats": False,
     }
+    return arguments if setup.is_gpu else arguments | ON_A_CPU
 
 
 def _sampling(tokens: int) -> Any:

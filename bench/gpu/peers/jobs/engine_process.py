@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.peers.cells import Engine, Job
+from bench.gpu.peers.cells import Engine, Job, Load
 from bench.gpu.peers.jobs.job_process import GO
-from bench.gpu.peers.parts import PINNED
 from bench.gpu.peers.results.figures import Figure
 
 MODULES = {
@@ -25,7 +24,15 @@ MODULES = {
     Engine.VLLM: "vllm_engine",
     Engine.SGLANG: "sglang_engine",
 }
+HTTP_MODULE = "served_engine"
 ENDED_WITHIN_S = 10.0
+ON_A_CPU = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+}
+"""One thread, and one process that computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,8 @@ class RunPlace:
         archive: gets the log of every process that has ended.
         paths: by engine, the folders of its PYTHONPATH.
         unavailable: by engine, why it cannot start.
+        pinned: by engine, the version that it has.
+        pythons: by engine, the program that runs it, where that is not ours.
     """
 
     root: Path
@@ -45,6 +54,13 @@ class RunPlace:
     is_gpu: bool
     paths: Mapping[Engine, Sequence[str]]
     unavailable: Mapping[Engine, str]
+    pinned: Mapping[str, str]
+    pythons: Mapping[Engine, str]
+
+    def checkpoint_of(self, model: str) -> Path:
+        """Return the folder of a cell's model."""
+        name = model.partition("-")[0]
+        return self.checkpoint.with_name(name) if name else self.checkpoint
 
 
 class JobProcess:
@@ -52,6 +68,7 @@ class JobProcess:
 
     def __init__(self, job: Job, place: RunPlace) -> None:
         self.job, self.timed_out = job, False
+        self._pinned = place.pinned.get(job.engine)
         self._failed = place.unavailable.get(job.engine, "")
         self._about: dict[str, Any] = {}
         self.log = place.logs / f"{job.name}.log"
@@ -73,12 +90,13 @@ class JobProcess:
             message: dict[str, Any] = json.loads(line)
             self._failed = message.get("failed", self._failed)
             self._about |= message.get("ready", {})
-            if fault := fault_of_version(self.job.engine, self._about.get("version")):
+            if fault := fault_of_version(self.job.engine, self._about.get("version"), self._pinned):
                 self._failed = fault
                 return
             if "figure" in message:
                 figure = Figure.read(message["figure"])
-                yield replace(figure, facts={**self._about, **figure.facts})
+                load = {"load_1m": round(os.getloadavg()[0], 2)}
+                yield replace(figure, facts={**self._about, **load, **figure.facts})
 
     def reason(self, limit_s: float) -> str:
         """Return why cells have no figure, with the last line of the log."""
@@ -105,19 +123,24 @@ class JobProcess:
                     pipe.close()
 
     def _popen(self, place: RunPlace) -> subprocess.Popen[str]:
+        engine, first = self.job.engine, self.job.cells[0]
+        python = place.pythons.get(engine, sys.executable)
         setup = {
-            "checkpoint": str(place.checkpoint),
-            "head": self.job.cells[0].head,
+            "checkpoint": str(place.checkpoint_of(first.model)),
+            "head": first.head,
             "cells": [cell.document() for cell in self.job.cells],
             "is_gpu": place.is_gpu,
+            "python": python,
+            "paths": [*place.paths.get(engine, ())],
         }
-        module = f"bench.gpu.peers.engines.{MODULES[self.job.engine]}"
+        is_served = first.load is Load.HTTP
+        module = f"bench.gpu.peers.engines.{HTTP_MODULE if is_served else MODULES[engine]}"
         place.logs.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", module, json.dumps(setup)],
+                [sys.executable if is_served else python, "-m", module, json.dumps(setup)],
                 cwd=place.root,
-                env=_variables(place, self.job.engine),
+                env=_variables(place, Engine.OWN if is_served else engine),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -140,9 +163,8 @@ class JobProcess:
             return ""
 
 
-def fault_of_version(engine: Engine, version: str | None) -> str:
+def fault_of_version(engine: Engine, version: str | None, pinned: str | None) -> str:
     """Return why an engine of this version is refused; empty if it is not."""
-    pinned = PINNED.get(engine)
     if pinned is None or version is None or version.split("+")[0] == pinned:
         return ""
     return f"{engine} is {version}, pinned is {pinned}; run `make bench-peers-pack`"
@@ -157,4 +179,4 @@ def _variables(place: RunPlace, engine: Engine) -> dict[str, str]:
         "TRANSFORMERS_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    return variables if place.is_gpu else variables | {"OMP_NUM_THREADS": "1"}
+    return variables if place.is_gpu else variables | ON_A_CPU

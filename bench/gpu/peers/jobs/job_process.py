@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.peers.cells import Cell
-from bench.gpu.peers.checkpoint.cycle import Cycle
+from bench.gpu.peers.answers import read_answers
+from bench.gpu.peers.cells import Cell, Load
 from bench.gpu.peers.jobs.measuring import CellRunner, ServingEngine, clock_of
-from bench.gpu.peers.loads import FULL, SMALL
+from bench.gpu.peers.loads import BY_MODEL, FULL
 from bench.gpu.peers.results.figures import Figure
 
 GO = "go"
@@ -33,6 +33,19 @@ class Setup:
     head: str  # name of its folder; empty without speculation
     cells: list[dict[str, Any]]
     is_gpu: bool
+    python: str = sys.executable  # and the folders of PYTHONPATH: those of the engine's server
+    paths: tuple[str, ...] = ()
+
+    @property
+    def model(self) -> str:
+        """The checkpoint's name; empty for that of the run."""
+        return str(self.cells[0]["model"]).partition("-")[0]
+
+    @property
+    def dtype(self) -> str:
+        """The type to compute in."""
+        named = str(self.cells[0]["model"]).partition("-")[2]
+        return "bfloat16" if self.is_gpu else named or "float32"
 
     @property
     def target(self) -> str:
@@ -103,8 +116,9 @@ def _follow_input(lines: int, may_start: threading.Event) -> None:
 
 
 def _runner(engine: ServingEngine, setup: Setup) -> CellRunner:
-    cycle, loads = Cycle.read(Path(setup.checkpoint)), FULL if setup.is_gpu else SMALL
-    return CellRunner(engine, cycle, loads, clock_of(setup.is_gpu))
+    loads = FULL if setup.is_gpu else BY_MODEL[setup.model]
+    clock = clock_of(setup.is_gpu, Load(setup.cells[0]["load"]))
+    return CellRunner(engine, read_answers(Path(setup.checkpoint)), loads, clock)
 
 
 def _measure(runner: CellRunner, cell: Cell) -> Figure:

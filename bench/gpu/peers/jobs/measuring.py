@@ -1,14 +1,15 @@
 """Measures the cells of one engine, with repetitions, and checks every token that it emits."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from bench.gpu.peers.answers import KnownAnswers
 from bench.gpu.peers.cells import Cell, Load, Mode
-from bench.gpu.peers.checkpoint.cycle import Cycle, count_wrong
-from bench.gpu.peers.loads import Lengths, Loads, ScheduledRequest, draw_prompts, draw_schedule
-from bench.gpu.peers.results.figures import Figure
+from bench.gpu.peers.loads import Lengths, Loads, ScheduledRequest, Stage, http_stages
+from bench.gpu.peers.results.figures import FIRST_TOKEN_MS, QUANTILES, Figure
 
 Prompts = Sequence[Sequence[int]]
 FEW = 8
@@ -16,6 +17,9 @@ REPETITIONS_OF_FEW = 3
 REPETITIONS = 2
 """Of batches above FEW."""
 VARYING_SEEDS = (1, 2)
+HTTP_SEEDS = (1, 2, 3)
+FIRST_TOKENS_S = "first_tokens_s"
+"""Among the facts of an engine over HTTP: the time to first token of each request."""
 
 
 class ServingEngine(Protocol):
@@ -54,14 +58,14 @@ class CellRunner:
     """Measures cells on one engine.
 
     Args:
-        clock: seconds, of the wall on a GPU and of this process on a CPU.
+        answers: prompts, and what is right.
+        clock: seconds, of the wall on a GPU and over HTTP, else of this process.
     """
 
     def __init__(
-        self, engine: ServingEngine, cycle: Cycle, loads: Loads, clock: Callable[[], float]
+        self, engine: ServingEngine, answers: KnownAnswers, loads: Loads, clock: Callable[[], float]
     ) -> None:
-        self._engine, self._cycle, self._loads, self._clock = engine, cycle, loads, clock
-        self._successors = cycle.successors()
+        self._engine, self._answers, self._loads, self._clock = engine, answers, loads, clock
 
     def measure(self, cell: Cell) -> Figure:
         """Measure one cell.
@@ -71,10 +75,18 @@ class CellRunner:
             NoDifference: a long answer took no longer than a short one.
         """
         self._engine.use(cell.mode)
-        rates = {Load.DECODE: self._decode, Load.PREFILL: self._prefill, Load.VARYING: self._vary}
         checked = Checked()
-        found = rates[cell.load](cell, checked)
-        return Figure.measured(cell, found, checked.wrong, checked.tokens, self._engine.facts())
+        if cell.load is Load.HTTP:
+            rates, facts = self._http(cell, checked)
+        else:
+            measured = {
+                Load.DECODE: self._decode,
+                Load.PREFILL: self._prefill,
+                Load.VARYING: self._vary,
+            }
+            rates = measured[cell.load](cell, checked)
+            facts = self._engine.facts()
+        return Figure.measured(cell, rates, checked.wrong, checked.tokens, facts)
 
     def _decode(self, cell: Cell, checked: Checked) -> list[float]:
         """Return rates of the difference of two answers' lengths, so without the prompt."""
@@ -99,26 +111,35 @@ class CellRunner:
         ]
 
     def _vary(self, cell: Cell, checked: Checked) -> list[float]:
-        rates = []
-        self._serve(0, checked)
+        self._serve(self._loads.varying, 0, checked)
         self._engine.facts()
-        for seed in VARYING_SEEDS:
-            before = checked.tokens
-            seconds = self._serve(seed, checked)
-            rates.append((checked.tokens - before) / seconds)
-        return rates
+        return [self._serve(self._loads.varying, seed, checked) for seed in VARYING_SEEDS]
 
-    def _serve(self, seed: int, checked: Checked) -> float:
-        requests = draw_schedule(self._cycle.order, self._loads, seed)
+    def _http(self, cell: Cell, checked: Checked) -> tuple[list[float], dict[str, Any]]:
+        """Return rates, and by quantile the time to first token of each repetition in ms."""
+        stages = http_stages(cell.batch)
+        self._serve(stages, 0, checked)
+        self._engine.facts()
+        rates, first_ms = [], {name: list[float]() for name in QUANTILES}
+        for seed in HTTP_SEEDS:
+            rates.append(self._serve(stages, seed, checked))
+            times_s = self._engine.facts()[FIRST_TOKENS_S]
+            for name, share in QUANTILES.items():
+                first_ms[name].append(round(quantile(times_s, share) * 1e3, 3))
+        return rates, {"clock": "seconds", FIRST_TOKEN_MS: first_ms}
+
+    def _serve(self, stages: Sequence[Stage], seed: int, checked: Checked) -> float:
+        """Return the tokens per second of a schedule."""
+        requests, before = self._answers.schedule(self._loads.decode, stages, seed), checked.tokens
         began_s = self._clock()
         answers = self._engine.serve(requests)
         took_s = self._clock() - began_s
         for request, answer in zip(requests, answers, strict=True):
             self._check(request.prompt, answer, request.tokens, checked)
-        return took_s
+        return (checked.tokens - before) / took_s
 
     def _answer(self, cell: Cell, length: int, tokens: int, seed: str, checked: Checked) -> float:
-        prompts = draw_prompts(self._cycle.order, cell.batch, length, seed)
+        prompts = self._answers.prompts(cell.batch, length, seed)
         began_s = self._clock()
         answers = self._engine.generate(prompts, tokens)
         took_s = self._clock() - began_s
@@ -131,11 +152,16 @@ class CellRunner:
     ) -> None:
         if len(answer) != tokens:
             raise WrongLength(f"{len(answer)} tokens were answered, {tokens} requested")
-        checked.wrong += count_wrong(self._successors, prompt, answer)
+        checked.wrong += self._answers.count_wrong(prompt, answer)
         checked.tokens += tokens
 
     def _repetitions(self, cell: Cell) -> int:
         return REPETITIONS_OF_FEW if cell.batch <= FEW else REPETITIONS
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least this share of the values does not exceed."""
+    return sorted(values)[math.ceil(share * len(values)) - 1]
 
 
 def rate_between(lengths: Lengths, short_s: float, long_s: float) -> float:
@@ -151,6 +177,9 @@ def rate_between(lengths: Lengths, short_s: float, long_s: float) -> float:
     return (lengths.long - lengths.short) / (long_s - short_s)
 
 
-def clock_of(is_gpu: bool) -> Callable[[], float]:
-    """Return the clock of a run; on a CPU, other work on the machine must not count."""
-    return time.perf_counter if is_gpu else time.process_time
+def clock_of(is_gpu: bool, load: Load) -> Callable[[], float]:
+    """Return the clock of a run; on a CPU, other work on the machine must not count.
+
+    Over HTTP an engine is in another process, so its time is that of the wall.
+    """
+    return time.perf_counter if is_gpu or load is Load.HTTP else time.process_time

@@ -14,6 +14,9 @@ from bench.gpu.report import replace_file
 
 FILE = "figures.jsonl"
 TINY = "tiny"
+FIRST_TOKEN_MS = "first_token_ms"
+"""Among the facts of a cell over HTTP: by quantile, the time to first token of each repetition."""
+QUANTILES = {"p50": 0.50, "p99": 0.99}
 
 
 class FiguresError(Exception):

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.peers.cells import Cell
+from bench.gpu.peers.cells import Cell, Engine
 from bench.gpu.peers.results.aims import judge
-from bench.gpu.peers.results.figures import Figure, RunFacts
+from bench.gpu.peers.results.figures import TINY, Figure, RunFacts
 from bench.gpu.report import DRY, replace_file
 from bench.tables import aligned
 
@@ -33,14 +33,16 @@ class PeersResult:
     def document(self) -> dict[str, Any]:
         """Return it as plain values."""
         why = "no time was left" if self.is_gpu else "aims are for one H100 or H200"
+        dry = DRY if self.facts.size == TINY else "on a processor, one thread"
         compared = self.figures if self.is_gpu else {}
         return {
             **asdict(self.facts),
-            "measured": "on the device" if self.is_gpu else DRY,
+            "measured": "on the device" if self.is_gpu else dry,
             "seconds": round(self.seconds, 1),
             "wrong": self.wrong,
             "cells": [figure.document() for figure in self.figures.values()],
             "aims": judge(compared, why),
+            "to_vllm": ratios_to(Engine.VLLM, self.figures),
             "recording": self.recording,
         }
 
@@ -54,13 +56,27 @@ class PeersResult:
             (row, one["verdict"], _ratios(one["cells"]))
             for row, one in self.document()["aims"].items()
         ]
-        return "\n".join([*aligned(rows), "", *aligned(aims)])
+        ratios = [(cell, f"{ratio:g}") for cell, ratio in self.document()["to_vllm"].items()]
+        parts = [aligned(rows), aligned(aims)]
+        if ratios:
+            parts.append(aligned([("to vLLM", "ratio"), *ratios]))
+        return "\n\n".join("\n".join(part) for part in parts)
 
     def write(self, folder: Path) -> Path:
         """Write the JSON file."""
         file = folder / FILE
         replace_file(file, json.dumps(self.document(), indent=1) + "\n")
         return file
+
+
+def ratios_to(peer: Engine, figures: Mapping[Cell, Figure]) -> dict[str, float]:
+    """Return our tokens per second by those of a peer, where both measured the same cell."""
+    found = {}
+    for cell, own in figures.items():
+        other = figures.get(replace(cell, engine=peer))
+        if cell.engine is Engine.OWN and other is not None and own.median and other.median:
+            found[str(cell)] = round(own.median / other.median, 3)
+    return found
 
 
 def _row(figure: Figure) -> tuple[str, ...]:
