@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from checks.harness.adapter_files import ATTENTION, EVERYWHERE, MLP, random_factors, write_adapter
 from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams, TokenLogprobs
@@ -16,7 +17,6 @@ from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.checkpoint.config_file import CheckpointError
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.config import CannotServe, resolve
-from tests.engine.adapter_files import ATTENTION, EVERYWHERE, MLP, random_factors, write_adapter
 from tests.engine.checkpoints import Checkpoints
 from tests.engine.whole_engine import Answer, boot_of, run
 

@@ -36,6 +36,7 @@ SOURCES = tuple(
         "tile",
         "tuning",
         "packing",
+        "low_rank",
         "experts",
         "elementwise",
         "attend",
@@ -46,7 +47,16 @@ SOURCES = tuple(
 )
 HEADERS = tuple(
     _FOLDER / f"{name}.h"
-    for name in ("vectors", "formats", "tile", "linear", "tuning", "attend", "gated_delta")
+    for name in (
+        "vectors",
+        "formats",
+        "tile",
+        "linear",
+        "low_rank",
+        "tuning",
+        "attend",
+        "gated_delta",
+    )
 )
 
 

@@ -8,7 +8,10 @@ from typing import Any
 from specdecode_kernels.backend import TORCH, Backend
 
 ATTENTION_OPS = ("store_kv", "load_kv", "attend", "attend_with_lse", "merge_states")
-NO_OPS = ("name", "attention", "graph_support", "pack_weight", "row_paths", "fuse_layer")
+NO_OPS = (
+    *("name", "attention", "graph_support", "pack_weight", "pack_low_rank"),
+    *("row_paths", "fuse_layer"),
+)
 OPS = tuple(field.name for field in fields(Backend) if field.name not in NO_OPS)
 
 
