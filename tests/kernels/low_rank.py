@@ -29,4 +29,4 @@ def rows_of(slots: Sequence[int]) -> LowRankRows:
         own = [row for row, other in enumerate(slots) if other == slot]
         groups.append((slot, len(rows), len(own)))
         rows += own
-    return LowRankRows(torch.tensor(rows), torch.tensor(groups))
+    return LowRankRows(torch.tensor(rows), torch.tensor(groups), len(slots))

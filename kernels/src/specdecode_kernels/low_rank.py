@@ -105,6 +105,7 @@ class LowRankRows:
 
     rows: Tensor  # [n] i64, each at most once
     groups: Tensor  # [groups, 3] i64: the slot, where its rows begin in `rows`, and how many
+    num_rows: int  # of the forward, or of the part of it that they are among
     in_c: LowRankRowsInC = field(init=False)
 
     def __post_init__(self) -> None:

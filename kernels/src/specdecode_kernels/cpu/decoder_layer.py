@@ -138,6 +138,7 @@ class _CpuLayer:
         in_c = _rows_in_c(cos.contiguous(), sin.contiguous(), rows, metadata)
         active = next((one.active for one in layers if one.active is not None), None)
         if active is not None and active.rows is not None:
+            assert active.rows.num_rows == len(x), "C would write after the rows"
             in_c.low_rank = active.rows.address
         layers_in_c = (ctypes.c_void_p * len(layers))(*[one.address for one in layers])
         kvs_in_c, streams = _kvs_in_c(kvs), list[Tensor]()

@@ -10,6 +10,7 @@ def add_low_rank(
     library: Library, out: Tensor, x: Tensor, maps: LowRankMaps, rows: LowRankRows
 ) -> Tensor:
     """Launch on packed maps, which a backend in C packs all."""
+    assert rows.num_rows == len(out), "C would write after the rows"
     if x.stride(1) != 1:
         x = x.contiguous()
     library.add_low_rank(

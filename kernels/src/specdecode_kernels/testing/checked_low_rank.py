@@ -19,6 +19,10 @@ def check_add_low_rank(out: Tensor, x: Tensor, maps: LowRankMaps, rows: LowRankR
     places, groups = rows.rows.tolist(), rows.groups.tolist()
     if rows.rows.dtype != torch.int64 or rows.groups.dtype != torch.int64:
         raise ValueError("add_low_rank: rows and groups must be i64")
+    if rows.num_rows != len(out):
+        raise ValueError(
+            f"add_low_rank: {len(out)} rows, and those with maps are of {rows.num_rows}"
+        )
     if len({*places}) != len(places) or not {*places} <= {*range(len(out))}:
         raise ValueError(f"add_low_rank: rows {places} must differ and be below {len(out)}")
     ends = [0, *(first + count for _, first, count in groups)]

@@ -76,4 +76,4 @@ def _sorted_rows(slots: NDArray[np.int64]) -> LowRankRows | None:
     order = adapted[np.argsort(slots[adapted], kind="stable")]
     found, starts, counts = np.unique(slots[order], return_index=True, return_counts=True)
     groups = np.stack([found, starts, counts], axis=1)
-    return LowRankRows(torch.from_numpy(order), torch.from_numpy(groups))
+    return LowRankRows(torch.from_numpy(order), torch.from_numpy(groups), len(slots))
