@@ -35,6 +35,7 @@ class CaseRequest:
     begun_logprobs: tuple[TokenLogprobs, ...] = ()
     queue_order: int = 0
     cache_salt: str = ""
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Case:
     has_fallback: bool  # whether NGRAM drafts next to a draft model
     draws_sources: bool  # which of the two a request verifies, at random in every step
     verify_tokens: int | None = None  # of a request on average, in every range of the table
+    adapted: bool = False  # whether the engine has LoRA adapters
 
 
 @dataclass(frozen=True, slots=True)
