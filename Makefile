@@ -116,7 +116,7 @@ rollout-suite: setup ## Try speculation tables and drafts on the local node unde
 traffic: setup ## Roll, scale, kill and drain three engines and two routers on the local node under constant load; no request may be lost (QUICK=1: the events that routers are for; EVENTS="router_kill": only these)
 	@PYTHONPATH=cluster:. $(RUN) python -m checks.traffic $(if $(QUICK),--quick) $(if $(EVENTS),--events $(EVENTS))
 
-lossless: setup ## Compare N random speculative runs with plain decoding (SEED: random seed, ARGS="--tensor-parallel-size 2", "--quantization mxfp4"); TOOLS=1: required calls in every format with every algorithm
+lossless: setup ## Compare N random speculative runs with plain decoding (SEED: random seed, ARGS="--tensor-parallel-size 2", "--quantization mxfp4", "--adapters"); TOOLS=1: required calls in every format with every algorithm
 	@PYTHONPATH=. $(RUN) python -m checks.lossless $(if $(TOOLS),--tools $(if $(filter command line environment,$(origin SEED)),--seed $(SEED)),--cases $(N) --seed $(SEED)) $(ARGS)
 
 models-zoo: setup ## Compare every model type of tests/zoo/models.toml with transformers, with lossless cases (ARGS="gemma2 --seed 1")

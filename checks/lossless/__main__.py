@@ -9,6 +9,7 @@ from contextlib import nullcontext
 
 import torch
 
+from checks.lossless.adapted import FAULTS as ADAPTER_FAULTS
 from checks.lossless.comparison import compare_all
 from checks.lossless.published import FAULTS, PUBLISHED
 from checks.lossless.ranks import run_on_ranks
@@ -46,9 +47,15 @@ def main() -> int:
     )
     parser.add_argument(
         "--fault",
-        choices=sorted(FAULTS),
-        help="read the weights of speculative engines wrongly, which must be found; with "
-        "--quantization",
+        choices=sorted((*FAULTS, *ADAPTER_FAULTS)),
+        help="read the weights of speculative engines wrongly, with --quantization, or treat "
+        "adapters wrongly, with --adapters; must be found",
+    )
+    parser.add_argument(
+        "--adapters",
+        action="store_true",
+        help="LoRA adapters in every case, each family of models and draft in turn; without it in "
+        "some cases",
     )
     parser.add_argument(
         "--tools",
@@ -61,8 +68,14 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, help="of --tools: start no case after so many")
     options = parser.parse_args()
-    if options.fault and not options.quantization:
-        parser.error("--fault needs --quantization")
+    if options.fault in FAULTS and not options.quantization:
+        parser.error(f"--fault {options.fault} needs --quantization")
+    if options.fault in ADAPTER_FAULTS and not options.adapters:
+        parser.error(f"--fault {options.fault} needs --adapters")
+    if options.adapters and (
+        options.attention_backend == "triton" or options.tensor_parallel_size > 1
+    ):
+        parser.error("--adapters needs one rank, and no Triton kernels")
     torch.set_num_threads(1)
     if options.tools:
         return compare_tool_calls(options)

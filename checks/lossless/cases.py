@@ -37,6 +37,7 @@ class CaseRequest:
     begun_logprobs: tuple[TokenLogprobs, ...] = ()
     queue_order: int = 0
     cache_salt: str = ""
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Case:
     draws_sources: bool  # which of the two a request verifies, at random in every step
     verify_tokens: int | None = None  # of a request on average, in every range of the table
     sum_order: str = "inputs"  # of linear maps of rows of bfloat16 on a CPU
+    adapted: bool = False  # whether the engine has LoRA adapters
 
 
 @dataclass(frozen=True, slots=True)

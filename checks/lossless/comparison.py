@@ -5,12 +5,23 @@ import json
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from checks.lossless.adapted import FAULTS as ADAPTER_FAULTS
+from checks.lossless.adapted import SHARE as ADAPTED_SHARE
+from checks.lossless.adapted import (
+    AdapterTally,
+    material_of,
+    plant,
+    with_adapters,
+    with_fault,
+    write_adapters,
+)
 from checks.lossless.assistant import write_assistant
 from checks.lossless.block_drafts import save_dflash, save_dspark, save_peagle
 from checks.lossless.cases import MODULES, Case, CaseRequest, Material, draw_case
@@ -47,6 +58,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "models"
 TRANSFORMERS = " through transformers"
 """Ends the name of a family that is computed with transformers' modules."""
 ALL = "all"
+WHOLE = 300
+"""Cases of a run with `--adapters` that must see enough of everything."""
 
 
 class Tally:
@@ -66,6 +79,8 @@ class Tally:
         self.switches = 0
         self.drafted = self.verified = 0
         self.seen: Counter[str] = Counter()
+        self.adapted = AdapterTally()
+        self.first_mismatch: int | None = None
 
     def count(self, case: Case, core: EngineCore) -> None:
         """Add one case."""
@@ -151,7 +166,9 @@ def compare_all(options: argparse.Namespace, ranks: Ranks = ALONE) -> int:
     with tempfile.TemporaryDirectory(prefix="lossless-") as folder:
         by_family = {name: make_models(name, Path(folder), options) for name in FAMILIES}
         by_family |= {
-            f"{name}{TRANSFORMERS}": replace(by_family[name], implementation="transformers")
+            f"{name}{TRANSFORMERS}": replace(
+                by_family[name], implementation="transformers", adapters={}
+            )
             for name in THROUGH_TRANSFORMERS
         }
         if ranks.size > 1:
@@ -166,6 +183,7 @@ def _divided(by_family: dict[str, Models], ranks: Ranks) -> dict[str, Models]:
             models,
             drafts={key: path for key, path in models.drafts.items() if key != "FROZEN_KV_MTP"},
             ranks=ranks,
+            adapters={},
         )
         for name, models in by_family.items()
     }
@@ -198,7 +216,13 @@ def make_models(family: str, folder: Path, options: argparse.Namespace) -> Model
         options.attention_backend,
         options.kv_cache_dtype,
         returns_experts=family in MIXTURES,
+        adapters=_adapters(target, folder / f"{family}-adapters", options),
     )
+
+
+def _adapters(target: Path, folder: Path, options: argparse.Namespace) -> dict[str, str]:
+    """Return no adapters where Triton's kernels compute: engines run them on a CPU alone."""
+    return {} if options.attention_backend == "triton" else write_adapters(target, folder)
 
 
 def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models], folder: Path) -> int:
@@ -222,38 +246,79 @@ def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models], fo
         tuple(by_family),
         algorithms=("NGRAM", *by_family[LLAMA].drafts),
     )
+    adapted = [name for name, models in by_family.items() if models.adapters]
     tally = Tally()
     numbers = range(options.cases) if options.only is None else [options.only]
     for number in tqdm(numbers, desc="cases", file=sys.stderr):
-        case = draw_case(number, options.seed, material)
+        drawn_from = material_of(number, material, adapted) if options.adapters else material
+        case = draw_case(number, options.seed, drawn_from)
         if options.quantization:
             case = replace(case, quantization=options.quantization)
         case = replace(case, sum_order=_sum_order(case, options))
-        models = stored_as(by_family[case.family], case.quantization, folder, options.fault)
-        models = replace(models, sum_order=case.sum_order)
+        case = with_adapters(
+            case,
+            options.seed,
+            by_family[case.family].adapters,
+            1.0 if options.adapters else ADAPTED_SHARE,
+        )
+        in_adapters = options.fault if options.fault in ADAPTER_FAULTS else None
+        fault = None if in_adapters else options.fault
+        models = stored_as(by_family[case.family], case.quantization, folder, fault)
+        adapters = with_fault(models.adapters, in_adapters)
+        models = replace(models, adapters=adapters, sum_order=case.sum_order)
         alone = plain_core(case.family, case.quantization, case.sum_order)
         plain = [run_alone(alone, request) for request in case.requests]
         requests = resume_some(case, options.seed, plain)
         with tuned(case.tuning):
             core = build_speculative(case, models)
             drafts = models.drafts.get(case.algorithm)
+            plant(core, in_adapters)
             disturbances = Disturbances(f"{options.seed}/{number}", core, drafts)
-            answers = run_case(core, requests, case.preempted_at_steps, disturbances.before)
+
+            def before(
+                step: int, disturbances: Disturbances = disturbances, core: EngineCore = core
+            ) -> None:
+                disturbances.before(step)
+                tally.adapted.watch(core)
+
+            answers = run_case(core, requests, case.preempted_at_steps, before)
             again = resume_everywhere(case, plain, constraints.long_grammars)
             answers += run_case(core, tuple(request for request, _ in again)) if again else []
         tally.seen += disturbances.seen
         tally.count(case, core)
+        if case.adapted:
+            _count_adapters(tally.adapted, case, core, requests, answers)
         requests += tuple(request for request, _ in again)
         plain += [answer for _, answer in again]
         tally.seen["requests resumed"] += sum(bool(each.begun) for each in requests)
         tally.seen["requests resumed at every tenth token"] += len(again)
         for request, expected, answer in zip(requests, plain, answers, strict=True):
-            tally.mismatches += differs(case, request, expected, answer, models, tokenizer)
+            if differs(case, request, expected, answer, models, tokenizer):
+                tally.mismatches += 1
+                tally.first_mismatch = (
+                    number if tally.first_mismatch is None else tally.first_mismatch
+                )
             tally.invalid += _is_invalid(case, request, answer, constraints, tally.seen)
+    is_whole = options.adapters and options.fault is None and options.cases >= WHOLE
+    missing = tally.adapted.missing(adapted, material.algorithms) if is_whole else []
+    if missing:
+        print(f"seen too little: {', '.join(missing)}", file=sys.stderr)
     print(json.dumps({"coverage": dict(sorted(tally.seen.items()))}))
     print(json.dumps({"accept_lengths": tally.accept_lengths()}))
     print(json.dumps(_summary(len(numbers), options, tally)))
-    return 1 if tally.mismatches or tally.invalid else 0
+    return 1 if tally.mismatches or tally.invalid or missing else 0
+
+
+def _count_adapters(
+    tally: AdapterTally,
+    case: Case,
+    core: EngineCore,
+    requests: Sequence[CaseRequest],
+    answers: Sequence[Answer],
+) -> None:
+    pairs = [pair for pair in zip(requests, answers, strict=False) if pair[0].adapter]
+    tally.count(case, core, [answer.cached_tokens for _, answer in pairs])
+    tally.seen["requests resumed"] += sum(bool(request.begun) for request, _ in pairs)
 
 
 def _sum_order(case: Case, options: argparse.Namespace) -> str:
@@ -304,6 +369,8 @@ def _summary(cases: int, options: argparse.Namespace, tally: Tally) -> dict[str,
     return {
         "cases": cases,
         "mismatches": tally.mismatches,
+        "first_mismatch": tally.first_mismatch,
+        "adapters": tally.adapted.report(),
         "invalid": tally.invalid,
         "seed": options.seed,
         "dtype": options.dtype,

@@ -45,6 +45,7 @@ class Answer:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     routed_experts: ExpertIds | None = None
+    cached_tokens: int = 0  # of the prompt
 
     def take(self, output: Output) -> None:
         """Append one output."""
@@ -52,6 +53,7 @@ class Answer:
         self.logprobs += output.logprobs or ()
         self.prompt_logprobs += output.prompt_logprobs or ()
         self.finish_reason = output.finish_reason
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
         pieces = self.routed_experts, output.routed_experts
         known = [piece for piece in pieces if piece is not None]
         self.routed_experts = np.concatenate(known) if known else None
@@ -73,6 +75,7 @@ class Models:
     quantization: str = "auto"  # of weights
     sum_order: str = "auto"  # of linear maps
     ranks: Ranks = ALONE  # among which the target is divided
+    adapters: Mapping[str, str] = field(default_factory=dict)  # folders of LoRA adapters
 
 
 def _verified(case: Case, steps: Sequence[int]) -> int | None:
@@ -119,6 +122,8 @@ def build_speculative(case: Case, models: Models) -> EngineCore:
         "max_bytes": case.graph_max_bytes,
         "max_seconds": case.graph_max_seconds,
     }
+    if not case.adapted:
+        models = replace(models, adapters={})
     core = _build(models, speculation, memory, scheduling, case.pool_tokens, graphs)
     if core.scheduler.cached_states is not None:
         core.scheduler.cached_states = _frequent(core.scheduler.limits, case.number)
@@ -161,6 +166,7 @@ def _build(
         "graphs": graphs,
         "device": models.device,
         "attention_backend": models.attention_backend,
+        "adapters": {"modules": dict(models.adapters)},
     }
     boot = EngineBoot.model_validate(document)
     return build_poisoned(boot, pool_tokens, models.ranks)
@@ -273,10 +279,13 @@ def _request(name: str, request: CaseRequest, returns_experts: bool) -> Request:
         output_ids=request.begun,
         queue_order=request.queue_order,
         cache_salt=request.cache_salt,
+        adapter=request.adapter,
     )
 
 
 def run_alone(core: EngineCore, request: CaseRequest) -> Answer:
     """Run one request alone."""
-    alone = CaseRequest(request.prompt_ids, request.sampling, 0, None, request.grammar)
+    alone = CaseRequest(
+        request.prompt_ids, request.sampling, 0, None, request.grammar, adapter=request.adapter
+    )
     return run_case(core, (alone,))[0]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from checks.harness.adapter_files import ATTENTION, EVERYWHERE, MLP, random_factors, write_adapter
 from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.batch.request import Request, SamplingParams, TokenLogprobs
@@ -16,7 +17,7 @@ from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.checkpoint.config_file import CheckpointError
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.config import CannotServe, resolve
-from tests.engine.adapter_files import ATTENTION, EVERYWHERE, MLP, random_factors, write_adapter
+from specdecode_engine.steps import logprobs
 from tests.engine.checkpoints import Checkpoints
 from tests.engine.whole_engine import Answer, boot_of, run
 
@@ -132,9 +133,14 @@ def test_texts_do_not_depend_on_how_prompts_are_cut(
     assert run(core, requests_of(NAMES)) == truth
 
 
+@pytest.mark.parametrize("piece_rows", [logprobs.PIECE_ROWS, 7])
 def test_prompt_logprobs_are_those_of_the_adapter(
-    checkpoints: Checkpoints, adapters: dict[str, str]
+    checkpoints: Checkpoints,
+    adapters: dict[str, str],
+    piece_rows: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(logprobs, "PIECE_ROWS", piece_rows)
     core = make_core(checkpoints, adapters, scheduling={"chunked_prefill_tokens": 64})
     requests = [
         replace(one, sampling=replace(one.sampling, prompt_logprobs=2))

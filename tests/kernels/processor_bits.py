@@ -18,6 +18,7 @@ from specdecode_kernels.testing.gated_delta import (
     run_gated_delta,
 )
 from tests.kernels.attention_params import draw_params
+from tests.kernels.low_rank import draw_factors, maps_of, rows_of
 from tests.kernels.mixtures import KINDS, WIDTH, draw_routing, draw_weights, normal
 from tests.kernels.quantized import FLOAT4, FORMS, draw_quantized
 
@@ -46,6 +47,7 @@ def digests() -> dict[str, str]:
 def _results(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     yield from _linear(ops, dtype)
     yield from _elementwise(ops, dtype)
+    yield from _low_rank(ops, dtype)
     yield from _experts(ops, dtype)
     yield from _gated_delta(ops, dtype)
     for name, shape in SHAPES.items():
@@ -74,6 +76,14 @@ def _linear(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
         for rows in (*ROWS, 100):
             x = normal(rows, 333).to(dtype)
             yield f"linear {form} {rows}", ops.linear(x, packed, None)
+
+
+def _low_rank(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    maps = maps_of(ops, [draw_factors(100, 75, rank, rank) for rank in (3, 16, 40)])
+    for rows in ROWS:
+        out, x = normal(rows, 100).to(dtype), normal(rows, 75).to(dtype)
+        sorted_rows = rows_of([1 + row % 3 for row in range(rows)])
+        yield f"low rank {rows}", ops.add_low_rank(out, x, maps, sorted_rows)
 
 
 def _elementwise(ops: Backend, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:

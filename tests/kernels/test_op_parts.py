@@ -20,6 +20,7 @@ from tests.kernels.launched import launches
 IN_C = {
     "linear",
     "map_heads",
+    "add_low_rank",
     "experts",
     "rms_norm",
     "add_rms_norm",

@@ -15,6 +15,7 @@ from specdecode_kernels import (
     TreeKV,
 )
 from specdecode_kernels.testing import checked
+from tests.kernels.low_rank import draw_factors, maps_of, rows_of
 
 OPS = checked(TORCH)
 
@@ -38,6 +39,7 @@ def tree_kv(batch: int = 2, queries: int = 1, dim: int = 6) -> TreeKV:
     return TreeKV(kv, kv, torch.ones(batch, queries, 3, dtype=torch.bool))
 
 
+MAPS = maps_of(TORCH, [draw_factors(4, 3, 2, 0)])
 CACHE = LayerKV(zeros(8, 2, 6), zeros(8, 2, 6))
 HALF_CACHE = LayerKV(zeros(8, 2, 6).half(), zeros(8, 2, 6).half())
 
@@ -45,6 +47,18 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "linear": (
         lambda: OPS.linear(zeros(2, 4), zeros(3, 5), None),
         r"weight \[3, 5\] does not fit rows",
+    ),
+    "low-rank rows": (
+        lambda: OPS.add_low_rank(zeros(2, 4), zeros(2, 3), MAPS, rows_of([1, 1, 1])),
+        "2 rows, and those with maps are of 3",
+    ),
+    "low-rank slot": (
+        lambda: OPS.add_low_rank(zeros(2, 4), zeros(2, 3), MAPS, rows_of([2, 0])),
+        "slot 2 is not below 2",
+    ),
+    "low-rank map": (
+        lambda: OPS.add_low_rank(zeros(2, 5), zeros(2, 3), MAPS, rows_of([1, 0])),
+        "map of slot 1 is not of 3 to 5",
     ),
     "norm": (lambda: OPS.rms_norm(zeros(2, 4), zeros(5), 1e-5), r"weight \[5\] does not fit"),
     "gate": (lambda: OPS.silu_and_mul(zeros(2, 4), zeros(2, 5)), "must have one shape"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from bench.cpu.engine.adapters import measure_adapters
 from bench.cpu.engine.adaptive import FULL as FULL_ADAPTIVE
 from bench.cpu.engine.adaptive import QUICK as QUICK_ADAPTIVE
 from bench.cpu.engine.adaptive import measure_adaptive
@@ -31,9 +32,10 @@ from bench.cpu.radix.timing import measure as measure_radix
 
 HEADLINE, OTHER = "float32", "bfloat16"
 PAGE_SIZE = 16
+ADAPTED_STEPS = 8
 SECTIONS = (
     "host", "limits", "joining", "latency", "versus", "adaptive", "algorithms", "crossing",
-    "mixed", "implementations", "quantized",
+    "mixed", "implementations", "quantized", "adapters",
 )  # fmt: skip
 QUICK_SECTIONS = ("host", "limits", "versus", "adaptive", "quantized")
 
@@ -88,6 +90,9 @@ def _measure(
     elif section == "quantized":
         report.contests[section] = measure_quantized(quantized_extent(is_quick=quick))
         yield dict(report.contests[section].figures)
+    elif section == "adapters":
+        size, repeats = extent(is_quick=quick).size, 3 if quick else 9
+        yield {"adapters": measure_adapters(size, repeats, ADAPTED_STEPS)}
     elif section == "mixed":
         yield {"mixed": measure_mixed(FULL_MIXED)}
     elif section == "algorithms":

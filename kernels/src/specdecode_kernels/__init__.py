@@ -10,6 +10,13 @@ kernels in C sum in one order, and `torch.by_row` describes how the reference do
 from specdecode_kernels.backend import META, TORCH, Backend, GraphSupport, OpCall
 from specdecode_kernels.choice import Choice, choose_backend
 from specdecode_kernels.layer_parts import FusedKV, FusedLayer, FusedRows, FusibleLayer
+from specdecode_kernels.low_rank import (
+    ActiveRows,
+    LayerLowRank,
+    LowRankFactors,
+    LowRankMaps,
+    LowRankRows,
+)
 from specdecode_kernels.metadata import (
     DEFAULT_ATTENTION,
     FLOAT8,
@@ -52,6 +59,7 @@ __all__ = [
     "NVFP4",
     "PROMPT_BLOCK",
     "TORCH",
+    "ActiveRows",
     "AnyWeight",
     "AttentionMetadata",
     "AttentionParams",
@@ -73,6 +81,10 @@ __all__ = [
     "GraphSupport",
     "KvScale",
     "LayerKV",
+    "LayerLowRank",
+    "LowRankFactors",
+    "LowRankMaps",
+    "LowRankRows",
     "OpCall",
     "PackedWeight",
     "PenaltyParamsBatch",

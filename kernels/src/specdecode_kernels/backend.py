@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels.layer_parts import FusedLayer, FusibleLayer
+from specdecode_kernels.low_rank import LowRankFactors, LowRankMaps, LowRankRows, PackedLowRank
 from specdecode_kernels.metadata import (
     DEFAULT_ATTENTION,
     AttentionMetadata,
@@ -57,6 +58,7 @@ from specdecode_kernels.torch.kv_cache import (
     store_kv,
 )
 from specdecode_kernels.torch.linear import linear, map_heads
+from specdecode_kernels.torch.low_rank import add_low_rank
 from specdecode_kernels.torch.routing import route_experts
 from specdecode_kernels.torch.sampling import apply_penalties, perturb_logits, sample
 from specdecode_kernels.torch.trees import (
@@ -143,6 +145,17 @@ class Backend:
     experts or heads [n, outputs, inputs] for `experts` and `map_heads`; None where these take
     weights as they are. With `release`, the memory of a plain weight is given back meanwhile, and
     the weight lost."""
+
+    add_low_rank: Callable[[Tensor, Tensor, LowRankMaps, LowRankRows], Tensor]
+    """(out, x, maps, rows): add the low-rank maps of rows, for x [rows, inputs], to the outputs of
+    a linear map [rows, outputs], in place.
+
+    Both products are in float32 (float64 for such rows), and the sum with out is rounded once.
+    Maps are `LowRankFactors`, or what `pack_low_rank` of this backend returned.
+    """
+
+    pack_low_rank: Callable[[LowRankFactors], PackedLowRank] | None
+    """Reorder factors for `add_low_rank`; None where that takes them as they are."""
 
     route_experts: Callable[[Tensor, RoutingConfig, Tensor | None], ExpertRouting]
     """(logits, config, correction_bias): the experts of every row of logits [rows, experts], and
@@ -346,6 +359,8 @@ TORCH = Backend(
     linear=linear,
     map_heads=map_heads,
     pack_weight=None,
+    add_low_rank=add_low_rank,
+    pack_low_rank=None,
     route_experts=route_experts,
     experts=experts,
     rms_norm=rms_norm,

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from specdecode_kernels.low_rank import LayerLowRank
 from specdecode_kernels.metadata import AttentionMetadata, AttentionParams, LayerKV
 from specdecode_kernels.packed_weights import AnyWeight
 
@@ -45,6 +46,7 @@ class FusibleLayer:
     head_dim: int
     is_gelu: bool  # whether `gelu_tanh_and_mul` opens the gate, not `silu_and_mul`
     attention: AttentionParams
+    low_rank: LayerLowRank | None = None  # added to the maps
 
 
 class FusedKV(NamedTuple):

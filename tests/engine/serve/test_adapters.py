@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from checks.harness.adapter_files import ATTENTION, EVERYWHERE, random_factors, write_adapter
 from specdecode_engine.serve.errors import model_not_found
-from tests.engine.adapter_files import ATTENTION, EVERYWHERE, random_factors, write_adapter
 from tests.engine.serve.conftest import EXAMPLES, RunningServer, real_server, wait_until
 
 NAMES = ("poems", "team/sql")

@@ -18,7 +18,6 @@ from specdecode_engine.batch.request_table import Rows
 from specdecode_engine.batch.sequence import PrefillChunk, Sequence
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.model.layers.layers import widened
-from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_engine.steps.model_context import ModelContext
 from specdecode_kernels.torch.by_row import log_softmax
 
@@ -136,8 +135,7 @@ def score_prompts(
             shift = first_row - chunk.start
             span = slice(wanted.start + shift, wanted.stop + shift)
             tokens = context.table.tokens_at(rows.req_indices[span], rows.positions[span] + 1)
-            with context.applied(rows.req_indices[span]) as target:
-                scores = _score(target, hidden[span], tokens, top)
+            scores = _score(context, rows.req_indices[span], hidden[span], tokens, top)
             prompts.append(ScoredPrompt(chunk.sequence, top, scores))
         first_row += chunk.end - chunk.start
     return tuple(prompts)
@@ -152,8 +150,14 @@ def _wanted(chunk: PrefillChunk) -> range:
     return range(max(chunk.start, unscored.start), min(chunk.end, unscored.stop))
 
 
-def _score(target: LanguageModel, hidden: Tensor, tokens: Tensor, top: int) -> Scores:
+def _score(
+    context: ModelContext, req_indices: Tensor, hidden: Tensor, tokens: Tensor, top: int
+) -> Scores:
     """Score tokens [n] by the rows [n, hidden] before them; [1, n]."""
-    pieces = zip(torch.split(hidden, PIECE_ROWS), torch.split(tokens, PIECE_ROWS), strict=True)
-    scores = [Scores.of(widened(target.logits(rows)), ids, top) for rows, ids in pieces]
+    scores = []
+    for start in range(0, len(tokens), PIECE_ROWS):
+        own = slice(start, start + PIECE_ROWS)
+        with context.applied(req_indices[own]) as target:
+            logits = widened(target.logits(hidden[own]))
+        scores.append(Scores.of(logits, tokens[own], top))
     return Scores(*(torch.cat(columns)[None] for columns in zip(*scores, strict=True)))

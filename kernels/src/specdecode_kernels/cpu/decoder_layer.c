@@ -3,6 +3,7 @@
 
 #include "attend.h"
 #include "linear.h"
+#include "low_rank.h"
 
 #pragma GCC visibility push(protected) /* another library may have a function of the same name */
 void rms_norm(const entry *x, long stride, const void *weight, long is_wide, float eps, entry *out,
@@ -32,10 +33,11 @@ struct norm {
     float eps;
 };
 
-/* `_MapInC`; bias [outputs] or NULL. */
+/* `_MapInC`; bias [outputs] or NULL, low-rank maps by slot or NULL. */
 struct map {
     const struct weight *weight;
     const entry *bias;
+    const struct low_rank *low_rank;
 };
 
 /* `_LayerInC`: what stays the same from call to call. */
@@ -63,6 +65,7 @@ struct rows {
     int64_t mask_batch_stride, mask_query_stride;
     int64_t outside;               /* rows that a request sees outside the pool, at most */
     int64_t count, scratch_rows, first;
+    const struct low_rank_rows *low_rank; /* of rows with low-rank maps; NULL: no row has one */
 };
 
 /* Keys and values of a layer's rows, of `width` entries, `stride` entries apart. */
@@ -71,8 +74,10 @@ struct keys {
     long stride, width;
 };
 
-static void map_rows(struct map by, const entry *x, long stride, entry *out, long rows) {
-    linear(by.weight, by.bias, x, stride, out, rows);
+static void map_rows(struct map by, const entry *x, long stride, entry *out, const struct rows *rows) {
+    linear(by.weight, by.bias, x, stride, out, rows->count);
+    if (by.low_rank && rows->low_rank)
+        add_low_rank(by.low_rank, by.weight->outputs, by.weight->inputs, rows->low_rank, x, stride, out);
 }
 
 /* Norms heads in kv, which lie side by side in rows `stride` entries apart. */
@@ -168,15 +173,15 @@ static void map_layer(const struct layer *layer, struct fused_kv kv, const struc
         rms_norm(x, hidden, layer->input.weight, layer->input.is_wide, layer->input.eps, work.normed, count,
                  hidden);
     if (!read) read = layer->input.weight ? work.normed : x;
-    map_rows(layer->qkv, read, layer->qkv.weight->inputs, work.wide, count);
+    map_rows(layer->qkv, read, layer->qkv.weight->inputs, work.wide, rows);
     attend_rows(layer, rows, kv, work.wide, work.narrow, work.nodes);
-    map_rows(layer->output, work.narrow, layer->output.weight->inputs, work.update, count);
+    map_rows(layer->output, work.narrow, layer->output.weight->inputs, work.update, rows);
     add_rms_norm(x, hidden, work.update, hidden, layer->mlp.weight, layer->mlp.is_wide, layer->mlp.eps,
                  work.summed, work.normed, count, hidden);
-    map_rows(layer->gate_up, work.normed, hidden, work.wide, count);
+    map_rows(layer->gate_up, work.normed, hidden, work.wide, rows);
     if (layer->is_gelu) gelu_tanh_and_mul(gate, 2 * inner, up, 2 * inner, work.narrow, count, inner);
     else silu_and_mul(gate, 2 * inner, up, 2 * inner, work.narrow, count, inner);
-    map_rows(layer->down, work.narrow, inner, work.update, count);
+    map_rows(layer->down, work.narrow, inner, work.update, rows);
     for (long at = 0; at < count * hidden; at += LANES) {
         long left = count * hidden - at;
         store_some(out + at, load_some(work.summed + at, left) + load_some(work.update + at, left), left);

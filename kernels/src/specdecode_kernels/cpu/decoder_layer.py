@@ -21,6 +21,7 @@ from specdecode_kernels.layer_parts import (
     MapPart,
     NormPart,
 )
+from specdecode_kernels.low_rank import LayerLowRank, LowRankMaps
 from specdecode_kernels.packed_weights import PackedWeight
 
 
@@ -37,7 +38,7 @@ class _NormInC(ctypes.Structure):
 class _MapInC(ctypes.Structure):
     """`struct map` of decoder_layer.c."""
 
-    _fields_ = (("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p))
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("weight", "bias", "low_rank"))
 
 
 class _LayerInC(ctypes.Structure):
@@ -67,6 +68,7 @@ class _RowsInC(ctypes.Structure):
         ("mask", ctypes.c_void_p),
         *[(name, ctypes.c_int64) for name in ("mask_batch_stride", "mask_query_stride")],
         *[(name, ctypes.c_int64) for name in ("outside", "count", "scratch_rows", "first")],
+        ("low_rank", ctypes.c_void_p),
     )
     held: tuple[object, ...]
 
@@ -98,9 +100,10 @@ class _CpuLayer:
         self._held = parts, params_in_c(parts.attention, parts.head_dim)
         norms = parts.input_norm, parts.q_norm, parts.k_norm, parts.mlp_norm
         maps = parts.qkv, parts.output, parts.gate_up, parts.down
+        added = _low_rank_of(parts.low_rank)
         self._in_c = _LayerInC(
             *[_norm_in_c(library, one) for one in norms],
-            *[_map_in_c(one) for one in maps],
+            *[_map_in_c(one, low_rank) for one, low_rank in zip(maps, added, strict=True)],
             parts.q_heads,
             parts.kv_heads,
             parts.head_dim,
@@ -108,6 +111,7 @@ class _CpuLayer:
             ctypes.addressof(self._held[1]),
         )
         self.address = ctypes.addressof(self._in_c)
+        self.active = None if parts.low_rank is None else parts.low_rank.active
         self.reads = parts.qkv.weight.shape[1]  # entries of a row
 
     def __call__(
@@ -132,6 +136,10 @@ class _CpuLayer:
             layers.append(one)
         x, read = x.contiguous(), None if read is None else read.contiguous()
         in_c = _rows_in_c(cos.contiguous(), sin.contiguous(), rows, metadata)
+        active = next((one.active for one in layers if one.active is not None), None)
+        if active is not None and active.rows is not None:
+            assert active.rows.num_rows == len(x), "C would write after the rows"
+            in_c.low_rank = active.rows.address
         layers_in_c = (ctypes.c_void_p * len(layers))(*[one.address for one in layers])
         kvs_in_c, streams = _kvs_in_c(kvs), list[Tensor]()
         for start, end in pairwise((0, *ends, len(layers))):
@@ -208,6 +216,15 @@ def _norm_in_c(library: Library, part: NormPart | None) -> _NormInC:
     return _NormInC(part.weight.data_ptr(), part.weight.dtype != library.dtype, part.eps)
 
 
-def _map_in_c(part: MapPart) -> _MapInC:
+def _low_rank_of(layer: LayerLowRank | None) -> Sequence[LowRankMaps | None]:
+    """Return the low-rank maps in the order of the maps in C."""
+    return (None,) * 4 if layer is None else (layer.qkv, layer.output, layer.gate_up, layer.down)
+
+
+def _map_in_c(part: MapPart, low_rank: LowRankMaps | None) -> _MapInC:
     assert isinstance(part.weight, PackedWeight)
-    return _MapInC(part.weight.address, None if part.bias is None else part.bias.data_ptr())
+    return _MapInC(
+        part.weight.address,
+        None if part.bias is None else part.bias.data_ptr(),
+        None if low_rank is None else low_rank.address,
+    )

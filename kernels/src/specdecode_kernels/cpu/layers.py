@@ -16,7 +16,9 @@ from specdecode_kernels.cpu.experts import experts
 from specdecode_kernels.cpu.gated_delta import CpuGatedDelta
 from specdecode_kernels.cpu.library import Library
 from specdecode_kernels.cpu.loading import load_for
+from specdecode_kernels.cpu.low_rank import add_low_rank
 from specdecode_kernels.cpu.packing import pack_weight
+from specdecode_kernels.low_rank import PackedLowRank
 from specdecode_kernels.metadata import as_rows
 from specdecode_kernels.packed_weights import PackedWeight, SumOrder
 from specdecode_kernels.torch import elementwise as reference
@@ -39,6 +41,8 @@ def with_cpu_ops(backend: Backend, dtype: torch.dtype, sums: SumOrder = "inputs"
         linear=partial(linear, library),
         map_heads=partial(map_heads, library),
         pack_weight=partial(pack_weight, library, sums=sums),
+        add_low_rank=partial(add_low_rank, library),
+        pack_low_rank=PackedLowRank.of,
         experts=partial(experts, library),
         rms_norm=partial(rms_norm, library),
         add_rms_norm=partial(add_rms_norm, library),

@@ -37,6 +37,7 @@ _LARGE: dict[str, list[type]] = {
     "pack_quantized": [*[_ADDRESS] * 5],
     "linear": [*[_ADDRESS] * 3, _COUNT, _ADDRESS, _COUNT],
     "map_heads": [_ADDRESS, _COUNT, _ADDRESS, _COUNT, _COUNT, _ADDRESS, _COUNT],
+    "add_low_rank": [_ADDRESS, _COUNT, _COUNT, *[_ADDRESS] * 2, _COUNT, _ADDRESS],
     "experts": [*[_ADDRESS] * 5, _COUNT, *[_ADDRESS] * 7],
     "decoder_layers": [_ADDRESS, _ADDRESS, _COUNT, *[_ADDRESS] * 4],
     "attend": [*[_ADDRESS] * 3, _COUNT, *[_ADDRESS] * 3, *[_COUNT] * 4, _ADDRESS],
@@ -67,6 +68,7 @@ class Library:
     pack_quantized: Callable[..., None]
     linear: Callable[..., None]
     map_heads: Callable[..., None]
+    add_low_rank: Callable[..., None]
     experts: Callable[..., None]
     attend: Callable[..., None]
     gated_delta: Callable[..., None]

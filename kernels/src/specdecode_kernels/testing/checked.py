@@ -34,6 +34,7 @@ from specdecode_kernels.mixture import (
 )
 from specdecode_kernels.packed_weights import AnyWeight
 from specdecode_kernels.testing.checked_deltas import check_gated_delta, check_keep_drafted
+from specdecode_kernels.testing.checked_low_rank import check_add_low_rank
 from specdecode_kernels.testing.checked_trees import (
     check_build_tree_mask,
     check_compact_kv,
@@ -342,6 +343,7 @@ def _shape_of(op: str, logits: Tensor) -> tuple[int, int, int]:
 CHECKS: dict[str, Callable[..., None]] = {
     "linear": _check_linear,
     "map_heads": _check_map_heads,
+    "add_low_rank": check_add_low_rank,
     "route_experts": _check_route_experts,
     "experts": _check_experts,
     "rms_norm": _check_rms_norm,

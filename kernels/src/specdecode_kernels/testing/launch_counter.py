@@ -13,7 +13,7 @@ ATTENTION_OPS = (
 )
 NO_OPS = (
     *("name", "attention", "graph_support", "sum_order"),
-    *("pack_weight", "row_paths", "fuse_layer"),
+    *("pack_weight", "pack_low_rank", "row_paths", "fuse_layer"),
 )
 OPS = tuple(field.name for field in fields(Backend) if field.name not in NO_OPS)
 

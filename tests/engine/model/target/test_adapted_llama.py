@@ -1,6 +1,7 @@
 """Logits of LoRA adapters: those of an unmerged forward in float32."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 import transformers
 from torch import Tensor
 
+from checks.harness.adapter_files import ATTENTION, EVERYWHERE, MLP, random_factors, write_adapter
 from specdecode_engine.model.adapters.loading import load_adapters
 from specdecode_engine.model.adapters.pool import AdapterPool
 from specdecode_engine.model.checkpoint.adapters.adapter import Adapter, Factors
@@ -21,7 +23,6 @@ from specdecode_engine.model.target.adapter_memory import packed_bytes
 from specdecode_engine.model.target.language_model import LanguageModelConfig
 from specdecode_engine.model.target.llama import Llama
 from specdecode_kernels import choose_backend
-from tests.engine.adapter_files import ATTENTION, EVERYWHERE, MLP, random_factors, write_adapter
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {
@@ -141,13 +142,12 @@ def test_logits_are_those_of_an_unmerged_forward(
     for slot, name in enumerate(("", *ADAPTERS)):
         pool.open(slot, name)
         rows = torch.full((len(IDS),), slot)
-        positions, view = texts.make(config, 1, len(IDS), 4).view((0, 0, len(IDS)))
-        with pool.applied(rows) as used:
-            logits = used.logits(used.forward(IDS, positions, view)[0])
+        logits = logits_of(pool, config, texts, rows)
         factors = adapters[slot - 1].factors if slot else {}
         expected = unmerged_logits(model, factors, IDS)
         assert (logits - expected).abs().max() <= 1e-5 * expected.abs().max()
-        assert (used is llama) == (not name)
+        with pool.applied(rows) as used:
+            assert (used is llama) == (not name)
         if name:  # the adapter does something
             assert (expected - plain).abs().max() > 1e-3 * plain.abs().max()
 
@@ -195,8 +195,9 @@ def test_reported_memory_is_that_of_loaded_factors(
     assert packed_bytes(Adapter.read(path, base).factors, base) == loaded.bytes
 
 
-def test_layers_without_factors_stay_fused(tmp_path: Path) -> None:
-    save_model(tmp_path / "base", "llama")
+@torch.no_grad()
+def test_layers_without_factors_stay_those_of_the_base(tmp_path: Path, texts: Any) -> None:
+    model = save_model(tmp_path / "base", "llama")
     folder, config = tmp_path / "base", read_config(tmp_path / "base")
     llama = load_llama(folder, config, torch.float32, packing(torch.float32))
     base = adapter_base(folder, config, None)
@@ -206,12 +207,52 @@ def test_layers_without_factors_stay_fused(tmp_path: Path) -> None:
         if ".layers.1." in name
     }
     adapter = Adapter.read(write_adapter(tmp_path / "a", tensors), base)
-    adapted, _ = adapted_llama(llama, base, [adapter], packing(torch.float32))
+    adapted, active = adapted_llama(llama, base, [adapter], packing(torch.float32))
     assert [one is other for one, other in zip(adapted.layers, llama.layers, strict=True)] == [
         True,
         False,
         True,
     ]
-    assert adapted.layers[1].fused is None
+    assert adapted.layers[1].fused is not None
     assert adapted.head is llama.head
     assert adapted.adapted_embedding is None
+    pool = AdapterPool(llama, adapted, active, ("a",), 2)
+    pool.open(1, "a")
+    logits = logits_of(pool, config, texts, torch.ones_like(IDS))
+    expected = unmerged_logits(model, adapter.factors, IDS)
+    assert (logits - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_fused_layers_compute_what_their_ops_do(
+    tmp_path: Path, texts: Any, dtype: torch.dtype
+) -> None:
+    save_model(tmp_path / "base", "qwen3")
+    folder, config = tmp_path / "base", read_config(tmp_path / "base")
+    llama = load_llama(folder, config, dtype, packing(dtype))
+    base = adapter_base(folder, config, None)
+    adapters = [
+        Adapter.read(
+            write_adapter(tmp_path / str(seed), random_factors(folder, maps, seed=seed)), base
+        )
+        for seed, maps in enumerate((EVERYWHERE, ("v_proj", "gate_proj"), MLP))
+    ]
+    adapted, active = adapted_llama(llama, base, adapters, packing(torch.float32))
+    assert all(layer.fused is not None for layer in adapted.layers)
+    by_ops = replace(adapted, layers=tuple(replace(one, fused=None) for one in adapted.layers))
+    rows = torch.arange(len(IDS)) % 4
+    found = []
+    for model in (adapted, by_ops):
+        pool = AdapterPool(llama, model, active, ("a", "b", "c"), 4)
+        for slot, name in enumerate(("", "a", "b", "c")):
+            pool.open(slot, name)
+        found.append(logits_of(pool, config, texts, rows))
+    assert torch.equal(*found)
+
+
+def logits_of(pool: AdapterPool, config: LanguageModelConfig, texts: Any, rows: Tensor) -> Tensor:
+    """Logits of IDS as one text, of which each row has the adapter of its request."""
+    positions, view = texts.make(config, 1, len(IDS), 4).view((0, 0, len(IDS)))
+    with pool.applied(rows) as used:
+        return used.logits(used.forward(IDS, positions, view)[0])

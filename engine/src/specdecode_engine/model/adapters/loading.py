@@ -9,13 +9,12 @@ from specdecode_engine.model.adapters.pool import AdapterPool
 from specdecode_engine.model.checkpoint.adapters.adapter import Adapter
 from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
 from specdecode_engine.model.checkpoint.record_tensors import tensor_bytes
-from specdecode_engine.model.layers.adapted_linear import ActiveAdapters
 from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.target.adapted_llama import adapted_llama
 from specdecode_engine.model.target.adapter_base import adapter_base
 from specdecode_engine.model.target.language_model import LanguageModel
 from specdecode_engine.model.target.llama import Llama
-from specdecode_kernels import choose_backend
+from specdecode_kernels import ActiveRows, choose_backend
 from specdecode_kernels.torch.elementwise import accumulation_dtype
 
 log = logging.getLogger(__name__)
@@ -27,7 +26,7 @@ class LoadedAdapters:
 
     base: LanguageModel
     adapted: LanguageModel
-    active: ActiveAdapters
+    active: ActiveRows
     names: tuple[str, ...]
     facts: Sequence[dict[str, object]]
 

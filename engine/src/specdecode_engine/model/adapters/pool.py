@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdecode_engine.model.layers.adapted_linear import ActiveAdapters, AdapterRows
 from specdecode_engine.model.target.language_model import LanguageModel
+from specdecode_kernels import ActiveRows, LowRankRows
 
 NO_ADAPTER = 0
 """The slot of requests without one."""
@@ -29,7 +29,7 @@ class AdapterPool:
         self,
         base: LanguageModel,
         adapted: LanguageModel,
-        active: ActiveAdapters,
+        active: ActiveRows,
         names: Sequence[str],
         num_rows: int,
     ) -> None:
@@ -49,35 +49,31 @@ class AdapterPool:
         """Start a request with an adapter of the pool, or without one: an empty name."""
         self._of_request[req_index] = self._slots[name]
 
+    def slots_of(self, req_indices: Tensor) -> NDArray[np.int64]:
+        """Return the slot of each row, of requests req_indices [rows] i64."""
+        slots: NDArray[np.int64] = self._of_request[req_indices.numpy()]
+        return slots
+
     @contextmanager
     def applied(self, req_indices: Tensor) -> Iterator[LanguageModel]:
         """Yield the model for rows of requests req_indices [rows] i64; the base if none has one."""
-        groups = self._groups(req_indices)
-        if not groups:
+        rows = _sorted_rows(self.slots_of(req_indices))
+        if rows is None:
             yield self._base
             return
-        self._active.groups = groups
+        self._active.rows = rows
         try:
             yield self._adapted
         finally:
-            self._active.groups = ()
-
-    def _groups(self, req_indices: Tensor) -> tuple[AdapterRows, ...]:
-        slots = self._of_request[req_indices.numpy()]
-        if not slots.any():
-            return ()
-        found = np.unique(slots)
-        if len(found) == 1:
-            return (AdapterRows(int(found[0]), None),)
-        return tuple(
-            AdapterRows(int(slot), _rows(np.flatnonzero(slots == slot)))
-            for slot in found
-            if slot != NO_ADAPTER
-        )
+            self._active.rows = None
 
 
-def _rows(places: NDArray[np.int64]) -> Tensor | slice:
-    first, last = int(places[0]), int(places[-1])
-    if last - first + 1 == len(places):
-        return slice(first, last + 1)
-    return torch.from_numpy(places)
+def _sorted_rows(slots: NDArray[np.int64]) -> LowRankRows | None:
+    """Sort rows by their slots [rows]; None if no row has an adapter."""
+    adapted = np.flatnonzero(slots)
+    if not len(adapted):
+        return None
+    order = adapted[np.argsort(slots[adapted], kind="stable")]
+    found, starts, counts = np.unique(slots[order], return_index=True, return_counts=True)
+    groups = np.stack([found, starts, counts], axis=1)
+    return LowRankRows(torch.from_numpy(order), torch.from_numpy(groups), len(slots))

@@ -17,6 +17,7 @@ from specdecode_kernels import (
     Backend,
     FusedLayer,
     FusibleLayer,
+    LayerLowRank,
 )
 from specdecode_kernels.torch.by_row import by_row
 from specdecode_kernels.torch.elementwise import add_parts
@@ -337,8 +338,14 @@ def _map_fused(
     return ((), 0) if streams is None else (streams, len(kvs))
 
 
-def fused_layer(layer: DecoderLayer[Attention]) -> DecoderLayer[Attention]:
-    """Let one call compute a layer of no more parts than a Llama has, if its backend can."""
+def fused_layer(
+    layer: DecoderLayer[Attention], low_rank: LayerLowRank | None = None
+) -> DecoderLayer[Attention]:
+    """Let one call compute a layer of no more parts than a Llama has, if its backend can.
+
+    Args:
+        low_rank: what LoRA adapters add to the outputs of its maps.
+    """
     attention, mlp = layer.attention, layer.mlp
     fuse, qk_norm = attention.ops.fuse_layer, attention.qk_norm
     if fuse is None or layer.output_norms or not isinstance(mlp, Mlp):
@@ -360,5 +367,6 @@ def fused_layer(layer: DecoderLayer[Attention]) -> DecoderLayer[Attention]:
         head_dim=attention.head_dim,
         is_gelu=mlp.activate is attention.ops.gelu_tanh_and_mul,
         attention=attention.params,
+        low_rank=low_rank,
     )
     return replace(layer, fused=fuse(parts))
