@@ -118,6 +118,10 @@ app.kubernetes.io/component: engine
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings, roles]
   verbs: [create, delete, get, list, patch, watch]
+# Who may reach engines of runtime VLLM, which need routers.
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [create, delete, get, list, patch, watch]
 # The token between routers and engines, and no other Secret.
 - apiGroups: [""]
   resources: [secrets]

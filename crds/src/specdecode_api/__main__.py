@@ -13,6 +13,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.command_line import ArgumentParser
 from specdecode_api.metrics_reference import metrics_reference
 from specdecode_api.reference import field_reference
+from specdecode_api.runtimes_reference import runtimes_reference
 from specdecode_api.schema import custom_resource_definition, trial_definition
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -32,6 +33,7 @@ def generated_files() -> dict[str, str]:
         "crds/boot.schema.json": _boot_schema(),
         "docs/reference.md": field_reference(_NOTICE),
         "docs/metrics.md": metrics_reference(_NOTICE),
+        "docs/runtimes.md": runtimes_reference(_NOTICE),
     }
 
 

@@ -79,6 +79,9 @@ def _add_run(parser: ArgumentParser) -> None:
         "--engine-image", metavar="IMAGE", help="engine image if spec.engine.image is not set"
     )
     parser.add_argument("--router-image", metavar="IMAGE", help="image of routers")
+    parser.add_argument(
+        "--vllm-image", metavar="IMAGE", help="default image of engines with engine.runtime VLLM"
+    )
     parser.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of the cluster")
     parser.add_argument("--health-port", type=int, metavar="PORT", help="port of /healthz (8080)")
     parser.add_argument("--metrics-port", type=int, metavar="PORT", help="port of /metrics (9090)")
@@ -230,7 +233,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 def _render(options: argparse.Namespace) -> int:
     settings = from_environment()
-    images = options.image or settings.engine_image, settings.router_image
+    images = options.image or settings.engine_image, settings.router_image, settings.vllm_image
     sys.stdout.write(render.render(options.file, _text(options.file), *images))
     return 0
 

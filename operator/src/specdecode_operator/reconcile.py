@@ -28,7 +28,7 @@ from specdecode_operator.objects.observed import Key, Observed
 from specdecode_operator.objects.parts import Failures, Part
 from specdecode_operator.objects.rollout import ImageRollouts, Rollout, hash_of_template, rollout
 from specdecode_operator.plan.plan import Plan, plan
-from specdecode_operator.plan.stable_pods import running_image
+from specdecode_operator.plan.stable_pods import runs_default_image
 from specdecode_operator.settings import Settings
 from specdecode_operator.status import events
 from specdecode_operator.status.activity import ActivityLog
@@ -239,7 +239,7 @@ class Reconciler:
     def _note_rollout(self, key: Key, observed: Observed) -> None:
         """Count a resource among those that roll to the default image until it is complete."""
         live = observed.owned(DEPLOYMENT)
-        if live is None or running_image(observed) != self.settings.engine_image:
+        if live is None or not runs_default_image(observed, self.settings):
             self.image_rollouts.forget(key)
             return
         new = hash_of_template(live)

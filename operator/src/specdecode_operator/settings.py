@@ -1,5 +1,6 @@
 """Settings of the operator: environment variables, overridden by flags."""
 
+import json
 import os
 import re
 import socket
@@ -8,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from specdecode_api.v1alpha1.runtimes import RuntimeName
 from specdecode_operator.objects.pod_defaults import NO_DEFAULTS, PodDefaults, pod_defaults
 
 ENVIRONMENT_PREFIX = "SPECDECODE_"
@@ -28,6 +30,10 @@ def default_engine_image() -> str:
     return f"specdecode-engine:{version()}"
 
 
+DEFAULT_VLLM_IMAGE = "vllm/vllm-openai:v0.32.0"
+"""Image of runtime VLLM, of a supported version."""
+
+
 def default_router_image() -> str:
     """Image of the router that was released together with this operator."""
     return f"specdecode-router:{version()}"
@@ -39,6 +45,9 @@ class Settings:
 
     engine_image: str
     router_image: str = field(default_factory=lambda: default_router_image())
+    vllm_image: str = DEFAULT_VLLM_IMAGE
+    metrics_from: tuple[Mapping[str, Any], ...] = ()
+    """Peers of a NetworkPolicy that may read metrics of engines of runtime VLLM."""
     namespaces: tuple[str, ...] = ()
     """Namespaces to watch; empty means all."""
     operator_class: str = ""
@@ -55,6 +64,8 @@ class Settings:
     lease_namespace: str | None = None
     """Namespace of the Lease; default: the pod's namespace, else the first watched one."""
     lease_name: str = LEASE_NAME
+    own_namespace: str = ""
+    """Namespace of the operator's pod; empty outside of a cluster."""
     identity: str | None = None
     """Holder identity in the Lease; default: the pod's name, else a unique name."""
     upgrade_policy: Literal["Pinned", "Roll"] = "Pinned"
@@ -84,6 +95,11 @@ class Settings:
             )
 
 
+def image_of(settings: Settings, runtime: RuntimeName) -> str:
+    """Default image of a runtime."""
+    return settings.vllm_image if runtime == "VLLM" else settings.engine_image
+
+
 def lease_namespace(settings: Settings, file: Path = NAMESPACE_FILE) -> str:
     """Namespace of the Lease: as configured, else the pod's, else the first watched one."""
     if settings.lease_namespace:
@@ -91,6 +107,10 @@ def lease_namespace(settings: Settings, file: Path = NAMESPACE_FILE) -> str:
     if file.exists():
         return file.read_text(encoding="utf-8").strip()
     return settings.namespaces[0] if settings.namespaces else "default"
+
+
+def _own_namespace(file: Path = NAMESPACE_FILE) -> str:
+    return file.read_text(encoding="utf-8").strip() if file.exists() else ""
 
 
 def identity(settings: Settings, environment: Mapping[str, str] = os.environ) -> str:
@@ -114,6 +134,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
     return Settings(
         engine_image=_read(environment, "ENGINE_IMAGE") or default_engine_image(),
         router_image=_read(environment, "ROUTER_IMAGE") or default_router_image(),
+        vllm_image=_read(environment, "VLLM_IMAGE") or DEFAULT_VLLM_IMAGE,
+        metrics_from=_peers(environment, "VLLM_METRICS_FROM"),
         namespaces=tuple(_read(environment, "NAMESPACES").split()),
         operator_class=_read(environment, "OPERATOR_CLASS"),
         kubeconfig=environment.get("KUBECONFIG") or None,
@@ -125,6 +147,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         leader_election=_truth(environment, "LEADER_ELECTION", default=True),
         lease_namespace=_read(environment, "LEASE_NAMESPACE") or None,
         lease_name=_read(environment, "LEASE_NAME") or LEASE_NAME,
+        own_namespace=_own_namespace(),
         identity=_read(environment, "IDENTITY") or None,
         upgrade_policy=_upgrade_policy(environment),
         max_concurrent_rollouts=int(_number(environment, "MAX_CONCURRENT_ROLLOUTS", 2)),
@@ -141,6 +164,18 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
         log_level=_read(environment, "LOG_LEVEL").upper() or "INFO",
         log_format=_read(environment, "LOG_FORMAT").lower() or "json",
     )
+
+
+def _peers(environment: Mapping[str, str], name: str) -> tuple[Mapping[str, Any], ...]:
+    text = _read(environment, name)
+    try:
+        found = json.loads(text or "[]")
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        variable = ENVIRONMENT_PREFIX + name
+        raise ValueError(f"{variable} is {text!r}; set it to a JSON list of NetworkPolicy peers")
+    return tuple(found)
 
 
 def _upgrade_policy(environment: Mapping[str, str]) -> Literal["Pinned", "Roll"]:

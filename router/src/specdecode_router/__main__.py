@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from specdecode_router.router_token import NoToken, read_token
 from specdecode_router.server import serve
 from specdecode_router.settings import parse_flags
+from specdecode_server.api_keys import NoApiKeys
 from specdecode_server.listen import ListenError
 from specdecode_server.request_id import LOG_FORMAT, log_request_ids
 
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if settings.engines and settings.token_path is not None:
             read_token(settings.token_path)  # in a pod, the kubelet may write it later
         serve(settings)
-    except (ListenError, NoToken) as error:
+    except (ListenError, NoToken, NoApiKeys) as error:
         print(f"specdecode-router: {error}", file=sys.stderr)
         return 1
     return 0

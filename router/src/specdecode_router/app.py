@@ -19,12 +19,15 @@ from specdecode_router.client_request import (
     session_of,
     timeout_seconds,
 )
+from specdecode_router.plain_relay import GENERATION as PLAIN_GENERATION
+from specdecode_router.plain_relay import PlainRelay, WithoutKeys, is_plain_path
 from specdecode_router.proxy import forward, is_forwarded
 from specdecode_router.relay import Relay
 from specdecode_router.routing.prompt_blocks import cut_prompt
 from specdecode_router.routing.stored_response import name_in_body
 from specdecode_router.settings import RouterSettings
 from specdecode_server import request_id
+from specdecode_server.api_keys import ApiKeyStore, Authorization, Respond, is_client_api
 from specdecode_server.body import DEFAULT_MAX_BODY_BYTES, read_limited
 from specdecode_server.disconnect import run_until_disconnect
 from specdecode_server.errors import HttpError
@@ -35,6 +38,7 @@ from specdecode_server.request_id import RequestIds
 log = logging.getLogger(__name__)
 
 GENERATION: Final = frozenset(get_args(GenerationPath))
+AnyRelay = Relay | PlainRelay
 MAX_TOKENIZED_BYTES: Final = DEFAULT_MAX_BODY_BYTES
 REMEDY: Final = "split it into several requests, or raise server.max_body_bytes of the engines"
 
@@ -43,7 +47,7 @@ REMEDY: Final = "split it into several requests, or raise server.max_body_bytes 
 class RouterApi:
     """ASGI application of the API port."""
 
-    relay: Relay
+    relay: AnyRelay
     lifecycle: ServerLifecycle
     settings: RouterSettings
     version: str
@@ -62,17 +66,19 @@ class RouterApi:
 
     async def _answer(self, request: Request, receive: Receive, send: Send) -> None:
         method, path = request.method, str(request.scope["path"])
-        if path in GENERATION:
+        is_plain = isinstance(self.relay, PlainRelay)
+        if path in (PLAIN_GENERATION if is_plain else GENERATION):
             _check_method(method, ("POST",))
             await self._generate(request, cast("GenerationPath", path), receive, send)
         elif path in (names.PATH_HEALTH, names.PATH_PING, names.PATH_VERSION):
             _check_method(method, ("GET", "HEAD"))
             await self._describe(path)(request.scope, receive, send)
-        elif is_forwarded(method, path):
+        elif (is_plain_path if is_plain else is_forwarded)(method, path):
             body = await read_limited(request, MAX_TOKENIZED_BYTES, REMEDY)
             with self.lifecycle.count_request():
-                pool, session = self.relay.pool, self.relay.client.session
-                await forward(request, body, ClientResponse(send), pool, session)
+                await forward(
+                    request, body, ClientResponse(send), self.relay.pool, self.relay.session
+                )
         else:
             message = f"{method} {path[:80]} is not served here"
             raise HttpError(404, message, code="not_found")
@@ -102,6 +108,15 @@ class RouterApi:
                 log.debug("the client disconnected")
 
 
+def _refusal_response(relay: AnyRelay) -> Respond:
+    async def respond(request: Request, refusal: Exception) -> Response:
+        assert isinstance(refusal, HttpError)
+        relay.metrics.count_response(refusal.status)
+        return refusal.response(request.scope["path"])
+
+    return respond
+
+
 def _check_method(method: str, allowed: tuple[str, ...]) -> None:
     if method not in allowed:
         error = HttpError(405, f"{method} is not allowed here", code="method_not_allowed")
@@ -119,7 +134,7 @@ def _probe(reason: str | None) -> Response:
 class RouterManagement:
     """ASGI application of the management port: probes and metrics."""
 
-    relay: Relay
+    relay: AnyRelay
     lifecycle: ServerLifecycle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -174,10 +189,22 @@ class RouterManagement:
 
 
 def build_app(
-    relay: Relay, lifecycle: ServerLifecycle, settings: RouterSettings, version: str
+    relay: AnyRelay,
+    lifecycle: ServerLifecycle,
+    settings: RouterSettings,
+    version: str,
+    keys: ApiKeyStore | None,
 ) -> ASGIApp:
-    """Return the application of the API port, with what concerns every response."""
+    """Return the application of the API port, with what concerns every response.
+
+    Args:
+        keys: those of clients, where the router checks them.
+    """
     app: ASGIApp = RouterApi(relay, lifecycle, settings, version)
+    if isinstance(relay, PlainRelay):
+        app = WithoutKeys(app)
+    if keys is not None:
+        app = Authorization(app, keys, is_client_api, _refusal_response(relay))
     app = StreamKeepAlive(ConnectionDrain(app, lifecycle))
     if settings.cors_origins:
         app = CORSMiddleware(

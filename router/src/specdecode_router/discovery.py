@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from specdecode_api import names
 from specdecode_router.engines import EnginePool
-from specdecode_router.settings import EngineAddress, RouterSettings
+from specdecode_router.settings import EngineAddress, EngineRuntime, RouterSettings
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ async def _follow_slices(settings: RouterSettings, update: Callable[[Found], Non
                     _apply(known, kind, manifest)
                     if kind != "LIST" and (known or is_first):
                         is_first = False
-                        update(engines_of(known.values(), settings.deployment))
+                        update(engines_of(known.values(), settings.deployment, settings.runtime))
         except ListExpired:
             continue
         except Exception as error:  # the client raises many kinds; the known engines stay in use
@@ -75,21 +75,32 @@ def _apply(known: dict[str, Mapping[str, Any]], kind: str, manifest: Mapping[str
         known[name] = manifest
 
 
-def engines_of(slices: Iterable[Mapping[str, Any]], deployment: str) -> Found:
+def engines_of(
+    slices: Iterable[Mapping[str, Any]],
+    deployment: str,
+    runtime: EngineRuntime = EngineRuntime.SPECDECODE,
+) -> Found:
     """Return the management ports of all pods that are not terminating.
 
     A pod that is not ready is known too: it is polled, and gets requests as soon as it is ready.
+
+    An engine of another runtime does not report that it shuts down. The conditions of its endpoint
+    decide: it is left out as soon as it is terminating or not ready, and its API port is returned.
     """
+    is_other = runtime is not EngineRuntime.SPECDECODE
+    name = names.ENGINE_PORT_NAME if is_other else names.MANAGEMENT_PORT_NAME
     found: dict[EngineAddress, tuple[str, str]] = {}
     for each in slices:
         ports = [
             port["port"]
             for port in each.get("ports") or ()
-            if port.get("name") == names.MANAGEMENT_PORT_NAME and port.get("port")
+            if port.get("name") == name and port.get("port")
         ]
         for endpoint in each.get("endpoints") or ():
             conditions = endpoint.get("conditions") or {}
             if not ports or (conditions.get("terminating") and not conditions.get("serving")):
+                continue
+            if is_other and (conditions.get("terminating") or conditions.get("ready") is False):
                 continue
             pod = str((endpoint.get("targetRef") or {}).get("name", ""))
             for host in (endpoint.get("addresses") or ())[:1]:

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
+from specdecode_api.internal_api import EngineState
 from specdecode_router.call import BreakReason
 from specdecode_router.engines import EnginePool, RoutedEngine
 from specdecode_router.settings import EngineAddress
-from specdecode_router.upstream import EngineLost, NotAnEngine, UpstreamClient
+from specdecode_router.upstream import EngineLost, NotAnEngine
 
 log = logging.getLogger(__name__)
 
@@ -21,9 +23,16 @@ TIMEOUTS_ALLOWED: Final = 1
 class Poller:
     """One task for each engine of a pool."""
 
-    def __init__(self, pool: EnginePool, client: UpstreamClient) -> None:
+    def __init__(
+        self, pool: EnginePool, read_state: Callable[[EngineAddress], Awaitable[EngineState]]
+    ) -> None:
+        """Poll nothing yet.
+
+        Args:
+            read_state: returns an engine's state, or raises `EngineLost` or `NotAnEngine`.
+        """
         self._pool = pool
-        self._client = client
+        self._read_state = read_state
         self._tasks: dict[EngineAddress, tuple[RoutedEngine, asyncio.Task[None]]] = {}
         self._polled: set[EngineAddress] = set()
 
@@ -65,7 +74,7 @@ class Poller:
     async def _poll(self, engine: RoutedEngine, *, is_patient: bool) -> bool:
         """Poll an engine; return whether it answered."""
         try:
-            state = await self._client.poll(engine.address)
+            state = await self._read_state(engine.address)
         except EngineLost as error:
             is_refused = error.reason is BreakReason.UNREACHABLE
             if is_refused or not is_patient:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import aiohttp
+
 from specdecode_api.internal_api import RESUME_ID_DIFFERS
 from specdecode_api.response_names import RANDOM_DIGITS
 from specdecode_router.attempt import EngineAttempt, length_header
@@ -49,6 +51,11 @@ class Relay:
     metrics: RouterMetrics
     retries: int
     attempts: set[EngineAttempt]
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The session of all requests to engines."""
+        return self.client.session
 
     async def respond(self, request: ClientRequest, response: ClientResponse) -> None:
         """Answer a request; what no engine can answer is answered with an error."""

@@ -5,23 +5,28 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from functools import partial
 from importlib.metadata import version
+from typing import Any
 
+import aiohttp
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
-from specdecode_router.app import RouterManagement, build_app
+from specdecode_router.app import AnyRelay, RouterManagement, build_app
 from specdecode_router.discovery import discover
 from specdecode_router.engines import EnginePool
 from specdecode_router.metrics import RouterMetrics
+from specdecode_router.plain_relay import PlainRelay
 from specdecode_router.poller import Poller
 from specdecode_router.relay import Relay
 from specdecode_router.router_token import RouterToken
 from specdecode_router.routing.prefix_table import PrefixTable
-from specdecode_router.settings import RouterSettings
-from specdecode_router.upstream import UpstreamClient, open_session
+from specdecode_router.settings import EngineRuntime, RouterSettings
+from specdecode_router.upstream import UpstreamClient, open_session, read_health
+from specdecode_server.api_keys import ApiKeyStore
 from specdecode_server.connection import LimitedConfig
 from specdecode_server.lifecycle import ServerLifecycle
 from specdecode_server.listen import listen
@@ -29,6 +34,9 @@ from specdecode_server.listen import listen
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75
+KEYS_PERIOD_SECONDS = 2.0
+
+Work = Coroutine[Any, Any, None]
 FLUSH_SECONDS = 5
 
 
@@ -52,17 +60,17 @@ async def run(settings: RouterSettings) -> None:
     )
     lifecycle = ServerLifecycle()
     pool = EnginePool(time.monotonic)
-    assert settings.token_path is not None
-    token = RouterToken(settings.token_path)
+    keys = ApiKeyStore(settings.api_keys_path) if settings.api_keys_path else None
     async with open_session() as session:
-        relay = _relay(settings, pool, UpstreamClient(session, token))
-        api = QuietServer(
-            _config(build_app(relay, lifecycle, settings, version("specdecode-router")), settings)
-        )
+        relay, works = _relay(settings, pool, session)
+        if keys is not None:
+            works = (*works, watch_keys(keys))
+        release = version("specdecode-router")
+        api = QuietServer(_config(build_app(relay, lifecycle, settings, release, keys), settings))
         management = QuietServer(_config(RouterManagement(relay, lifecycle), settings))
         log.info("listening on %s port %d", *api_socket.getsockname()[:2])
         log.info("management on %s port %d", *management_socket.getsockname()[:2])
-        async with _background(settings, relay, token):
+        async with _background(works):
             serving = [
                 asyncio.create_task(api.serve(sockets=[api_socket])),
                 asyncio.create_task(management.serve(sockets=[management_socket])),
@@ -73,9 +81,22 @@ async def run(settings: RouterSettings) -> None:
             await asyncio.gather(*serving)
 
 
-def _relay(settings: RouterSettings, pool: EnginePool, client: UpstreamClient) -> Relay:
+def _relay(
+    settings: RouterSettings, pool: EnginePool, session: aiohttp.ClientSession
+) -> tuple[AnyRelay, tuple[Work, ...]]:
+    """Return what relays calls, and the work that it needs in the background."""
     table = PrefixTable()
-    return Relay(pool, table, client, RouterMetrics(pool, table), settings.retries, set())
+    metrics = RouterMetrics(pool, table)
+    discovered = discover(settings, pool, metrics.forget)
+    if settings.runtime is EngineRuntime.VLLM:
+        plain = PlainRelay(pool, table, session, metrics, settings.retries)
+        return plain, (discovered, Poller(pool, partial(read_health, session)).run())
+    assert settings.token_path is not None
+    token = RouterToken(settings.token_path)
+    client = UpstreamClient(session, token)
+    relay = Relay(pool, table, client, metrics, settings.retries, set())
+    polled = Poller(pool, client.poll).run()
+    return relay, (discovered, polled, relay.watch_stalls(), token.watch())
 
 
 def _config(app: ASGIApp, settings: RouterSettings) -> LimitedConfig:
@@ -95,16 +116,8 @@ def _config(app: ASGIApp, settings: RouterSettings) -> LimitedConfig:
 
 
 @contextlib.asynccontextmanager
-async def _background(
-    settings: RouterSettings, relay: Relay, token: RouterToken
-) -> AsyncIterator[None]:
-    """Discover and poll engines, and watch streams and the token, while the body runs."""
-    works = (
-        discover(settings, relay.pool, relay.metrics.forget),
-        Poller(relay.pool, relay.client).run(),
-        relay.watch_stalls(),
-        token.watch(),
-    )
+async def _background(works: Iterable[Work]) -> AsyncIterator[None]:
+    """Discover and poll engines, and watch streams, token and keys, while the body runs."""
     tasks = [asyncio.create_task(work) for work in works]
     for task in tasks:
         task.add_done_callback(_report)
@@ -114,6 +127,13 @@ async def _background(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def watch_keys(keys: ApiKeyStore) -> None:
+    """Read the keys of clients again every two seconds."""
+    while True:
+        await asyncio.sleep(KEYS_PERIOD_SECONDS)
+        await keys.refresh()
 
 
 def _report(task: "asyncio.Task[None]") -> None:

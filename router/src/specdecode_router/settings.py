@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +15,16 @@ DEFAULT_RETRIES: Final = 2
 DEFAULT_TIMEOUT_SECONDS: Final = 60.0
 
 
+class EngineRuntime(StrEnum):
+    """What engines run."""
+
+    SPECDECODE = "specdecode"
+    VLLM = "vllm"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class EngineAddress:
-    """Host and management port of an engine."""
+    """Host of an engine and its management port, of another runtime the port of its API."""
 
     host: str
     port: int
@@ -43,7 +51,10 @@ class RouterSettings:
     deployment: str = ""
     """Name of the SpecDecodeDeployment, by which pods of trials are recognized."""
     kubeconfig: str | None = None
+    runtime: EngineRuntime = EngineRuntime.SPECDECODE
     token_path: Path | None = None
+    api_keys_path: Path | None = None
+    """File or folder with the keys of clients, which the router checks for another runtime."""
     host: str = "0.0.0.0"
     port: int = names.ENGINE_PORT
     management_port: int = names.MANAGEMENT_PORT
@@ -70,17 +81,30 @@ def parse_flags(arguments: Sequence[str]) -> RouterSettings:
     for name in ("engines", "cors_origins"):
         if name in options:
             options[name] = tuple(options[name])
+    options["runtime"] = EngineRuntime(options.get("runtime", EngineRuntime.SPECDECODE))
     settings = RouterSettings(**options)
     if bool(settings.engines) == bool(settings.service):
         parser.error("name the engines with --engines, or their Service with --service")
     if settings.service and not settings.namespace:
         parser.error("--service needs --namespace, the namespace of the Service")
-    if settings.token_path is None:
+    if settings.runtime is not EngineRuntime.SPECDECODE:
+        _check_other_runtime(parser, settings)
+    elif settings.api_keys_path is not None:
+        parser.error(
+            "--api-key-file is for --runtime vllm; engines of specdecode check keys: start them "
+            "with --api-key-file"
+        )
+    elif settings.token_path is None:
         parser.error(
             "--token-file is missing: it contains the token that the engines read with "
             "--router-token-file"
         )
     return settings
+
+
+def _check_other_runtime(parser: ArgumentParser, settings: RouterSettings) -> None:
+    if settings.token_path is not None:
+        parser.error(f"--token-file: engines of {settings.runtime} know no token; remove it")
 
 
 def _parser() -> ArgumentParser:
@@ -108,11 +132,24 @@ def _add_engines(parser: ArgumentParser) -> None:
     add("--deployment", help="SpecDecodeDeployment of the engines; recognizes pods of trials")
     add("--kubeconfig", help="kubeconfig; default: the pod's service account")
     add(
+        "--runtime",
+        choices=[each.value for each in EngineRuntime],
+        help="what the engines run; vllm: --engines are the ports of their API, streams of lost "
+        "engines are not continued (default: specdecode)",
+    )
+    add(
+        "--api-key-file",
+        dest="api_keys_path",
+        type=Path,
+        help="with --runtime vllm: file or folder with the keys that clients must send, one per "
+        "line; read again when it changes",
+    )
+    add(
         "--token-file",
         dest="token_path",
         type=Path,
-        help="file with the token that engines require, or folder with the file token; read again "
-        "when it changes",
+        help="file with the token that engines of specdecode require, or folder with the file "
+        "token; read again when it changes",
     )
 
 

@@ -15,9 +15,11 @@ from specdecode_api.internal_api import (
     EngineState,
     StreamEvent,
 )
+from specdecode_api.names import PATH_HEALTH
 from specdecode_router.call import BreakReason, Call
 from specdecode_router.router_token import RouterToken
 from specdecode_router.settings import EngineAddress
+from specdecode_server.body import DEFAULT_MAX_BODY_BYTES
 from specdecode_server.error_forms import in_form_of
 
 CONNECT_SECONDS = 2.0
@@ -163,6 +165,33 @@ class UpstreamClient:
 
     def _headers(self) -> dict[str, str]:
         return {HEADER_TOKEN: self._token.value}
+
+
+async def read_health(session: aiohttp.ClientSession, address: EngineAddress) -> EngineState:
+    """Return the state of an engine of another runtime, of which its health is all that is known.
+
+    It stays healthy while it shuts down.
+
+    Raises:
+        EngineLost: it does not answer.
+    """
+    timeout = aiohttp.ClientTimeout(total=POLL_SECONDS, sock_connect=CONNECT_SECONDS)
+    try:
+        async with session.get(address.url(PATH_HEALTH), timeout=timeout) as response:
+            is_healthy = response.status == HTTPStatus.OK
+            reason = None if is_healthy else f"its health is {response.status}"
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise lost(error) from None
+    return EngineState(
+        reason=reason,
+        resume_id=None,
+        model="",
+        config_hash="",
+        api_port=address.port,
+        requests=0,
+        capacity=0,
+        max_body_bytes=DEFAULT_MAX_BODY_BYTES,
+    )
 
 
 def lost(error: BaseException) -> EngineLost:

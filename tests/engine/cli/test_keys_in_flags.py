@@ -10,9 +10,9 @@ from specdecode_api.peer_flags import read_peer_flags
 from specdecode_engine.cli import flags
 from specdecode_engine.cli.peers.reader import read_peer_flags_of
 from specdecode_engine.process import ConfigurationError
-from specdecode_engine.serve.control.api_keys import ApiKeyStore, NoApiKeys
 from specdecode_router import settings
 from specdecode_router.router_token import NoToken, read_token
+from specdecode_server.api_keys import ApiKeyStore, NoApiKeys
 
 MARK = "sk-canary"
 KEYS = [f"{MARK}-{number:02}-5c1e77b0" for number in range(20)]

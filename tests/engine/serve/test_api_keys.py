@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from specdecode_api.report import TerminationMessage, TerminationReason
-from specdecode_engine.serve.control.api_keys import (
+from specdecode_server.api_keys import (
     ApiKeyStore,
     NoApiKeys,
     digests_of,

@@ -173,8 +173,13 @@ def life(chat, api, namespace):
             status = {"status": {"conditions": [condition]}}
             api.merge(kinds.POD, namespace, name, status, "/status")
 
+    vllm = {"engine": {"runtime": "VLLM"}, "rollout": {"mode": "Manual"}}
     return (
-        lambda: chat(replicas=2, router={}),
+        lambda: chat(replicas=2, router={}, engine={}, speculation={}),
+        lambda: api.merge(RESOURCE, namespace, "chat", {"spec": vllm}),
+        lambda: api.merge(
+            RESOURCE, namespace, "chat", {"spec": {"engine": {"runtime": "Specdecode"}}}
+        ),
         wait_for_room,
         leave_canary,
         lambda: api.delete(SERVICE, namespace, "chat"),

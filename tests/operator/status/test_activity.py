@@ -27,7 +27,13 @@ def reading(pod, steps, num_steps=3, batch=8, tokens_per_step=2.5, start_s=0.0):
     """An engine that ran `steps` decode steps of `batch` requests."""
     cells = {(batch, num_steps): BucketTotals(steps, steps * batch, steps / 100)}
     return Reading(
-        pod, start_s, ArmKey("c", "t"), {}, cells, emitted_tokens=steps * batch * tokens_per_step
+        pod,
+        start_s,
+        ArmKey("c", "t"),
+        {},
+        cells,
+        emitted_tokens=steps * batch * tokens_per_step,
+        request_steps=steps * batch,
     )
 
 
@@ -114,6 +120,7 @@ def test_a_day_of_every_bucket_fits_into_four_kibibytes():
         one = Reading(
             "a", 0.0, ArmKey("c", "t"), {}, cells,
             emitted_tokens=10**9 * period * draw.uniform(1, 1.01),
+            request_steps=sum(each.request_steps for each in cells.values()),
         )  # fmt: skip
         window = after_look(window, UID, [one], START_S + period * PERIOD_S)
         shown = extended(shown or None, window) or {}

@@ -44,7 +44,7 @@ ROUTER_RESTARTED = counter(
 ROUTER_UNRESUMABLE = counter(
     "router_unresumable",
     "Streams that ended with an error, because no engine could continue them: retries, resume_id, "
-    "unknown_id, refused, deadline.",
+    "unknown_id, refused, deadline, runtime (engines of vLLM continue none).",
     "reason",
 )
 ROUTER_HELD = counter("router_held", "Requests that had to wait for an engine.")

@@ -2,10 +2,11 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from specdecode_api.base import HOT, ResourceRecord
 from specdecode_api.rules import Rule
+from specdecode_api.v1alpha1.runtimes import RuntimeName, argument_rules
 from specdecode_api.v1alpha1.scalars import (
     ByteSize,
     Duration,
@@ -101,11 +102,26 @@ class GraphsSpec(ResourceRecord):
     )
 
 
+Argument = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+
+
 class EngineSpec(ResourceRecord):
     """One engine: image, device, memory and limits."""
 
+    runtime: RuntimeName = Field(
+        default="Specdecode",
+        description="The engine that serves the model: Specdecode is this project's, VLLM is vLLM. "
+        "A change replaces the pods. Fields that vLLM has no counterpart of are refused with VLLM.",
+    )
+    extra_args: list[Argument] = Field(
+        default=[],
+        max_length=64,
+        description="More arguments of the command line, such as --trust-remote-code; runtime VLLM "
+        "only. Arguments with a field of their own are refused with its name.",
+    )
     image: Image | None = Field(
-        default=None, description="Engine image; the operator's default where absent."
+        default=None,
+        description="Engine image; the operator's default for the runtime where absent.",
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
         default="IfNotPresent", description="When to pull the image."
@@ -146,3 +162,5 @@ class EngineSpec(ResourceRecord):
         "field of their own, such as cpu_affinity: 0-3; names and bounds are those of the boot "
         "file. Settings with a field of their own are refused with its name.",
     )
+
+    rules: ClassVar[tuple["Rule[EngineSpec]", ...]] = argument_rules()

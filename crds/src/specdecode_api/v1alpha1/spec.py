@@ -23,6 +23,7 @@ from specdecode_api.v1alpha1.resources import (
 )
 from specdecode_api.v1alpha1.rollout import RolloutSpec
 from specdecode_api.v1alpha1.router import RouterSpec
+from specdecode_api.v1alpha1.runtime_rules import RUNTIME_RULES, WORLD_SIZE
 from specdecode_api.v1alpha1.scalars import Int
 from specdecode_api.v1alpha1.serving import Serving
 from specdecode_api.v1alpha1.speculation import Speculation
@@ -47,7 +48,7 @@ PageSize = Annotated[
 
 _TENSOR: Final = or_default("parallelism.tensor", 1)
 _ON_GPU: Final = f"{or_default('engine.device', 'GPU')} == 'GPU'"
-_HAS_ONE_RANK: Final = f"{_TENSOR} == 1"
+_HAS_ONE_RANK: Final = f"{WORLD_SIZE} == 1"
 # A number: the API server knows no bound for the text of one, which another quantity would need.
 _AMOUNT: Final = "quantity(string(self.resources.{}[k])).asApproximateFloat()"
 
@@ -117,18 +118,18 @@ class Spec(ResourceRecord):
 
     rules: ClassVar[tuple["Rule[Spec]", ...]] = (
         Rule(
-            cel=_accelerators_are(f"AMOUNT <= double({_ON_GPU} ? {_TENSOR} : 0)"),
+            cel=_accelerators_are(f"AMOUNT <= double({_ON_GPU} ? {WORLD_SIZE} : 0)"),
             holds=lambda it: all(
                 amount(quantity) <= it.gpus for _, quantity in it.resources.accelerators()
             ),
-            message="an engine computes on parallelism.tensor accelerators (1 where absent), on "
-            "none with engine.device CPU, and would leave the others idle: lower limits and "
-            "requests, raise parallelism.tensor, or raise replicas for more engines",
+            message="an engine computes on tensor × pipeline × data accelerators of parallelism (1 "
+            "where absent), on none with engine.device CPU, and would leave the others idle: lower "
+            "limits and requests, raise parallelism.tensor, or raise replicas for more engines",
             field="resources",
         ),
         Rule(
             cel=f"{_HAS_ONE_RANK} || !({_ON_GPU}) || "
-            + _accelerators_are(f"k == '{WHOLE_GPU}' && AMOUNT >= double({_TENSOR})"),
+            + _accelerators_are(f"k == '{WHOLE_GPU}' && AMOUNT >= double({WORLD_SIZE})"),
             holds=lambda it: (
                 it.gpus <= 1
                 or all(
@@ -136,13 +137,13 @@ class Spec(ResourceRecord):
                     for name, quantity in it.resources.accelerators()
                 )
             ),
-            message="with parallelism.tensor above 1 each rank computes on a whole GPU of its own: "
-            f"set {WHOLE_GPU} to parallelism.tensor, or leave out what is under "
+            message="with several ranks each computes on a whole GPU of its own: set "
+            f"{WHOLE_GPU} to parallelism.tensor (× pipeline × data), or leave out what is under "
             f"{ACCELERATOR_DOMAIN}, so that the operator requests as many",
             field="resources",
         ),
         Rule(
-            cel=f"{_HAS_ONE_RANK} || "
+            cel=f"{_TENSOR} == 1 || "
             f"{or_default('speculation.algorithm', 'NONE')} != '{Algorithm.FROZEN_KV_MTP}'",
             holds=lambda it: (
                 it.parallelism.tensor == 1
@@ -172,12 +173,13 @@ class Spec(ResourceRecord):
             field="inferencePool",
             reason="FieldValueForbidden",
         ),
+        *RUNTIME_RULES,
     )
 
     @property
     def gpus(self) -> int:
         """GPUs of a pod: one for each rank, none on a CPU."""
-        return self.parallelism.tensor if self.engine.device == "GPU" else 0
+        return self.parallelism.world_size if self.engine.device == "GPU" else 0
 
 
 class Metadata(ResourceRecord):

@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from specdecode_api import names
 from specdecode_engine.process import ConfigurationError
-from specdecode_engine.serve.control.api_keys import Digests, NoApiKeys, digests_of
+from specdecode_server.api_keys import Digests, NoApiKeys, digests_of
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,6 @@ from specdecode_api.internal_api import PATH_GENERATE
 from specdecode_engine.batch.request import RequestRefused
 from specdecode_engine.serve import errors, health, management, openapi, speculation, tokenization
 from specdecode_engine.serve.anthropic import messages
-from specdecode_engine.serve.control.api_keys import (
-    Authorization,
-    is_client_api,
-    is_speculation_change,
-)
 from specdecode_engine.serve.control.router_tokens import ChangeAuthorization
 from specdecode_engine.serve.engine.core import EngineFailed, GrammarBusy
 from specdecode_engine.serve.internal import routes
@@ -28,6 +23,11 @@ from specdecode_engine.serve.openai.service import Service
 from specdecode_engine.serve.page import routes as page
 from specdecode_engine.serve.page.host_guard import HostGuard, is_loopback
 from specdecode_server import request_id
+from specdecode_server.api_keys import (
+    Authorization,
+    is_client_api,
+    is_speculation_change,
+)
 from specdecode_server.middleware import ConnectionDrain, HeadRequests, StreamKeepAlive
 from specdecode_server.request_id import RequestIds
 
@@ -122,7 +122,13 @@ def _build(
         app.add_middleware(guard)
     if service.keys is not None:
         owner = service.boot.server.owner
-        app.add_middleware(Authorization, keys=service.keys, needs_key=needs_key, owner=owner)
+        app.add_middleware(
+            Authorization,
+            keys=service.keys,
+            needs_key=needs_key,
+            respond=errors.respond_to_error,
+            owner=owner,
+        )
     return _with_headers(app, service)
 
 

@@ -12,7 +12,6 @@ import uvloop
 from specdecode_api.boot import EngineBoot
 from specdecode_engine.serve import errors
 from specdecode_engine.serve.app import build_app
-from specdecode_engine.serve.control.api_keys import Digests, NoApiKeys
 from specdecode_engine.serve.control.drain import answering_drain
 from specdecode_engine.serve.control.tables import ReadBoot
 from specdecode_engine.serve.engine.core import Load
@@ -20,6 +19,7 @@ from specdecode_engine.serve.engine.messages import Connect
 from specdecode_engine.serve.listeners import Listeners
 from specdecode_engine.serve.openai.service import OnFailure, Service
 from specdecode_engine.serve.openai.tracing import TracingUnavailable
+from specdecode_server.api_keys import Digests, NoApiKeys
 from specdecode_server.connection import LimitedConfig
 from specdecode_server.listen import ListenError
 

@@ -19,6 +19,7 @@ from specdecode_api.model_uri import (
 from specdecode_operator import owned
 from specdecode_operator.objects.kinds import Manifest
 from specdecode_operator.objects.resource import Resource, ResourceError, is_resource, parse
+from specdecode_operator.settings import DEFAULT_VLLM_IMAGE
 
 
 class FileError(Exception):
@@ -50,11 +51,19 @@ def _parse(path: str, document: Manifest) -> Resource:
         raise _file_error(path, error.sentences) from None
 
 
-def render(path: str, text: str, engine_image: str, router_image: str) -> str:
+def render(
+    path: str,
+    text: str,
+    engine_image: str,
+    router_image: str,
+    vllm_image: str = DEFAULT_VLLM_IMAGE,
+) -> str:
     """The owned objects of every custom resource in a YAML text, as one YAML stream."""
     manifests: list[Manifest] = []
     for resource in read(path, text):
-        built = _build(path, resource, engine_image).children
+        is_vllm = resource.spec.engine.runtime == "VLLM"
+        built = _build(path, resource, vllm_image if is_vllm else engine_image).children
+        built = (*owned.network_policies(resource, "", ()), *built)
         routed = owned.routed(built, resource, router_image, is_serving=True)
         known = owned.with_token(routed, (), resource.uid, is_wanted=True)
         manifests += (owned.size_limited(each, None) for each in known)
@@ -72,6 +81,11 @@ def boot(path: str, text: str, models: Path | None) -> str:
     if len(resources) > 1:
         found = ", ".join(resource.name for resource in resources)
         raise FileError(f"{path} has {len(resources)} resources ({found}); keep one of them")
+    if resources[0].spec.engine.runtime != "Specdecode":
+        raise FileError(
+            f"{path} has engine.runtime {resources[0].spec.engine.runtime}, which has no boot "
+            "file; render shows its command line"
+        )
     built = _build(path, resources[0], "unused")
     if models is None:
         return owned.boot_text(built.boot)

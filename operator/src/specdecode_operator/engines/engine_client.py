@@ -19,7 +19,8 @@ from specdecode_api import names
 from specdecode_api.internal_api import HEADER_TOKEN
 from specdecode_api.report import Degradation, Degradations, DraftInUse, Progress, Report
 from specdecode_api.table import TableEntry
-from specdecode_operator.fleet import BadScrape, Reading, Scraped, exposition
+from specdecode_operator.engines.vllm_version import version_degradations
+from specdecode_operator.fleet import BadScrape, Reading, Scraped, exposition, vllm_reading
 from specdecode_operator.fleet.reading import READ, reading_of
 from specdecode_operator.objects import pods as reading_pods
 from specdecode_operator.objects.kinds import Manifest
@@ -61,9 +62,15 @@ class TableResult:
 class EngineClient:
     """Requests to the engines of any custom resource. A missing response is not an error."""
 
-    def __init__(self, http: aiohttp.ClientSession, port: int = names.MANAGEMENT_PORT) -> None:
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        port: int = names.MANAGEMENT_PORT,
+        runtime_port: int = names.ENGINE_PORT,
+    ) -> None:
         self._http = http
         self._port = port
+        self._runtime_port = runtime_port  # of engines of another runtime
         self._tokens: dict[str, str] = {}
         self._scrapes = asyncio.Semaphore(CONCURRENT_SCRAPES)
 
@@ -82,8 +89,19 @@ class EngineClient:
 
     async def degraded(self, pod: Manifest) -> tuple[Degradation, ...] | None:
         """Degradations of a serving engine; None if it does not respond."""
+        if reading_pods.is_other_runtime(pod):
+            return await self._vllm_degraded(pod)
         report = await self._report(pod, names.PATH_DEGRADED, Degradations)
         return report.degraded if report is not None else None
+
+    async def _vllm_degraded(self, pod: Manifest) -> tuple[Degradation, ...] | None:
+        if (url := url_of(pod, self._runtime_port, names.PATH_VERSION)) is None:
+            return None
+        try:
+            body = await read_response(self._http, url, MAX_REPORT_BYTES, REPORT_TIMEOUT)
+        except (aiohttp.ClientError, TimeoutError, OSError, BadResponse):
+            return None
+        return version_degradations(body)
 
     async def scrape(self, pods: Sequence[Manifest]) -> Scraped:
         """Read the metrics of all pods; a pod without a complete response affects no other.
@@ -91,8 +109,7 @@ class EngineClient:
         They are parsed in a thread, because that takes milliseconds.
         """
         bodies = await asyncio.gather(*(self._metrics(pod) for pod in pods))
-        uids = [pod["metadata"]["uid"] for pod in pods]
-        results = await asyncio.to_thread(lambda: list(map(_parse, uids, bodies)))
+        results = await asyncio.to_thread(lambda: list(map(_parse, pods, bodies)))
         by_pod = list(zip(pods, results, strict=True))
         return Scraped(
             tuple(each for _, each in by_pod if isinstance(each, Reading)),
@@ -174,13 +191,15 @@ class EngineClient:
 
     async def _metrics(self, pod: Manifest) -> bytes | str:
         """The response of one pod, or why there is none."""
-        url = url_of(pod, self._port, names.PATH_METRICS)
+        is_other = reading_pods.is_other_runtime(pod)
+        url = url_of(pod, self._runtime_port if is_other else self._port, names.PATH_METRICS)
         if url is None:
             return "has no address yet"
+        headers = _NO_HEADERS if is_other else _METRICS_HEADERS
         try:
             async with self._scrapes:
                 return await read_response(
-                    self._http, url, MAX_METRICS_BYTES, METRICS_TIMEOUT, _METRICS_HEADERS
+                    self._http, url, MAX_METRICS_BYTES, METRICS_TIMEOUT, headers
                 )
         except BadResponse as error:
             return str(error)
@@ -240,11 +259,16 @@ def _no_answer(url: str, error: Exception) -> str:
     return f"{url} does not answer: {str(error) or type(error).__name__}"
 
 
-def _parse(pod_uid: str, body: bytes | str) -> Reading | str:
+def _parse(pod: Manifest, body: bytes | str) -> Reading | str:
     """The reading of one pod, or why there is none."""
     if isinstance(body, str):
         return body
+    pod_uid = str(pod["metadata"]["uid"])
     try:
+        if reading_pods.is_other_runtime(pod):
+            samples = exposition.read_lines(body.decode(errors="replace"), vllm_reading.READ)
+            config_hash = reading_pods.config_hash_of(pod) or ""
+            return vllm_reading.vllm_reading(pod_uid, config_hash, samples)
         return reading_of(pod_uid, exposition.read(body.decode(errors="replace"), READ))
     except BadScrape as error:
         return str(error)
@@ -268,8 +292,10 @@ def _error_of(status: int, body: bytes) -> str:
 
 
 @asynccontextmanager
-async def open_engine_client(port: int = names.MANAGEMENT_PORT) -> AsyncIterator[EngineClient]:
+async def open_engine_client(
+    port: int = names.MANAGEMENT_PORT, runtime_port: int = names.ENGINE_PORT
+) -> AsyncIterator[EngineClient]:
     """Open a connection pool without proxies and cookies."""
     jar = aiohttp.DummyCookieJar()
     async with aiohttp.ClientSession(trust_env=False, cookie_jar=jar) as http:
-        yield EngineClient(http, port)
+        yield EngineClient(http, port, runtime_port)

@@ -75,6 +75,8 @@ class Reading:
     facts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     emitted_tokens: float = 0.0
     """Output tokens of decode steps."""
+    request_steps: float = 0.0
+    """Decode steps of requests: a step of several requests counts for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +106,17 @@ def _reading(pod_uid: str, found: Samples) -> Reading:
     arms = {key: ArmEvidence()} | _arms(found, config_hash)
     unfit = sum(sample.value for sample in found.get(core.DRAFT_UNFIT.sample, ()))
     arms[key] = replace(arms[key], unfit_drafts=unfit)
+    step_totals = {at: BucketTotals(*row) for at, row in _cells(found, DECODE_STEPS).items()}
     return Reading(
         pod_uid=pod_uid,
         start_s=_only(found, metrics.PROCESS_START).value,
         key=key,
         arms=arms,
-        step_totals={at: BucketTotals(*row) for at, row in _cells(found, DECODE_STEPS).items()},
+        step_totals=step_totals,
         positions={at: PositionTotals(*row) for at, row in _cells(found, POSITIONS).items()},
         facts=dict(facts),
         emitted_tokens=_amount(core.EMITTED_TOKENS, _only(found, core.EMITTED_TOKENS)),
+        request_steps=sum(each.request_steps for each in step_totals.values()),
     )
 
 

@@ -88,6 +88,11 @@ SECRET = ResourceKind(
 )
 """The tokens of routers, and no other Secret; it is not watched."""
 
+NETWORK_POLICY = ResourceKind(
+    "networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", _KEEP_AND_PRUNE
+)
+"""Of engines whose serving port can change them, which only routers may reach."""
+
 INFERENCE_POOL = ResourceKind(
     "inference.networking.k8s.io",
     "v1",
@@ -104,13 +109,17 @@ CHILDREN = (SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
 ROUTER_CHILDREN = (ROLE, ROLE_BINDING)
 """Kinds of owned objects that only resources with routers have."""
 
+RUNTIME_CHILDREN = (NETWORK_POLICY,)
+"""Kinds of owned objects that only resources with another runtime have, which needs routers."""
+
 WATCHED = (
-    RESOURCE, *CHILDREN, *ROUTER_CHILDREN, POD, ENDPOINT_SLICE, TRIAL, CONTROLLER_REVISION,
+    RESOURCE, *CHILDREN, *ROUTER_CHILDREN, *RUNTIME_CHILDREN, POD, ENDPOINT_SLICE, TRIAL,
+    CONTROLLER_REVISION,
 )  # fmt: skip
 ALL = (*WATCHED, INFERENCE_POOL, EVENT, SECRET)
 OPTIONAL = frozenset({INFERENCE_POOL})
 """Kinds that the API server may not serve."""
-_OF_ROUTERS = frozenset((*ROUTER_CHILDREN, SECRET))
+_OF_ROUTERS = frozenset((*ROUTER_CHILDREN, *RUNTIME_CHILDREN, SECRET))
 
 BY_KIND = {kind.kind: kind for kind in ALL}
 

@@ -391,3 +391,8 @@ def _termination_text(name: str, ended: dict[str, Any]) -> str:
 def _cut(text: str) -> str:
     """Keep the end of a long text, where an engine's error is."""
     return text if len(text) <= MAX_MESSAGE else f"…{text[-MAX_MESSAGE + 1 :]}"
+
+
+def is_other_runtime(pod: Manifest) -> bool:
+    """Whether a pod runs another engine than that of this project."""
+    return names.LABEL_RUNTIME in (pod["metadata"].get("labels") or {})

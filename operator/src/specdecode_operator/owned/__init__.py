@@ -16,6 +16,7 @@ from specdecode_operator.owned.change_token import with_token
 from specdecode_operator.owned.config_map import boot_text
 from specdecode_operator.owned.defaulted import defaulted
 from specdecode_operator.owned.inference_pool import has_foreign_labels, inference_pools
+from specdecode_operator.owned.network_policy import network_policies
 from specdecode_operator.owned.patch import OF_ROUTERS, access_refusals
 from specdecode_operator.owned.router import (
     engines_service_name,
@@ -38,6 +39,7 @@ __all__ = [
     "finished",
     "has_foreign_labels",
     "inference_pools",
+    "network_policies",
     "restamped",
     "routed",
     "router_name",

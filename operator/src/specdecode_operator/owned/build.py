@@ -94,17 +94,19 @@ def build(
     name, spec = resource.name, resource.spec
     try:
         places = mounts(spec)
-        boot = boot_file(name, resource.uid, spec, places, tuned)
+        has_boot_file = spec.engine.runtime == "Specdecode"
+        boot = boot_file(name, resource.uid, spec, places, tuned if has_boot_file else _NO_TABLE)
         template = pod_template(name, spec, spec.engine.image or engine_image, places)
     except ValidationError as error:
         raise ResourceError(*sentences(error, EngineBoot)) from None
     # Without defaults: a release that adds a field to the boot file replaces no pod.
-    boot_values = boot.model_dump(mode="json", exclude_defaults=True)
+    # The command line of another runtime is in the template.
+    boot_values = boot.model_dump(mode="json", exclude_defaults=True) if has_boot_file else {}
     fingerprint = config_hash(template, boot_values)
     boot = boot.model_copy(update={"config_hash": fingerprint})
     pods_hash = carrier.pods_hash if carrier else fingerprint
     lasting = exchange_hash(template, boot_values)
-    files = config_map(name, pods_hash, _with_draft_of(carrier, boot), pins)
+    files = [config_map(name, pods_hash, _with_draft_of(carrier, boot), pins)]
     in_place = is_in_place or spec.update_strategy.type == "InPlace"
     workload = deployment(
         name,
@@ -116,10 +118,11 @@ def build(
         block=block,
         annotations=_annotations(spec, lasting, carrier) if role == names.ROLE_STABLE else {},
     )
-    own = [finished(child, resource) for child in (files, workload)]
+    *own, last = (finished(child, resource) for child in (*(files * has_boot_file), workload))
     if role == names.ROLE_STABLE:
         account, *others = shared_objects(resource, spec.replicas)
-        own = [account, own[0], *others, own[1]]
+        own = [account, *own, *others]
+    own.append(last)
     return Built(fingerprint, boot, tuple(own), lasting, pods_hash)
 
 
@@ -141,7 +144,7 @@ def _with_draft_of(carrier: Carrier | None, boot: EngineBoot) -> EngineBoot:
 def _annotations(spec: Spec, lasting: str, carrier: Carrier | None) -> dict[str, str]:
     """Annotations of a Deployment whose pods may exchange their draft."""
     draft = spec.speculation.draft
-    if draft is None:
+    if draft is None or spec.engine.runtime != "Specdecode":
         return {}
     found = {names.ANNOTATION_EXCHANGE_HASH: lasting, names.ANNOTATION_DRAFT: draft.uri}
     if carrier is not None and carrier.runs != carrier.pods_hash:

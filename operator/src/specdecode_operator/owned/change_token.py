@@ -37,8 +37,11 @@ def with_token(
 
 
 def _configuration(child: Manifest) -> str | None:
-    """Config hash of the pods for which an object is; None if it is not for engines."""
+    """Config hash of the pods for which an object is; None if they read no token."""
     if child["kind"] == DEPLOYMENT.kind:
+        labels = child["spec"]["template"]["metadata"].get("labels") or {}
+        if names.LABEL_RUNTIME in labels:
+            return None
         return template_annotations(child).get(names.ANNOTATION_CONFIG_HASH)
     if child["kind"] != CONFIG_MAP.kind:
         return None

@@ -91,6 +91,7 @@ def _stamped(
     annotations[names.ANNOTATION_CONFIG_HASH] = config_hash
     if block:
         annotations[names.ANNOTATION_BLOCK] = block
-    boot = {"name": "boot", "configMap": {"name": config_map_name(name, config_hash)}}
-    stamped["spec"]["volumes"].insert(0, boot)
+    if names.LABEL_RUNTIME not in stamped["metadata"]["labels"]:
+        boot = {"name": "boot", "configMap": {"name": config_map_name(name, config_hash)}}
+        stamped["spec"]["volumes"].insert(0, boot)
     return stamped

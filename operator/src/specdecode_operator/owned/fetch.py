@@ -20,7 +20,9 @@ _LINKS = "model-links"
 
 
 def fetched(spec: Spec) -> dict[ModelRole, str]:
-    """URIs of models on the hub, by role."""
+    """URIs of models on the hub, by role; none where the runtime downloads them."""
+    if spec.engine.runtime != "Specdecode":
+        return {}
     draft = spec.speculation.draft
     uris = {
         ModelRole.TARGET: spec.model.uri,

@@ -13,6 +13,7 @@ from specdecode_operator.owned.boot_file import threads
 from specdecode_operator.owned.labels import pod_labels, service_selector
 from specdecode_operator.owned.models import Mounts
 from specdecode_operator.owned.patch import patched, refusals
+from specdecode_operator.owned.runtimes import vllm_pod
 from specdecode_operator.owned.security import CONTAINER_SECURITY, pod_security
 
 STARTUP_PERIOD_SECONDS = 2
@@ -38,6 +39,8 @@ def pod_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
 
 
 def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
+    if spec.engine.runtime == "VLLM":
+        return _vllm_template(name, spec, image, mounts)
     fetches = bool(fetch.fetched(spec))
     return {
         "metadata": {"labels": pod_labels(name)},
@@ -56,6 +59,23 @@ def _template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
                 *api_keys.volumes(spec),
                 *router_token.volumes(spec),
             ],
+            **({"tolerations": tolerations(spec)} if spec.gpus else {}),
+        },
+    }
+
+
+def _vllm_template(name: str, spec: Spec, image: str, mounts: Mounts) -> Manifest:
+    """Without a boot file: the command line contains the whole configuration."""
+    return {
+        "metadata": {"labels": pod_labels(name) | {names.LABEL_RUNTIME: spec.engine.runtime}},
+        "spec": {
+            "serviceAccountName": name,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": spec.lifecycle.grace_seconds,
+            "securityContext": vllm_pod.security(spec),
+            "containers": [vllm_pod.container(name, spec, image, mounts, _resources(spec))],
+            "volumes": vllm_pod.volumes(spec, mounts),
             **({"tolerations": tolerations(spec)} if spec.gpus else {}),
         },
     }

@@ -10,6 +10,7 @@ from typing import Final
 from specdecode_api import names
 from specdecode_api.duration import duration_s
 from specdecode_api.v1alpha1 import RouterSpec, Spec
+from specdecode_api.v1alpha1.runtimes import RuntimeName
 from specdecode_operator.objects.kinds import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
@@ -21,6 +22,7 @@ from specdecode_operator.objects.kinds import (
     Manifest,
 )
 from specdecode_operator.objects.resource import Resource, ResourceError
+from specdecode_operator.owned import api_keys
 from specdecode_operator.owned.build import finished
 from specdecode_operator.owned.labels import (
     ROUTER,
@@ -82,7 +84,7 @@ def routed(
         _service_account(name),
         _role(name),
         _role_binding(name, resource.namespace),
-        _engines_service(name),
+        _engines_service(name, resource.spec.engine.runtime),
         *budget,
         _deployment(name, resource.namespace, resource.spec, router, image),
     ]
@@ -129,13 +131,18 @@ def _role_binding(name: str, namespace: str) -> Manifest:
     }
 
 
-def _engines_service(name: str) -> Manifest:
-    """Headless Service of all engine pods, those of trials included, with the management port."""
+def _engines_service(name: str, runtime: RuntimeName) -> Manifest:
+    """Headless Service of all engine pods, those of trials included, with the port for routers.
+
+    Of another runtime that is the port of the API.
+    """
+    is_own = runtime == "Specdecode"
+    port_name = names.MANAGEMENT_PORT_NAME if is_own else names.ENGINE_PORT_NAME
     port = {
-        "name": names.MANAGEMENT_PORT_NAME,
-        "port": names.MANAGEMENT_PORT,
+        "name": port_name,
+        "port": names.MANAGEMENT_PORT if is_own else names.ENGINE_PORT,
         "protocol": "TCP",
-        "targetPort": names.MANAGEMENT_PORT_NAME,
+        "targetPort": port_name,
     }
     return {
         "apiVersion": SERVICE.api_version,
@@ -218,7 +225,7 @@ def _template(name: str, namespace: str, spec: Spec, router: RouterSpec, image: 
             "containers": [_container(name, namespace, spec, router, image)],
             "volumes": [
                 {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
-                {"name": VOLUME, "secret": {"secretName": names.ROUTER_SECRET}},
+                *_trust_volumes(spec),
             ],
         },
     }
@@ -249,7 +256,7 @@ def _container(name: str, namespace: str, spec: Spec, router: RouterSpec, image:
             f"--service={engines_service_name(name)}",
             f"--namespace={namespace}",
             f"--deployment={name}",
-            f"--token-file={names.ROUTER_TOKEN_FOLDER}",
+            *_trust(spec),
             f"--retries={router.retries}",
             f"--timeout={duration_s(router.timeout):g}",
             f"--max-connections={router.max_connections}",
@@ -273,6 +280,24 @@ def _container(name: str, namespace: str, spec: Spec, router: RouterSpec, image:
         "livenessProbe": probe(names.PATH_LIVE, 10, 3),
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},
-            mount(),
+            *_trust_mounts(spec),
         ],
     }
+
+
+def _trust(spec: Spec) -> list[str]:
+    """Flags by which engines know a router, or by which it knows clients in their place."""
+    if spec.engine.runtime == "Specdecode":
+        return [f"--token-file={names.ROUTER_TOKEN_FOLDER}"]
+    keys = api_keys.path(spec)
+    return ["--runtime=vllm", *([f"--api-key-file={keys}"] if keys else [])]
+
+
+def _trust_volumes(spec: Spec) -> list[Manifest]:
+    if spec.engine.runtime != "Specdecode":
+        return api_keys.volumes(spec)
+    return [{"name": VOLUME, "secret": {"secretName": names.ROUTER_SECRET}}]
+
+
+def _trust_mounts(spec: Spec) -> list[Manifest]:
+    return [mount()] if spec.engine.runtime == "Specdecode" else api_keys.volume_mounts(spec)

@@ -239,7 +239,9 @@ def _with_routers(
 ) -> list[Manifest]:
     """Add the objects of routers, as the user wants them now; engines may still change to that."""
     is_serving = is_router_serving(observed)
-    return owned.routed([*built], wanted, settings.router_image, is_serving=is_serving)
+    policies = owned.network_policies(wanted, settings.own_namespace, settings.metrics_from)
+    with_policies = [*policies, *built]
+    return owned.routed(with_policies, wanted, settings.router_image, is_serving=is_serving)
 
 
 def _pool(observed: Observed, wanted: Resource, failures: Failures) -> PoolPlan:

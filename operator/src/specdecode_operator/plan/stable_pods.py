@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from specdecode_api import names
+from specdecode_api.v1alpha1.runtimes import RuntimeName
 from specdecode_operator import owned
 from specdecode_operator.objects.kinds import CONFIG_MAP, DEPLOYMENT, Manifest
 from specdecode_operator.objects.observed import Observed
 from specdecode_operator.objects.resource import Resource
-from specdecode_operator.settings import Settings
+from specdecode_operator.settings import Settings, image_of
 from specdecode_operator.trial import Record, Step
 from specdecode_operator.trial.record.configuration import InForce
 from specdecode_operator.trial.record.state import Trial
@@ -40,7 +42,8 @@ def engine_image(
     record: Record,
 ) -> str:
     """Engine image where the spec names none; that of its begin in a trial that restarts pods."""
-    if record.trial is not None and record.trial.restarts is not None:
+    has_trials = wanted.spec.engine.runtime == "Specdecode"
+    if has_trials and record.trial is not None and record.trial.restarts is not None:
         return record.trial.restarts.image
     return default_image(observed, wanted, settings, may_roll)
 
@@ -117,21 +120,32 @@ def default_image(
     is Pinned: it keeps the image of its Deployment. So does one whose policy is Roll while too many
     others are replaced. A guarded resource tries the new image.
     """
-    running = running_image(observed)
+    default = image_of(settings, wanted.spec.engine.runtime)
+    running = running_image(observed, wanted.spec.engine.runtime)
     is_guarded = wanted.spec.rollout.edit_policy == "Guarded"
-    if running in (None, settings.engine_image) or is_guarded:
-        return settings.engine_image
+    if running in (None, default) or is_guarded:
+        return default
     policy = wanted.spec.engine.upgrade_policy or settings.upgrade_policy
     if policy == "Roll" and wanted.spec.engine.image is None and may_roll():
-        return settings.engine_image
+        return default
     return str(running)
 
 
-def running_image(observed: Observed) -> str | None:
-    """Engine image of a resource's Deployment; None without one."""
+def runs_default_image(observed: Observed, settings: Settings) -> bool:
+    """Whether a resource's Deployment has the default image of its runtime."""
+    runtimes: tuple[RuntimeName, ...] = get_args(RuntimeName)
+    return any(running_image(observed, each) == image_of(settings, each) for each in runtimes)
+
+
+def running_image(observed: Observed, runtime: RuntimeName) -> str | None:
+    """Engine image of a resource's Deployment; None without one, and of another runtime."""
     live = observed.owned(DEPLOYMENT)
     if live is None:
         return None
-    containers = live["spec"]["template"]["spec"]["containers"]
+    template = live["spec"]["template"]
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    if labels.get(names.LABEL_RUNTIME, "Specdecode") != runtime:
+        return None
+    containers = template["spec"]["containers"]
     images = (each["image"] for each in containers if each["name"] == names.ENGINE_CONTAINER)
     return next(images, None)

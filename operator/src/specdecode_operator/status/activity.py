@@ -144,10 +144,10 @@ def _work(window: Window) -> Work:
         emitted = now.emitted_tokens - before.emitted_tokens
         tokens += emitted
         tokens_per_s += emitted / (latest.at_s - first.at_s)
+        request_steps += now.request_steps - before.request_steps
         for (bucket, num_steps), cell in now.step_totals.items():
             old = before.step_totals.get((bucket, num_steps))
             grown = cell.steps - (old.steps if old else 0.0)
-            request_steps += cell.request_steps - (old.request_steps if old else 0.0)
             steps[bucket] = steps.get(bucket, 0.0) + grown
             drafted[bucket] = drafted.get(bucket, 0.0) + grown * num_steps
     return Work(

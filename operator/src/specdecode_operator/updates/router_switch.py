@@ -48,5 +48,8 @@ def is_router_serving(observed: Observed) -> bool:
 
 
 def _has_token(pod: Manifest) -> bool:
+    """Whether a pod accepts routers; one of another runtime does without a token."""
+    if names.LABEL_RUNTIME in (pod["metadata"].get("labels") or {}):
+        return True
     volumes = (pod.get("spec") or {}).get("volumes") or ()
     return any(volume.get("name") == VOLUME for volume in volumes)

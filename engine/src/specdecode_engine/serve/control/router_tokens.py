@@ -19,7 +19,7 @@ from specdecode_api import names
 from specdecode_api.internal_api import HEADER_TOKEN
 from specdecode_api.key_mask import without_key
 from specdecode_engine.serve import errors
-from specdecode_engine.serve.control.api_keys import ApiKeyStore, NoApiKeys
+from specdecode_server.api_keys import ApiKeyStore, NoApiKeys
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,6 @@ from specdecode_engine.batch.request import FinishReason, Request, SamplingParam
 from specdecode_engine.batch.sampling_defaults import LEAST_TOP_P
 from specdecode_engine.grammar import GrammarSource, TranslatedGrammar
 from specdecode_engine.serve import errors
-from specdecode_engine.serve.control.api_keys import key_digest
 from specdecode_engine.serve.json_body import read_json
 from specdecode_engine.serve.openai.formatting import ResponseFormatter, ResponseHead
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
@@ -32,6 +31,7 @@ from specdecode_engine.serve.openai.streaming import AdmittedCall, StreamingRepl
 from specdecode_engine.serve.openai.token_rules import BodyRules, read_rules, rule_field
 from specdecode_engine.serve.parsers.message import ContentParser, ReasoningParser
 from specdecode_engine.serve.text.tokenizer import TextProcessor, Vocabulary
+from specdecode_server.api_keys import key_digest
 
 # Below this, dividing logits by the temperature overflows; the result is greedy in any case.
 GREEDY_BELOW = 1e-5

@@ -12,7 +12,6 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.report import StartProgress
 from specdecode_engine.process import STARTED_S, StepTimedOut, termination_message_for
 from specdecode_engine.serve import VERSION, errors
-from specdecode_engine.serve.control.api_keys import ApiKeyStore, Digests
 from specdecode_engine.serve.control.drafts import Drafts
 from specdecode_engine.serve.control.ready_line import ReadyEngine, kv_tokens
 from specdecode_engine.serve.control.response_store import ResponseStore
@@ -33,6 +32,7 @@ from specdecode_engine.serve.text.tokenizer import TextProcessor
 from specdecode_engine.stats.prometheus import EngineMetrics
 from specdecode_engine.stats.recent_rates import RecentRates
 from specdecode_engine.stats.snapshot import CoreSnapshot
+from specdecode_server.api_keys import ApiKeyStore, Digests
 from specdecode_server.body import DEFAULT_MAX_BODY_BYTES
 from specdecode_server.lifecycle import ServerLifecycle
 

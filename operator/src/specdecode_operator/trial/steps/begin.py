@@ -37,6 +37,9 @@ NOT_TRIED = (
     "the edit of {fields} is in force without a trial: a trial can change speculation, pageSize "
     "and engine only"
 )
+RUNTIME_NOT_TRIED = (
+    "the edit of engine.runtime is in force without a trial: runtimes cannot be compared"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +140,11 @@ def _begin_edit(record: Record, target: Target, now: InForce, situation: Situati
     by_hand = situation.commands.promote == target.id
     # Pods of equal hashes mount the same boot file, so there is nothing to compare.
     is_same = target.table is None and target.arm.config_hash == now.plain.config_hash
-    if by_hand or is_same or _serves_nobody(now, situation):
+    is_moved = _changes_runtime(target, now)
+    if by_hand or is_same or is_moved or _serves_nobody(now, situation):
         done = promoted(record, target, Origin.EDIT, now.plain.arm, "")
-        return Begun(done, held, is_in_force=True)
+        notice = RUNTIME_NOT_TRIED if is_moved else ""
+        return Begun(done, held, notice=notice, is_in_force=True)
     if others := beyond_candidates(now.resource, situation.observed.resource, target):
         notice = NOT_TRIED.format(fields=", ".join(others))
         if partly := _untried(record, target, others, situation):
@@ -155,6 +160,13 @@ def _begin_edit(record: Record, target: Target, now: InForce, situation: Situati
     if isinstance(how, StrategyRefused):
         return Begun(record, held, how.message)
     return Begun(begin_edit(record, now, target, how, situation.rollout, situation.now_s), held)
+
+
+def _changes_runtime(target: Target, now: InForce) -> bool:
+    """Whether an edit changes the runtime, which no trial can compare."""
+    engine = (target.spec or {}).get("engine") or {}
+    wanted = engine.get("runtime", "Specdecode") if target.spec is not None else None
+    return wanted is not None and wanted != now.resource.spec.engine.runtime
 
 
 def _untried(

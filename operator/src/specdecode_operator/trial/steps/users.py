@@ -26,6 +26,10 @@ from specdecode_operator.trial.steps.start import (
 )
 from specdecode_operator.trial.strategies.guard import contradiction, guarded_as
 
+NO_TRIALS = (
+    "engine.runtime VLLM has no trials, and a trial cannot change the runtime; edit the "
+    "SpecDecodeDeployment"
+)
 _BY_HAND = TrialOutcome(End.PROMOTED, "PromotedByHand", "a user asked for it")
 
 
@@ -63,6 +67,9 @@ def user_trial(
         built = owned.build(wanted, image)
     except ResourceError as error:
         return UserTrial(name, refusal=_refused("InvalidCandidate", str(error)))
+    runtimes = {wanted.spec.engine.runtime, now.resource.spec.engine.runtime}
+    if runtimes != {"Specdecode"}:
+        return UserTrial(name, refusal=_refused("RuntimeWithoutTrials", NO_TRIALS))
     found = difference(now, wanted, built, image)
     raw = merge_patch(in_force["spec"], spec["candidate"])
     target = edit_target(Record(), now, raw, built, found, image)

@@ -65,6 +65,8 @@ def next_look(observed: Observed, record: Record, now_s: float, since_s: float) 
     trial = record.trial
     if trial is None:
         learns = spec.rollout.mode != "Manual" and spec.speculation.algorithm != "NONE"
+        # Without trials, for the measured work in the status.
+        learns = learns or spec.engine.runtime != "Specdecode"
         serving = ready[:MAX_PODS_AT_REST]
         return Look(REST_LOOK_S - since_s, serving) if learns and serving else None
     timing = guarded_timing(spec.rollout, trial)

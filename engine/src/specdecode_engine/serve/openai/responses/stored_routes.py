@@ -7,7 +7,6 @@ from fastapi.responses import JSONResponse
 
 from specdecode_api.response_names import name_in_response
 from specdecode_engine.serve import errors
-from specdecode_engine.serve.control.api_keys import key_digest
 from specdecode_engine.serve.control.response_store import StoredResponse
 from specdecode_engine.serve.json_body import MEDIA_TYPE
 from specdecode_engine.serve.openai.json_text import to_json
@@ -19,6 +18,7 @@ from specdecode_engine.serve.openai.responses.conversation import (
 from specdecode_engine.serve.openai.responses.protocol import LOGPROBS
 from specdecode_engine.serve.openai.responses.stored import FLAG
 from specdecode_engine.serve.openai.service import service_of
+from specdecode_server.api_keys import key_digest
 
 router = APIRouter()
 

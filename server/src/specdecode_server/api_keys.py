@@ -8,24 +8,25 @@ so that the time of a refusal reveals nothing about any key. No key is ever logg
 Protected are the client API, `/v1/…` and the tokenizer, and changes of the speculation table; the
 operator changes the table without a key by naming the custom resource that owns the engine. Reading
 the management port requires no key, because the kubelet and Prometheus have none; a NetworkPolicy
-restricts it.
+restricts it. Routers check keys where their engines leave a part of that open.
 """
 
 import asyncio
 import hashlib
 import hmac
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specdecode_api import names
 from specdecode_api.key_mask import without_key
 from specdecode_api.report import TerminationReason
-from specdecode_engine.serve import errors
+from specdecode_server.errors import HttpError
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ _REMEDY = (
 )
 
 Digests = frozenset[bytes]
+Respond = Callable[[Request, Exception], Awaitable[Response]]
+"""Returns the response to a refusal, and counts it."""
 
 
 class NoApiKeys(Exception):
@@ -147,11 +150,13 @@ class Authorization:
         app: ASGIApp,
         keys: ApiKeyStore,
         needs_key: Callable[[str, str], bool],
+        respond: Respond,
         owner: str | None = None,
     ) -> None:
         self._app = app
         self._keys = keys
         self._needs_key = needs_key
+        self._respond = respond
         self._owner = owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -159,11 +164,11 @@ class Authorization:
         if refusal is None:
             await self._app(scope, receive, send)
             return
-        response = await errors.respond_to_error(Request(scope), refusal)
+        response = await self._respond(Request(scope), refusal)
         response.headers["www-authenticate"] = "Bearer"
         await response(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> errors.HttpError | None:
+    def _refusal(self, scope: Scope) -> HttpError | None:
         if not self._needs_key(scope["method"], scope["path"]) or self._is_owner(scope):
             return None
         headers = Headers(scope=scope)
@@ -183,7 +188,7 @@ class Authorization:
         else:
             scope[_DIGEST] = digest
             return None
-        return errors.HttpError(401, message, code="invalid_api_key")
+        return HttpError(401, message, code="invalid_api_key")
 
     def _is_owner(self, scope: Scope) -> bool:
         """Whether the operator, which wrote the boot file, changes table or draft."""

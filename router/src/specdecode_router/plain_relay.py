@@ -1,0 +1,266 @@
+"""Runs the call of a client on engines of another runtime, through their own API.
+
+Such an engine reports text without its tokens, so no other one can continue its stream. Until the
+client has got anything, a call is tried elsewhere.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+import aiohttp
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from specdecode_router.attempt import length_header
+from specdecode_router.call import BreakReason, error_event
+from specdecode_router.client_request import ClientRequest, ClientResponse
+from specdecode_router.engines import EnginePool, RoutedEngine
+from specdecode_router.metrics import RouterMetrics
+from specdecode_router.routing.choice import choose
+from specdecode_router.routing.prefix_table import PrefixTable
+from specdecode_router.settings import EngineAddress
+from specdecode_router.upstream import MAX_REFUSAL_BYTES, EngineLost, Refusal, lost
+from specdecode_server.errors import HttpError, unavailable
+
+log = logging.getLogger(__name__)
+
+GENERATION: Final = frozenset(
+    {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"}
+    | {"/v1/embeddings", "/v1/rerank", "/v1/score"}
+)
+"""Paths that an engine may answer for as long as it takes."""
+FORWARDED: Final = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens"})
+"""Paths with short answers. Others are not served: some of them change the engine."""
+MODELS: Final = "/v1/models"
+
+FIRST_BACKOFF_SECONDS: Final = 0.1
+MAX_BACKOFF_SECONDS: Final = 1.0
+AVOID_SECONDS: Final = 1.0
+RETRY_AFTER_SECONDS: Final = 1
+RELAYED_HEADERS: Final = ("content-type", "retry-after", "cache-control")
+_KEY_HEADERS: Final = frozenset({b"authorization", b"x-api-key"})
+
+
+def is_plain_path(method: str, path: str) -> bool:
+    """Whether an engine answers a request with a short answer."""
+    return path == MODELS if method in ("GET", "HEAD") else path in FORWARDED
+
+
+class WithoutKeys:
+    """ASGI middleware that removes the keys of clients, which the router has checked."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if "headers" in scope:
+            kept = [each for each in scope["headers"] if each[0].lower() not in _KEY_HEADERS]
+            scope = {**scope, "headers": kept}
+        await self._app(scope, receive, send)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRelay:
+    """What all calls share."""
+
+    pool: EnginePool
+    table: PrefixTable
+    session: aiohttp.ClientSession
+    metrics: RouterMetrics
+    retries: int
+
+    async def respond(self, request: ClientRequest, response: ClientResponse) -> None:
+        """Answer a request; what no engine can answer is answered with an error."""
+        await _PlainRun(self, request, response).run()
+
+
+class _PlainRun:
+    """One call until its response is complete."""
+
+    def __init__(self, relay: PlainRelay, request: ClientRequest, response: ClientResponse) -> None:
+        self._relay = relay
+        self._request = request
+        self._response = response
+        self._deadline_s = request.arrived_s + request.timeout_s
+        self._avoid: dict[EngineAddress, float] = {}
+        self._failures = 0
+        self._refusal: Refusal | None = None
+
+    async def run(self) -> None:
+        """Try engines until one has answered or nothing can."""
+        while True:
+            engine = await self._next_engine()
+            if engine is None:
+                await self._expire()
+                break
+            if await self._try(engine):
+                break
+        await self._response.end()
+        self._relay.metrics.count_response(self._response.status or 0)
+
+    async def _next_engine(self) -> RoutedEngine | None:
+        """Wait for an engine until the deadline."""
+        metrics, backoff_s = self._relay.metrics, FIRST_BACKOFF_SECONDS
+        if (engine := self._choose()) is not None:
+            return engine
+        metrics.held.inc()
+        with metrics.held_now.track_inprogress():
+            while engine is None:
+                left_s = self._deadline_s - self._relay.pool.clock()
+                if left_s <= 0:
+                    return None
+                await self._relay.pool.wait_for_change(min(left_s, backoff_s))
+                backoff_s = min(2 * backoff_s, MAX_BACKOFF_SECONDS)
+                engine = self._choose()
+        return engine
+
+    def _choose(self) -> RoutedEngine | None:
+        pool, metrics, prompt = self._relay.pool, self._relay.metrics, self._request.prompt
+        now_s = pool.clock()
+        avoid = {address for address, until_s in self._avoid.items() if until_s > now_s}
+        usable = pool.usable(avoid=avoid)
+        match = self._relay.table.match(prompt)
+        key = self._request.session or prompt.branch_key(match.shared)
+        chosen = choose([each.candidate(now_s) for each in usable], match.depths, match.shared, key)
+        if chosen is None:
+            return None
+        metrics.choices.labels(chosen.reason.value).inc()
+        known = match.depths.get(chosen.name, 0)
+        metrics.prompt_blocks.labels("matched").inc(known)
+        metrics.prompt_blocks.labels("new").inc(len(prompt.hashes) - known)
+        return next(each for each in usable if each.name == chosen.name)
+
+    async def _try(self, engine: RoutedEngine) -> bool:
+        """Send the call to an engine; return whether the response has ended."""
+        result = "disconnected"
+        engine.breaker.begin(self._relay.pool.clock())
+        try:
+            with engine.count_request():
+                await self._send(engine)
+            result = "complete"
+            engine.breaker.succeed()
+            return True
+        except Refusal as refusal:
+            result = "busy" if refusal.is_busy else "failed"
+            return await self._follow_refusal(engine, refusal)
+        except EngineLost as error:
+            result = error.reason.value
+            return await self._follow_loss(engine, error)
+        finally:
+            self._relay.metrics.attempts.labels(engine.pod, result).inc()
+
+    async def _send(self, engine: RoutedEngine) -> None:
+        """Pass the call to an engine and its answer to the client.
+
+        Raises:
+            Refusal: the engine is busy or failed before it answered.
+            EngineLost: it did not end its answer.
+        """
+        request, url = self._request, engine.address.url(self._request.path)
+        try:
+            async with self._relay.session.post(
+                url, data=request.body, headers=request.headers, allow_redirects=False
+            ) as upstream:
+                kept = {
+                    name: upstream.headers[name]
+                    for name in RELAYED_HEADERS
+                    if name in upstream.headers
+                }
+                if _is_tried_elsewhere(upstream.status):
+                    data = await upstream.content.read(MAX_REFUSAL_BYTES)
+                    raise Refusal(upstream.status, kept, data)
+                self._accept(engine)
+                await self._pass_on(upstream, kept)
+        except (aiohttp.ClientError, OSError) as error:
+            raise lost(error) from None
+
+    def _accept(self, engine: RoutedEngine) -> None:
+        self._relay.table.record(self._request.prompt, engine.name)
+        elapsed_s = self._relay.pool.clock() - self._request.arrived_s
+        self._relay.metrics.first_event_s.observe(elapsed_s)
+
+    async def _pass_on(self, upstream: aiohttp.ClientResponse, kept: Mapping[str, str]) -> None:
+        """Write the answer as it comes if it is a stream, else once all of it is here."""
+        headers = [(name.encode(), text.encode("latin-1")) for name, text in kept.items()]
+        if upstream.content_type != "text/event-stream":
+            data = await upstream.read()
+            await self._response.begin(upstream.status, [*headers, length_header([data])])
+            self._response.keep_last(data)
+            return
+        await self._response.begin(upstream.status, [*headers, (b"x-accel-buffering", b"no")])
+        async for data in upstream.content.iter_any():
+            await self._response.write(data)
+
+    async def _follow_refusal(self, engine: RoutedEngine, refusal: Refusal) -> bool:
+        """Note why an engine did not take the call; return whether the response has ended.
+
+        An engine that shuts down answers 500 to what is new, and its health stays good.
+        """
+        pool = self._relay.pool
+        self._refusal = refusal
+        self._avoid[engine.address] = pool.clock() + AVOID_SECONDS
+        if refusal.is_busy:
+            return False
+        engine.breaker.fail(pool.clock())
+        self._failures += 1
+        has_other = bool(pool.usable(avoid=self._avoid.keys()))
+        if has_other and self._failures <= self._relay.retries:
+            return False
+        await self._pass_refusal(refusal)
+        return True
+
+    async def _follow_loss(self, engine: RoutedEngine, error: EngineLost) -> bool:
+        """Note that an engine was lost; return whether the response has ended."""
+        pool = self._relay.pool
+        log.warning("engine %s: %s: %s", engine.pod, error.reason, error)
+        self._avoid[engine.address] = pool.clock() + AVOID_SECONDS
+        engine.breaker.fail(pool.clock())
+        is_unreachable = error.reason is BreakReason.UNREACHABLE
+        if is_unreachable:
+            pool.lose(engine, f"it does not answer ({error})", has_ended=True)
+            return False
+        self._failures += 1
+        if self._response.status is None and self._failures <= self._relay.retries:
+            return False
+        await self._fail()
+        return True
+
+    async def _fail(self) -> None:
+        """End the response of a lost engine with an error."""
+        message = "the engine was lost and no other one can continue its answer; send it again"
+        error = HttpError(502, message, "server_error", code="engine_lost")
+        if self._response.status is None:
+            await self._write_error(error)
+            return
+        self._relay.metrics.unresumable.labels("runtime").inc()
+        fields = error.body["error"]
+        assert isinstance(fields, dict)
+        # The engine may have been lost within an event.
+        await self._response.write(b"\n\n" + error_event(self._request.path, 0, fields))
+
+    async def _expire(self) -> None:
+        """Answer a call for which no engine was found until its deadline."""
+        if self._refusal is not None:
+            await self._pass_refusal(self._refusal)
+            return
+        message = f"no engine was ready within {self._request.timeout_s:g} s; try again"
+        await self._write_error(unavailable(message, "no_engine", RETRY_AFTER_SECONDS))
+
+    async def _pass_refusal(self, refusal: Refusal) -> None:
+        headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if refusal.is_busy else {}
+        headers |= refusal.headers
+        pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        body = refusal.body_for(self._request.path)
+        await self._response.begin(refusal.status, [*pairs, length_header([body])])
+        await self._response.write(body)
+
+    async def _write_error(self, error: HttpError) -> None:
+        response = error.response(self._request.path)
+        await self._response.begin(error.status, response.raw_headers)
+        await self._response.write(bytes(response.body))
+
+
+def _is_tried_elsewhere(status: int) -> bool:
+    return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS

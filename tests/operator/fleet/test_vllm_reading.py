@@ -1,0 +1,99 @@
+"""What the fleet reads of vLLM, from the recorded exposition of vLLM 0.32.0."""
+
+from pathlib import Path
+
+import pytest
+
+from specdecode_operator.fleet import BadScrape, exposition
+from specdecode_operator.fleet.vllm_reading import (
+    DRAFTED,
+    EVIDENCE,
+    FIRST_TOKENS,
+    GENERATED,
+    READ,
+    START,
+    STEPS,
+    totals_of,
+    vllm_reading,
+)
+from specdecode_operator.status.activity import after_look, measured
+
+RECORDED = (Path(__file__).parent / "vllm-0.32.0-metrics.txt").read_text()
+STARTED = f"{START} 1795863200.5\n"
+
+
+def samples(text: str = RECORDED) -> exposition.Samples:
+    return exposition.read_lines(text + STARTED, READ)
+
+
+def without(name: str) -> str:
+    return "".join(line for line in RECORDED.splitlines(True) if not line.startswith(name))
+
+
+def test_every_metric_of_the_table_was_exported():
+    found = samples()
+    assert [name for row in EVIDENCE for name in row.metrics if not found.get(name)] == []
+
+
+def test_requests_that_clients_give_up_are_counted():
+    """17 began, 15 of them ended in a counter of requests, and none is counted as aborted."""
+    totals = totals_of(samples())
+    assert totals.requests == 17
+    assert 'finished_reason="length",model_name="target"} 15.0' in RECORDED
+    assert 'finished_reason="abort",model_name="target"} 0.0' in RECORDED
+
+
+def test_time_per_token_is_by_tokens_and_not_by_steps():
+    totals = totals_of(samples())
+    assert (totals.decode_tokens, totals.request_steps) == (903, 801)
+    assert totals.seconds_per_token == pytest.approx(10.783342467000466 / 903)
+    assert totals_of(samples(RECORDED.replace("total_tokens", "x"))).seconds_per_token
+
+
+def test_speculation_is_read_by_position():
+    totals = totals_of(samples())
+    assert (totals.verifications, totals.drafted, totals.accepted) == (801, 2403, 103)
+    assert totals.accepted_by_position == (79, 12, 12)
+
+
+def test_a_metric_without_speculation_is_unknown_and_not_zero():
+    totals = totals_of(samples(without("vllm:spec_decode_")))
+    assert DRAFTED not in samples(without("vllm:spec_decode_"))
+    assert (totals.drafted, totals.accepted, totals.accepted_by_position) == (None, None, None)
+
+
+@pytest.mark.parametrize("name", [GENERATED, FIRST_TOKENS, STEPS])
+def test_a_version_without_a_metric_gives_no_reading(name):
+    with pytest.raises(BadScrape, match="a supported version"):
+        vllm_reading("uid", "v1-abc", samples(without(name)))
+    with pytest.raises(BadScrape, match=START):
+        vllm_reading("uid", "v1-abc", exposition.read_lines(RECORDED, READ))
+
+
+def test_copies_of_the_model_in_a_pod_add_up():
+    second = RECORDED.replace('engine="0"', 'engine="1"')
+    assert totals_of(samples(RECORDED + second)).requests == 34
+
+
+def test_an_amount_that_is_none_is_refused():
+    broken = RECORDED.replace(
+        'vllm:generation_tokens_total{engine="0",model_name="target"} 920.0',
+        'vllm:generation_tokens_total{engine="0",model_name="target"} NaN',
+    )
+    with pytest.raises(BadScrape, match="is nan"):
+        totals_of(samples(broken))
+
+
+def test_readings_become_the_measured_work_of_the_status():
+    grown = RECORDED.replace(
+        'vllm:generation_tokens_total{engine="0",model_name="target"} 920.0',
+        'vllm:generation_tokens_total{engine="0",model_name="target"} 1820.0',
+    ).replace(
+        'vllm:inter_token_latency_seconds_count{engine="0",model_name="target"} 801.0',
+        'vllm:inter_token_latency_seconds_count{engine="0",model_name="target"} 1201.0',
+    )
+    first, later = (vllm_reading("uid", "v1-abc", samples(text)) for text in (RECORDED, grown))
+    assert first.key.config_hash == "v1-abc"
+    window = after_look(None, "resource", [first], 1000.0)
+    window = after_look(window, "resource", [later], 1060.0)
+    assert measured(None, window) == {"acceptLength": "2.25", "tokensPerSecond": "15"}
