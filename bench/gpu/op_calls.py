@@ -1,6 +1,7 @@
 """One call of every op but attention, on small random tensors; each call returns tensors."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -171,9 +172,10 @@ def _mixtures(draw: _Draw) -> Calls:
 
 def _recurrent(device: torch.device) -> Calls:
     form = DeltaForm(DeltaShape(2, 4, 64, 64, 4), torch.bfloat16, nodes=NODES)
+    convolution = replace(form, shape=DeltaShape.of_convolution(256, 3))
     marks = ancestry_of([PARENTS] * BATCH, device)
 
-    def delta(is_tree: bool) -> Callable[[Backend], object]:
+    def delta(is_tree: bool, form: DeltaForm = form) -> Callable[[Backend], object]:
         rows = delta_rows(range(BATCH), [NODES] * BATCH, 0, marks if is_tree else None, device)
 
         def run(ops: Backend) -> object:
@@ -194,5 +196,6 @@ def _recurrent(device: torch.device) -> Calls:
     return {
         "gated_delta, chains": delta(is_tree=False),
         "gated_delta, trees": delta(is_tree=True),
+        "gated_delta, convolution": delta(is_tree=True, form=convolution),
         "keep_drafted": keep,
     }

@@ -179,7 +179,7 @@ def test_memory_for_states_is_planned(models: Checkpoints) -> None:
 
 
 def test_a_draft_with_states_is_refused(models: Checkpoints) -> None:
-    with pytest.raises(CheckpointError, match=r"recurrent layers .*use a draft without them"):
+    with pytest.raises(CheckpointError, match=r"recurrent layers, .*use a draft without them"):
         make_core(replace(models, draft=models.target), "STANDALONE")
 
 

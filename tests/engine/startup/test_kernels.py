@@ -144,6 +144,23 @@ def test_recurrent_layers_have_their_kernels(tmp_path: Path) -> None:
     assert "gated_delta_tree_kernel" not in listed["kernels"]
 
 
+def test_short_convolutions_have_their_kernels(tmp_path: Path) -> None:
+    config = LLAMA_8B | {
+        "architectures": ["Lfm2ForCausalLM"],
+        "model_type": "lfm2",
+        "num_hidden_layers": 2,
+        "layer_types": ["conv", "full_attention"],
+        "conv_L_cache": 3,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ran = list_kernels(str(tmp_path), "--json")
+    assert ran.returncode == 0, ran.stderr
+    listed = json.loads(ran.stdout)
+    wanted = {"convolve_kernel": 1, "keep_rows_kernel": 1}
+    assert {name: listed["kernels"][name] for name in wanted} == wanted
+    assert "gated_delta_kernel" not in listed["kernels"]
+
+
 def test_layers_with_a_window_have_attention_of_their_own(tmp_path: Path) -> None:
     windows = {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 16}
     config = LLAMA_8B | windows | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle, product
 
 from checks.lossless.families import LATENT, LLAMA, LONGROPE, MIXTURES
-from checks.lossless.recurrent_families import DELTA
+from checks.lossless.recurrent_families import CONVOLUTION, DELTA
 from specdecode_engine.adaptive.table import BatchRange, RangeTable
 
 FLASHINFER_DIM = 64
@@ -217,6 +217,8 @@ _TRANSFORMERS = tuple(
         replace(_EAGLE3, name="states", family=DELTA, requests=MIXED, preempted_at_step=5),
         replace(_EAGLE3, name="states-tree", family=DELTA, topk=2, requests=SAMPLED),
         replace(_EAGLE3, name="states-eager", family=DELTA, topk=2, graphs="off"),
+        replace(_EAGLE3, name="convolutions", family=CONVOLUTION, requests=MIXED),
+        replace(_EAGLE3, name="convolutions-tree", family=CONVOLUTION, topk=2, requests=SAMPLED),
     )
 )
 _FAMILIES = (

@@ -28,9 +28,11 @@ def delta_calls(needs: KernelNeeds, layers: DeltaLayers, ops: Backend) -> Iterat
 def _mix(
     needs: KernelNeeds, params: DeltaParams, state: DeltaState, nodes: int | None, ops: Backend
 ) -> None:
-    """Call with u and gates as one projection leaves them, z between them."""
+    """Call with u and gates as one projection leaves them, z between them; a convolution has
+    neither gates nor z.
+    """
     shape, rows = params.shape, 3 * (nodes or 1)
-    widths = [shape.channels, shape.v_heads * shape.v_dim, shape.gates]
+    widths = [shape.channels, shape.v_heads * shape.v_dim if shape.gates else 0, shape.gates]
     u, _, gates = empty(rows, sum(widths), dtype=needs.dtype).split_with_sizes(widths, dim=1)
     marks: Tensor | None = None
     if nodes is not None:
