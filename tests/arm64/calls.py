@@ -12,7 +12,7 @@ from specdecode_kernels.weights import is_halved
 from tests.arm64.image import Link, Span, Touched
 
 TUNING_FIELDS = len(IN_C)  # of `struct tuning`
-WEIGHT_FIELDS = 9  # of `struct weight`
+WEIGHT_FIELDS = 8  # of `struct weight`
 _WORD = 8  # bytes of an index and of a pointer
 _DELTA_NUMBERS = 8  # of 32 bits, for each row of a tree: ROW_NUMBERS of gated_delta.c
 
@@ -294,8 +294,9 @@ class _Weight:
 
     @staticmethod
     def read(address: int) -> "_Weight":
-        form, group, scales, has_zeros, sums, *rest = _integers(address, WEIGHT_FIELDS)
-        return _Weight(PackedLayout(form, group, scales, bool(has_zeros), sums), *rest)
+        form, group, scales, both, *rest = _integers(address, WEIGHT_FIELDS)
+        has_zeros, sums = bool(both & 0xFFFFFFFF), both >> 32  # two words of 32 bits
+        return _Weight(PackedLayout(form, group, scales, has_zeros, sums), *rest)
 
     def spans(self, address: int, *, experts: int = 1, is_written: bool = False) -> list[Span]:
         """Return those of the record at an address, and of the blocks."""
@@ -305,8 +306,8 @@ class _Weight:
         return [Span(address, address + WEIGHT_FIELDS * _WORD), blocks, *order]
 
     def links(self, address: int) -> list[Link]:
-        order = [Link(address + 8 * _WORD, self.order)] if self.order else []
-        return [Link(address + 5 * _WORD, self.blocks), *order]
+        order = [Link(address + 7 * _WORD, self.order)] if self.order else []
+        return [Link(address + 4 * _WORD, self.blocks), *order]
 
 
 @dataclass(frozen=True, slots=True)

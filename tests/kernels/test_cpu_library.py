@@ -201,13 +201,13 @@ def test_a_library_for_any_processor_is_compiled_next_to_those_of_an_image(
 def test_a_processor_without_wide_vectors_computes_the_same(tmp_path: Path) -> None:
     """Half as wide registers: other instructions and blocks, the tests of the kernels again."""
     tests = ("test_packed_linear", "test_experts", "test_elementwise_cpu", "test_cpu_attention")
-    others = "test_float4_cpu", "test_gated_delta_cpu", "test_processor_bits"
+    others = "test_float4_cpu", "test_gated_delta_cpu", "test_processor_bits", "test_blocks32_maps"
     run_again_at("x86-64-v3", (*tests, *others), tmp_path)
 
 
 @needs("avx512f", "avx512_bf16")
 def test_a_processor_without_an_instruction_for_pairs_computes_the_same(tmp_path: Path) -> None:
-    run_again_at("x86-64-v4", ("test_processor_bits",), tmp_path)
+    run_again_at("x86-64-v4", ("test_processor_bits", "test_blocks32_maps"), tmp_path)
 
 
 def run_again_at(level: str, tests: tuple[str, ...], cache: Path) -> None:

@@ -83,8 +83,8 @@ struct layout {
     int64_t format;
     int64_t group;  /* inputs that share a scale; 0: all */
     int64_t scales; /* of groups: IN_E8M0 and IN_E4M3 of float4, the others of other formats */
-    int64_t has_zeros;
-    int64_t sums; /* BY_BLOCKS32 with rows of bfloat16 alone */
+    int32_t has_zeros;
+    int32_t sums; /* BY_BLOCKS32 with rows of bfloat16 alone */
 };
 
 INLINE long padded(struct layout of, long inputs) {
