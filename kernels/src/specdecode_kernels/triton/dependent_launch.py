@@ -21,10 +21,10 @@ _is_on = False
 
 
 def read_switch(device: torch.device) -> None:
-    """Switch dependent launches on or off, as the environment says.
+    """Switch dependent launches on or off, as the environment sets it.
 
     Raises:
-        ValueError: it asks for them on a device without them, or has another value than 0 and 1.
+        ValueError: the variable is 1 on a device without them, or neither 0 nor 1.
     """
     wanted = os.environ.get(PDL_VARIABLE, "0")
     if wanted not in ("0", "1"):

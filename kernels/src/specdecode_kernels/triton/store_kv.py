@@ -19,7 +19,7 @@ BLOCK = 1024
 
 @triton.jit
 def as_stored(x, pool_ptr, inverse_scale):
-    """Round keys or values to the type of a pool; one of bytes holds scaled float8."""
+    """Convert keys or values to the type of a pool; one of bytes holds scaled float8."""
     if pool_ptr.dtype.element_ty == tl.uint8:
         x = encode_float8(x.to(tl.float32) * inverse_scale)
     return x.to(pool_ptr.dtype.element_ty)
