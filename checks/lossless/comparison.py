@@ -299,7 +299,7 @@ def _compare_cases(options: argparse.Namespace, by_family: dict[str, Models], fo
                     number if tally.first_mismatch is None else tally.first_mismatch
                 )
             tally.invalid += _is_invalid(case, request, answer, constraints, tally.seen)
-    is_whole = options.adapters and options.fault is None and options.cases >= WHOLE
+    is_whole = options.adapters and options.fault is None and len(numbers) >= WHOLE
     missing = tally.adapted.missing(adapted, material.algorithms) if is_whole else []
     if missing:
         print(f"seen too little: {', '.join(missing)}", file=sys.stderr)

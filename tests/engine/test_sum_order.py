@@ -15,7 +15,7 @@ from specdecode_engine.serve.control.resume_id import FACTS, resume_id
 from specdecode_engine.startup.build import build_core
 from specdecode_engine.startup.device import SumOrderUnavailable
 from specdecode_kernels.choice import blocks32_unsupported_reason
-from specdecode_kernels.cpu import amx
+from specdecode_kernels.cpu import amx, loading
 from specdecode_kernels.cpu.loading import load_library
 from tests.engine.whole_engine import boot_of, requests_of, run
 
@@ -63,7 +63,11 @@ def test_auto_is_the_order_of_the_inputs(checkpoints) -> None:
     assert answers[0] == answers[1]
 
 
-def test_facts_and_the_log_name_the_order(checkpoints, caplog: pytest.LogCaptureFixture) -> None:
+def test_facts_and_the_log_name_the_order(
+    checkpoints, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(amx.TILES_VARIABLE, raising=False)
+    loading._products.cache_clear()
     caplog.set_level("INFO")
     facts = build(checkpoints, "blocks32").facts
     assert facts["sum_order"] == "blocks32"
@@ -105,10 +109,14 @@ def test_the_default_type_of_a_cpu_is_refused_at_start(checkpoints) -> None:
         build(checkpoints, "blocks32", dtype="auto")
 
 
-def test_a_gpu_and_arm_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_arm_and_x86_without_fma_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpu = blocks32_unsupported_reason(torch.device("cuda"), torch.bfloat16)
     assert on_gpu == "it is for a CPU, and the engine runs on cuda: set device to cpu"
     assert blocks32_unsupported_reason(CPU, torch.bfloat16) is None
+    monkeypatch.setattr("specdecode_kernels.choice.processor_flags", lambda: {"avx", "sse4_2"})
+    without_fma = blocks32_unsupported_reason(CPU, torch.bfloat16)
+    assert without_fma is not None
+    assert without_fma.endswith("the flags in /proc/cpuinfo have no fma: use another node")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     on_arm = blocks32_unsupported_reason(CPU, torch.bfloat16)
     assert on_arm is not None

@@ -66,8 +66,7 @@ def _factors_and_scales(
         zeros = np.repeat(weight.zeros.double().numpy(), weight.group, axis=1)
         numbers = numbers - zeros[:, : numbers.shape[1]]
     if not weight.precision.group:
-        padding = -numbers.shape[1] % BLOCK
-        return numbers, None, scales[:, 0] if padding >= 0 else scales
+        return numbers, None, scales[:, 0]
     return numbers, scales, 1.0
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -216,3 +217,7 @@ def test_groups_without_whole_blocks_are_refused(multiply_adds: Library) -> None
     )  # fmt: skip
     with pytest.raises(ValueError, match="groups of 48 inputs; these must be a multiple of 32"):
         pack_weight(multiply_adds, weight, sums="blocks32")
+    narrow = draw_quantized("nvfp4", normal(64, 128).bfloat16())
+    wide = replace(narrow, group=64, scales=narrow.scales[:, ::4].contiguous())
+    with pytest.raises(ValueError, match="groups of 64 inputs; these must divide 32"):
+        pack_weight(multiply_adds, wide, sums="blocks32")

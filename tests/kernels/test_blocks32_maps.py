@@ -1,4 +1,4 @@
-"""Multiply-adds in the order blocks32 have the bits of the definition on every x86-64 processor.
+"""Multiply-adds in the order blocks32 have the bits of the definition on x86-64 with FMA.
 
 `test_cpu_library` runs this with the kernels of smaller levels. ARM, which is refused, is left out.
 """

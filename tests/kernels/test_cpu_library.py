@@ -202,7 +202,7 @@ def test_a_processor_without_wide_vectors_computes_the_same(tmp_path: Path) -> N
     """Half as wide registers: other instructions and blocks, the tests of the kernels again."""
     tests = ("test_packed_linear", "test_experts", "test_elementwise_cpu", "test_cpu_attention")
     others = "test_float4_cpu", "test_gated_delta_cpu", "test_processor_bits", "test_blocks32_maps"
-    run_again_at("x86-64-v3", (*tests, *others), tmp_path)
+    run_again_at("x86-64-v3", (*tests, *others, "test_low_rank"), tmp_path)
 
 
 @needs("avx512f", "avx512_bf16")

@@ -1,4 +1,4 @@
-"""Rotation and store in one launch equal the two kernels, one after the other, to the bit."""
+"""Rotation and store in one call equal the two ops, one after the other, to the bit."""
 
 from functools import partial
 
@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels import FLOAT8, TORCH, KvScale, LayerKV
+from specdecode_kernels.cpu import with_cpu_attention, with_cpu_ops
 from specdecode_kernels.testing import DEVICE
+from specdecode_kernels.triton.backend import with_triton_attention, with_triton_ops
 from tests.kernels.launched import launches
 from tests.kernels.tensors import assert_near
 from tests.kernels.tensors import normal as normal_on
 from tests.kernels.triton_ops import TRITON
 
+CPU = torch.device("cpu")
 POOL_ROWS = 24
 normal = partial(normal_on, device=DEVICE)
 HALVES = (torch.float16, torch.bfloat16)
@@ -33,8 +36,10 @@ def draw(
     return q, k, v, angles.cos(), angles.sin()
 
 
-def pools(dims: tuple[int, int], kv_heads: int, dtype: torch.dtype) -> LayerKV:
-    k, v = (torch.full((POOL_ROWS, kv_heads, dim), 3.0, device=DEVICE).to(dtype) for dim in dims)
+def pools(
+    dims: tuple[int, int], kv_heads: int, dtype: torch.dtype, device: torch.device = DEVICE
+) -> LayerKV:
+    k, v = (torch.full((POOL_ROWS, kv_heads, dim), 3.0, device=device).to(dtype) for dim in dims)
     return LayerKV(k, v, KvScale(0.5, 0.25) if dtype == FLOAT8 else KvScale())
 
 
@@ -61,6 +66,32 @@ def test_it_equals_the_two_kernels(
     assert torch.equal(turned[1], wanted_k)
     for pool, truth in ((stored.k, wanted.k), (stored.v, wanted.v)):
         assert torch.equal(pool.float(), truth.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("pool_dtype", [torch.bfloat16, FLOAT8], ids=str)
+@pytest.mark.parametrize("attention", ["torch", "other"])
+@pytest.mark.parametrize("ops", ["torch", "cpu", "triton"])
+def test_it_equals_the_two_ops_of_any_backend(
+    ops: str, attention: str, pool_dtype: torch.dtype, dtype: torch.dtype
+) -> None:
+    backend = TORCH
+    if ops == "cpu":
+        backend = with_cpu_ops(backend, dtype)
+        backend = backend if attention == "torch" else with_cpu_attention(backend, dtype)
+    elif ops == "triton":
+        backend = with_triton_ops(backend)
+    if attention == "other" and ops != "cpu":
+        backend = with_triton_attention(backend, CPU, workspace_bytes=1 << 16)
+    slots, drawn = torch.arange(16), [x.cpu() for x in draw(16, (8, 2), (64, 64), dtype)]
+    q, k, v, cos, sin = drawn
+    wanted_q, wanted_k = backend.apply_rope(q.clone(), k.clone(), cos, sin)
+    wanted, stored = (pools((64, 64), 2, pool_dtype, CPU) for _ in range(2))
+    backend.store_kv(wanted, slots, wanted_k, v)
+    turned = backend.rope_and_store_kv(stored, slots, q, k, v, cos, sin)
+    pairs = (*zip(turned, (wanted_q, wanted_k), strict=True), (stored.k, wanted.k))
+    for result, truth in (*pairs, (stored.v, wanted.v)):
+        assert torch.equal(result.float(), truth.float())
 
 
 def test_it_is_near_the_reference() -> None:

@@ -54,7 +54,7 @@ from specdecode_kernels.torch.kv_cache import (
     compact_kv,
     lay_out_rows,
     load_kv,
-    rope_and_store_kv,
+    rope_then_store,
     store_kv,
 )
 from specdecode_kernels.torch.linear import linear, map_heads
@@ -370,7 +370,7 @@ TORCH = Backend(
     gelu_tanh_and_mul=gelu_tanh_and_mul,
     softcap=softcap,
     store_kv=store_kv,
-    rope_and_store_kv=rope_and_store_kv,
+    rope_and_store_kv=rope_then_store(apply_rope, store_kv),
     load_kv=load_kv,
     attend=attend,
     attend_with_lse=attend_with_lse,

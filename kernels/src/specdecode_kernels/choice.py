@@ -10,6 +10,7 @@ import torch
 
 from specdecode_kernels import cpu
 from specdecode_kernels.backend import TORCH, Backend
+from specdecode_kernels.cpu.compile import processor_flags
 from specdecode_kernels.metadata import DEFAULT_ATTENTION, FLOAT8, AttentionParams
 from specdecode_kernels.packed_weights import SumOrder
 
@@ -255,6 +256,11 @@ def blocks32_unsupported_reason(device: torch.device, dtype: torch.dtype) -> str
         return (
             f"it is for x86-64, and this processor is {platform.machine()}, which decides "
             "otherwise which sums are below 2^-126: use another node"
+        )
+    if "fma" not in processor_flags():
+        return (
+            "it needs fused multiply-adds, and the flags in /proc/cpuinfo have no fma: use "
+            "another node"
         )
     forced = forced_kernels()
     ops = _choose_ops(forced, device, dtype, "inputs")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specdecode_kernels.backend import Backend
-from specdecode_kernels.cpu.layers import apply_rope, with_heads_together
+from specdecode_kernels.cpu.layers import with_heads_together
 from specdecode_kernels.cpu.library import Library
 from specdecode_kernels.cpu.loading import load_library
 from specdecode_kernels.metadata import (
@@ -72,11 +72,12 @@ class _Params(ctypes.Structure):
 def with_cpu_attention(backend: Backend, dtype: torch.dtype) -> Backend:
     """Replace attention and the writing of the KV cache; see `with_cpu_ops`."""
     library = load_library(dtype)
+    store = partial(store_kv, library)
     return replace(
         backend,
         attention="cpu",
-        store_kv=partial(store_kv, library),
-        rope_and_store_kv=partial(rope_and_store_kv, library),
+        store_kv=store,
+        rope_and_store_kv=kv_cache.rope_then_store(backend.apply_rope, store),
         attend=CpuAttention(library).attend,
     )
 
@@ -164,21 +165,6 @@ def store_kv(library: Library, kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: 
         k.shape[0],
         *(rows.shape[1] * rows.shape[2] for rows in (kv.k, kv.v)),
     )
-
-
-def rope_and_store_kv(
-    library: Library,
-    kv: LayerKV,
-    slot_mapping: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-) -> tuple[Tensor, Tensor]:
-    q, k = apply_rope(library, q, k, cos, sin)
-    store_kv(library, kv, slot_mapping, k, v)
-    return q, k
 
 
 def fits(library: Library, rows: Tensor, kv: LayerKV) -> bool:

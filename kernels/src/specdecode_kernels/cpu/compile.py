@@ -97,8 +97,7 @@ def _precompiled(files: tuple[Path, ...], flags: tuple[str, ...]) -> Iterator[Pa
     """
     if os.environ.get("CC") or _FOR_PROCESSOR not in flags or not PRECOMPILED.exists():
         return
-    lines = (line for line in _cpuinfo().splitlines() if line.startswith("flags"))
-    abilities = set(next(lines, "").split())
+    abilities = processor_flags()
     for level, needed in LEVELS.items():
         if needed <= abilities and (file := _precompiled_file(files, flags, level)).exists():
             yield file
@@ -192,6 +191,12 @@ def _abilities() -> str:
     lines = _cpuinfo().splitlines()
     identifying = ("model name", "flags", "Features", "CPU part")
     return "\n".join(sorted({line for line in lines if line.startswith(identifying)}))
+
+
+def processor_flags() -> set[str]:
+    """Return the flags of the first processor in /proc/cpuinfo, such as "fma"."""
+    lines = (line for line in _cpuinfo().splitlines() if line.startswith("flags"))
+    return set(next(lines, "").split())
 
 
 def _cpuinfo() -> str:

@@ -23,6 +23,7 @@ from specdecode_kernels.metadata import as_rows
 from specdecode_kernels.packed_weights import PackedWeight, SumOrder
 from specdecode_kernels.torch import elementwise as reference
 from specdecode_kernels.torch import linear as linear_reference
+from specdecode_kernels.torch.kv_cache import rope_then_store
 from specdecode_kernels.weights import QuantizedTensor
 
 
@@ -34,6 +35,7 @@ def with_cpu_ops(backend: Backend, dtype: torch.dtype, sums: SumOrder = "inputs"
     """
     library = load_for(dtype, sums)
     delta = CpuGatedDelta(library)
+    rope = partial(apply_rope, library)
     return replace(
         backend,
         name="cpu",
@@ -46,7 +48,8 @@ def with_cpu_ops(backend: Backend, dtype: torch.dtype, sums: SumOrder = "inputs"
         experts=partial(experts, library),
         rms_norm=partial(rms_norm, library),
         add_rms_norm=partial(add_rms_norm, library),
-        apply_rope=partial(apply_rope, library),
+        apply_rope=rope,
+        rope_and_store_kv=rope_then_store(rope, backend.store_kv),
         silu_and_mul=partial(silu_and_mul, library),
         gelu_tanh_and_mul=partial(gelu_tanh_and_mul, library),
         softcap=partial(softcap, library),

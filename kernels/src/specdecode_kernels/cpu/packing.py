@@ -85,11 +85,17 @@ def pack_weight(
 def _check_groups(layout: PackedLayout) -> None:
     """Raise unless blocks of 32 inputs end where groups do, or contain whole ones of NVFP4."""
     group = layout.group
-    is_divided = SCALES[layout.scales] == torch.float8_e4m3fn and SUM_BLOCK % max(group, 1) == 0
-    if group and not is_divided and (group % SUM_BLOCK or group > MAX_GROUP):
+    if not group:
+        return
+    if SCALES[layout.scales] == torch.float8_e4m3fn:
+        fits, wanted = SUM_BLOCK % group == 0, f"divide {SUM_BLOCK}"
+    else:
+        fits = group % SUM_BLOCK == 0 and group <= MAX_GROUP
+        wanted = f"be a multiple of {SUM_BLOCK} up to {MAX_GROUP}"
+    if not fits:
         raise ValueError(
-            f"weights with sums in the order blocks32 have groups of {group} inputs; these must be "
-            f"a multiple of {SUM_BLOCK} up to {MAX_GROUP}: use the order inputs"
+            f"weights with sums in the order blocks32 have groups of {group} inputs; these must "
+            f"{wanted}: use the order inputs"
         )
 
 

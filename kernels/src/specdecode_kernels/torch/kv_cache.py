@@ -1,10 +1,17 @@
 """Rows of the KV cache: where they lie, how they are written and moved, what entries mean."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from specdecode_kernels.metadata import FLOAT8, LayerKV, RowIndices, RowSpec
-from specdecode_kernels.torch.elementwise import apply_rope
+
+Pair = tuple[Tensor, Tensor]
+ApplyRope = Callable[[Tensor, Tensor, Tensor, Tensor], Pair]
+StoreKV = Callable[[LayerKV, Tensor, Tensor, Tensor], None]
+RopeAndStoreKV = Callable[[LayerKV, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Pair]
+"""As the ops of a backend."""
 
 
 def store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
@@ -13,18 +20,23 @@ def store_kv(kv: LayerKV, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
         as_bits(rows).index_copy_(0, slot_mapping, as_bits(stored))
 
 
-def rope_and_store_kv(
-    kv: LayerKV,
-    slot_mapping: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-) -> tuple[Tensor, Tensor]:
-    q, k = apply_rope(q, k, cos, sin)
-    store_kv(kv, slot_mapping, k, v)
-    return q, k
+def rope_then_store(rope: ApplyRope, store: StoreKV) -> RopeAndStoreKV:
+    """Make `rope_and_store_kv` of the two ops of a backend."""
+
+    def rope_and_store_kv(
+        kv: LayerKV,
+        slot_mapping: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        q, k = rope(q, k, cos, sin)
+        store(kv, slot_mapping, k, v)
+        return q, k
+
+    return rope_and_store_kv
 
 
 def load_kv(kv: LayerKV, slot_mapping: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from specdecode_kernels.metadata import (
     TreeKV,
 )
 from specdecode_kernels.row_paths import RowPaths
+from specdecode_kernels.torch.kv_cache import rope_then_store
 from specdecode_kernels.triton.apply_penalties import apply_penalties
 from specdecode_kernels.triton.apply_rope import apply_rope
 from specdecode_kernels.triton.attend import attend
@@ -57,6 +58,7 @@ def with_triton_ops(backend: Backend) -> Backend:
         rms_norm=rms_norm,
         add_rms_norm=add_rms_norm,
         apply_rope=apply_rope,
+        rope_and_store_kv=rope_then_store(apply_rope, backend.store_kv),
         silu_and_mul=silu_and_mul,
         gelu_tanh_and_mul=gelu_tanh_and_mul,
         softcap=softcap,
@@ -88,7 +90,9 @@ def with_triton_attention(
         attention="triton",
         graph_support=GraphSupport(True),
         store_kv=store_kv,
-        rope_and_store_kv=rope_and_store_kv,
+        rope_and_store_kv=rope_and_store_kv
+        if backend.apply_rope is apply_rope
+        else rope_then_store(backend.apply_rope, store_kv),
         attend=attention.attend,
         attend_with_lse=attention.attend_with_lse,
         merge_states=merge_states,

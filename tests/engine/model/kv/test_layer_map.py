@@ -222,6 +222,7 @@ def test_short_convolutions_are_read() -> None:
         ({"layer_types": ["conv"] * 3}, "conv alone; one layer at least must attend"),
         ({"layer_types": ["conv", FULL, "linear_attention"]}, "conv and linear_attention; one"),
         ({"conv_L_cache": 0}, "conv_L_cache is 0; it must be a positive integer"),
+        ({"conv_L_cache": 1}, "conv_L_cache is 1; a convolution of one input has no state"),
         ({"conv_L_cache": 17}, "conv_L_cache is 17; 16 at most"),
     ],
 )

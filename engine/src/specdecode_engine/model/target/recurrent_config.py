@@ -31,6 +31,10 @@ def read_delta_layers(config: object) -> DeltaLayers | None:
 def _convolutions(config: object, count: int) -> DeltaLayers:
     """Read the short convolutions of LFM2, which convolve as many channels as a row has numbers."""
     width = positive(config, "conv_L_cache", MOST_WIDTH)
+    if width == 1:
+        raise LayerMapError(
+            "conv_L_cache is 1; a convolution of one input has no state: 2 at least"
+        )
     shape = DeltaShape.of_convolution(positive(config, "hidden_size"), width)
     return DeltaLayers(count, shape, bool(getattr(config, "conv_bias", False)))
 
