@@ -120,6 +120,13 @@ VLLM_FIELDS: Final = (
         "Auto",
         default="Auto",
     ),
+    _refused(
+        "model.sumOrder",
+        "vLLM has no choice of the order in which products are added",
+        "remove it",
+        "Auto",
+        default="Auto",
+    ),
     RuntimeField("model.contextLength", "`--max-model-len`"),
     RuntimeField("download.cacheClaim", "the volume at `HF_HOME`"),
     RuntimeField("download.cacheSizeLimit", "the limit of the volume at `HF_HOME`"),
