@@ -77,7 +77,11 @@ async def test_a_version_outside_the_range_is_reported_with_both(vllm):
     assert "version 0.40.1; 0.32 and 0.33 are supported" in found.message
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"version": null}', b'{"v": "0.32.0"}'])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b'{"version": null}', b'{"v": "0.32.0"}', b"[" * 60_000, b'{"version": "\xff"}'],
+    ids=["empty", "list", "null", "other key", "deep", "not UTF-8"],
+)
 def test_a_response_without_a_version_is_reported(body):
     (found,) = version_degradations(body)
     assert "are supported" in found.message

@@ -280,14 +280,14 @@ def _table_result(url: str, status: int, body: bytes) -> TableResult:
         return TableResult(error=f"{url}: {_error_of(status, body)}", needs_restart=needs_restart)
     try:
         return TableResult(str(json.loads(body)["table_hash"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return TableResult(error=f"{url}: the response contains no table_hash")
 
 
 def _error_of(status: int, body: bytes) -> str:
     try:
         return str(json.loads(body)["error"]["message"])[:MAX_ERROR_CHARS]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return f"status {status}"
 
 
