@@ -1,5 +1,6 @@
 """The command line and the pod of vLLM for a resource."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -16,6 +17,8 @@ from specdecode_api import names
 from specdecode_api.descriptions import field_descriptions
 from specdecode_api.peer_flags import Peer, read_peer_flags
 from specdecode_api.schema import resource_schema
+from specdecode_api.v1alpha1.engine import EngineSpec
+from specdecode_api.v1alpha1.runtime_arguments import argument_rules
 from specdecode_api.v1alpha1.runtimes import (
     OPERATORS_ARGUMENTS,
     OWNED_ARGUMENTS,
@@ -35,7 +38,24 @@ VLLM: dict[str, Any] = {
     "router": {},
     "rollout": {"mode": "Manual"},
 }
+RULES = argument_rules()
 EAGLE3 = {"algorithm": "EAGLE3", "draft": {"uri": "pvc://models/eagle3"}}
+
+EVERYTHING: dict[str, Any] = {
+    "model": {"uri": "hf://org/m@v1", "contextLength": 8192, "servedName": "a/b"},
+    "pageSize": 64,
+    "parallelism": {"tensor": 4, "pipeline": 2, "expert": True},
+    "serving": {"toolParser": "hermes", "reasoningParser": "qwen3"},
+    "lifecycle": {"drainTimeout": "2m"},
+    "engine": {
+        "kvCache": {"size": "1Gi", "dtype": "fp8_e4m3", "prefixCaching": False},
+        "scheduler": {"chunkedPrefillTokens": 4096},
+        "attentionBackend": "FlashInfer",
+        "graphs": {"mode": "Eager", "batchSizes": [1, 2]},
+        "overlap": False,
+        "extraArgs": ["--trust-remote-code"],
+    },
+}
 
 
 def resource(**changes: Any) -> Any:
@@ -69,28 +89,14 @@ def test_the_smallest_resource_sets_what_the_operator_promises():
     assert (option(found, "--port"), option(found, "--shutdown-timeout")) == ("8000", "60")
     assert (option(found, "--max-num-seqs"), option(found, "--max-num-queued-reqs")) == (
         "64",
-        "512",
+        "576",
     )
     assert "--speculative-config" not in found
     assert "--max-num-batched-tokens" not in found, "vLLM's default is not that of Specdecode"
 
 
 def test_what_is_set_reaches_the_command_line():
-    found = words(
-        model={"uri": "hf://org/m@v1", "contextLength": 8192, "servedName": "a/b"},
-        pageSize=64,
-        parallelism={"tensor": 4, "pipeline": 2, "expert": True},
-        serving={"toolParser": "hermes", "reasoningParser": "qwen3"},
-        lifecycle={"drainTimeout": "2m"},
-        engine={
-            "kvCache": {"size": "1Gi", "dtype": "fp8_e4m3", "prefixCaching": False},
-            "scheduler": {"chunkedPrefillTokens": 4096},
-            "attentionBackend": "FlashInfer",
-            "graphs": {"mode": "Eager", "batchSizes": [1, 2]},
-            "overlap": False,
-            "extraArgs": ["--trust-remote-code"],
-        },
-    )
+    found = words(**EVERYTHING)
     assert found[:3] == ["serve", "org/m", "--trust-remote-code"]
     expected = {
         "--revision": "v1",
@@ -115,6 +121,14 @@ def test_what_is_set_reaches_the_command_line():
     assert switches <= set(found)
     at = found.index("--cudagraph-capture-sizes")
     assert found[at + 1 : at + 3] == ["1", "2"]
+
+
+def test_the_queue_limit_leaves_room_for_running_requests():
+    """vLLM's limit is of waiting and running requests over all copies: 0 would refuse all."""
+    none_waits = {"scheduler": {"maxRunningRequests": 8, "maxQueuedRequests": 0}}
+    assert option(words(engine=none_waits), "--max-num-queued-reqs") == "8"
+    copies = words(engine={"scheduler": {"maxQueuedRequests": 10}}, parallelism={"data": 2})
+    assert option(copies, "--max-num-queued-reqs") == "138"
 
 
 def test_drafts_become_the_speculative_config():
@@ -170,11 +184,65 @@ def test_every_field_of_an_engine_has_a_row():
 
 def test_arguments_of_the_operator_are_those_of_vllm():
     known = read_peer_flags().by_spelling()
-    flags = {flag for each in OWNED_ARGUMENTS.values() for flag in each} | {*OPERATORS_ARGUMENTS}
+    flags = owned_flags()
     assert {flag for flag in flags if Peer.VLLM not in known[flag][0].peers} == set()
     own = {word for word in words(speculation=EAGLE3) if word.startswith("--")}
     assert own <= flags | {"--no-enable-prefix-caching"}
     assert all(word in known for word in own)
+
+
+ARGUMENTS = Path(__file__).parents[1] / "runtimes" / "recorded" / "vllm-0.32.0-arguments.json"
+
+
+def known_flags() -> dict[str, dict[str, Any]]:
+    """The arguments of `vllm serve` 0.32.0 by spelling, as its parser was recorded."""
+    rows = json.loads(ARGUMENTS.read_text())["arguments"]
+    return {flag: row for row in rows for flag in row["flags"]}
+
+
+def owned_flags() -> set[str]:
+    return {flag for each in OWNED_ARGUMENTS.values() for flag in each} | {*OPERATORS_ARGUMENTS}
+
+
+def is_accepted(*words: str) -> bool:
+    return all(rule.holds(EngineSpec.model_construct(extra_args=[*words])) for rule in RULES)
+
+
+def test_flags_of_the_operator_are_those_of_the_recorded_parser():
+    known = known_flags()
+    assert owned_flags() - known.keys() == set()
+    pod = words(
+        **{key: value for key, value in EVERYTHING.items() if key != "engine"},
+        engine={**EVERYTHING["engine"], "extraArgs": []},
+        speculation=EAGLE3,
+    )
+    assert {word for word in pod if word.startswith("--")} - known.keys() == set()
+    is_switch = {flag: row.get("values") == "0" for flag, row in known.items()}
+    following = dict(itertools.pairwise([*pod, "--"]))
+    for flag, after in following.items():
+        if flag.startswith("--"):
+            assert is_switch[flag] == after.startswith("--"), flag
+
+
+def test_all_spellings_of_owned_flags_are_refused():
+    """Also beginnings, which vLLM's parser takes if no other flag begins so."""
+    known = known_flags()
+    same = {flag for own in owned_flags() for flag in known[own]["flags"]}
+    assert [flag for flag in same if is_accepted(flag)] == []
+    beginnings = {
+        flag[:end] for flag in same for end in range(1 + flag.count("-", 0, 2), len(flag))
+    }
+    assert [word for word in beginnings - known.keys() if is_accepted(word)] == []
+    others = known.keys() - same
+    assert [flag for flag in others if not is_accepted(flag)] == []
+
+
+@pytest.mark.parametrize(
+    "word", ["--nnode", "-n2", "-r=1", "--spec-to", "--conf=/x", "--api_ke=a\nb", "-s.method=mtp"]
+)
+def test_a_word_that_the_parser_takes_for_a_flag_is_refused(word):
+    assert not is_accepted("--trust-remote-code", word)
+    assert is_accepted("--trust-remote-code", "--seed", "-1", "-O3", "-q", "fp8")
 
 
 def test_the_pod_is_restricted_and_has_no_boot_file():

@@ -5,7 +5,6 @@ sections in `SECTIONS` has one.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final, Literal
@@ -234,7 +233,11 @@ VLLM_FIELDS: Final = (
     RuntimeField("engine.kvCache.dtype", "`--kv-cache-dtype`"),
     RuntimeField("engine.kvCache.prefixCaching", "`--enable-prefix-caching` or its inverse"),
     RuntimeField("engine.scheduler.maxRunningRequests", "`--max-num-seqs`"),
-    RuntimeField("engine.scheduler.maxQueuedRequests", "`--max-num-queued-reqs`"),
+    RuntimeField(
+        "engine.scheduler.maxQueuedRequests",
+        "`--max-num-queued-reqs`, which also counts running requests: data × maxRunningRequests is "
+        "added",
+    ),
     RuntimeField(
         "engine.scheduler.chunkedPrefillTokens",
         "`--max-num-batched-tokens`, if it is set; vLLM's default if not",
@@ -310,6 +313,10 @@ OWNED_ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "parallelism": (
         *("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp"),
         *("--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl"),
+        *("--data-parallel-rank", "-dpn", "--data-parallel-start-rank", "-dpr"),
+        *("--data-parallel-external-lb", "-dpe", "--data-parallel-hybrid-lb", "-dph"),
+        *("--data-parallel-multi-port-external-lb", "-dpm"),
+        *("--prefill-context-parallel-size", "-pcp", "--api-server-count", "-asc"),
         *("--enable-expert-parallel", "-ep", "--nnodes", "-n", "--node-rank", "-r", "--headless"),
     ),
     "engine.kvCache": ("--kv-cache-memory-bytes", "--kv-cache-dtype", "--enable-prefix-caching"),
@@ -332,47 +339,12 @@ OPERATORS_ARGUMENTS: Final = (
     "--config",
     "--root-path",
     "--disable-log-stats",
+    "--grpc",
+    "--ssl-keyfile",
+    "--ssl-certfile",
+    "--tokens-only",
 )
-"""Arguments of vLLM that only the operator may set."""
-
-
-def _pattern(flags: Iterable[str]) -> str:
-    """A regular expression of all spellings of flags; vLLM takes `_` for `-` in them."""
-    spelled = []
-    for flag in flags:
-        name = flag.lstrip("-").replace("-", "[-_]")
-        spelled.append(f"--(no[-_])?{name}" if flag.startswith("--") else flag)
-    return f"^({'|'.join(spelled)})([=.].*)?$"
-
-
-def _argument_rule(flags: tuple[str, ...], message: str) -> Rule[Any]:
-    pattern = _pattern(flags)
-    compiled = re.compile(pattern, re.DOTALL)
-    return Rule(
-        cel=f"!has(self.extraArgs) || !self.extraArgs.exists(a, a.matches('{pattern}'))",
-        holds=lambda it: not any(compiled.match(word) for word in it.extra_args),
-        message=message,
-        field="extraArgs",
-        reason="FieldValueForbidden",
-    )
-
-
-def argument_rules() -> tuple[Rule[Any], ...]:
-    """Rules of `engine.extraArgs`: arguments that the operator owns."""
-    by_field = (
-        _argument_rule(
-            flags,
-            f"extraArgs has an argument that {field} sets ({', '.join(flags)}): remove it and use "
-            f"{field}",
-        )
-        for field, flags in OWNED_ARGUMENTS.items()
-    )
-    own = _argument_rule(
-        OPERATORS_ARGUMENTS,
-        f"extraArgs has an argument that only the operator sets ({', '.join(OPERATORS_ARGUMENTS)}):"
-        " remove it",
-    )
-    return (*by_field, own)
+"""Arguments of vLLM that only the operator may set: probes, routers and metrics depend on them."""
 
 
 def field_rules() -> tuple[Rule[Any], ...]:

@@ -78,7 +78,9 @@ def _sizes(spec: Spec) -> dict[str, Any]:
         "--kv-cache-memory-bytes": None if size is None else whole_amount(size),
         "--kv-cache-dtype": engine.kv_cache.dtype,
         "--max-num-seqs": scheduler.max_running_requests,
-        "--max-num-queued-reqs": scheduler.max_queued_requests,
+        # vLLM counts running requests too, over all copies of the model.
+        "--max-num-queued-reqs": parts.data * scheduler.max_running_requests
+        + scheduler.max_queued_requests,
         "--max-num-batched-tokens": scheduler.chunked_prefill_tokens if has_chunk else None,
         "--attention-backend": _BACKENDS.get(engine.attention_backend),
         "--tensor-parallel-size": parts.tensor,
