@@ -320,6 +320,21 @@ def test_a_policy_admits_routers_operator_and_scrapers_alone():
         }
     )
     assert owned.network_policies(plain, "system", peers) == []
+    (left,) = owned.network_policies(plain, "system", peers, has_vllm_pods=True)
+    assert left["spec"] == policy["spec"]
+
+
+def test_policy_and_routers_select_pods_with_vllm_alone():
+    """During a change of runtime, pods with Specdecode keep their clients and check their keys."""
+    built = owned.build(resource(), "vllm:test").children
+    labels = built[-1]["spec"]["template"]["metadata"]["labels"]
+    (policy,) = owned.network_policies(resource(), "system", [])
+    routed = owned.routed(built, resource(), "router:test", is_serving=True)
+    engines = next(each for each in routed if each["metadata"]["name"] == "chat-engines")
+    for selector in (policy["spec"]["podSelector"]["matchLabels"], engines["spec"]["selector"]):
+        assert selector.items() <= labels.items()
+        assert selector[names.LABEL_RUNTIME] == "VLLM"
+    assert policy["metadata"]["name"] == "chat-vllm", "charts may own a policy NAME-engines"
 
 
 class Busy(BaseHTTPRequestHandler):

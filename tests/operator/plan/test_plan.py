@@ -5,6 +5,8 @@ import copy
 import pytest
 
 from specdecode_api import names
+from specdecode_operator import owned
+from specdecode_operator.objects import resource
 from specdecode_operator.objects.kinds import child_id
 from specdecode_operator.objects.observed import Observed
 from specdecode_operator.plan.plan import RefusalReason, plan
@@ -157,6 +159,47 @@ def test_an_old_boot_file_stays_until_no_pod_can_need_it(
     observed = observed.with_children([old], [])
     prunes = plan(observed, SETTINGS).prunes
     assert prunes == ((old,) if is_pruned else ())
+
+
+def policy_of_vllm(example, live):
+    """The live NetworkPolicy of the example, from before its runtime changed."""
+    earlier = example("vllm")
+    earlier["metadata"]["name"] = example()["metadata"]["name"]
+    (policy,) = owned.network_policies(resource.parse(earlier), "", ())
+    return live(policy)
+
+
+@pytest.mark.parametrize(
+    ("is_complete", "labels", "phase", "is_pruned"),
+    [
+        (True, {}, "Running", True),
+        (False, {}, "Running", False),
+        (True, {names.LABEL_RUNTIME: "VLLM"}, "Running", False),
+        (True, {names.LABEL_RUNTIME: "VLLM"}, "Failed", True),
+    ],
+)
+def test_a_policy_stays_until_no_pod_with_vllm_can_run(
+    is_complete, labels, phase, is_pruned, example, observe, live
+):
+    """Their port has no keys."""
+    old = policy_of_vllm(example, live)
+    running = pod("v1-abc") | {"status": {"phase": phase}}
+    running["metadata"]["labels"] = labels
+    keep = (lambda _: None) if not is_complete else complete
+    observed = observe(example(), pods=(running,), Deployment=keep).with_children([old], [])
+    prunes = plan(observed, SETTINGS).prunes
+    assert [each["kind"] for each in prunes] == (["NetworkPolicy"] if is_pruned else [])
+
+
+def test_a_policy_stays_while_the_deployment_makes_pods_with_vllm(example, observe, live):
+    old = policy_of_vllm(example, live)
+
+    def make_vllm(deployment):
+        complete(deployment)
+        deployment["spec"]["template"]["metadata"]["labels"][names.LABEL_RUNTIME] = "VLLM"
+
+    observed = observe(example(), Deployment=make_vllm).with_children([old], [])
+    assert plan(observed, SETTINGS).prunes == ()
 
 
 def test_strangers_are_never_pruned(example, observe, build, live):

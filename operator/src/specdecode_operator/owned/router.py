@@ -29,6 +29,7 @@ from specdecode_operator.owned.labels import (
     child_labels,
     router_labels,
     router_selector,
+    runtime_selector,
     service_selector,
 )
 from specdecode_operator.owned.patch import OF_ENGINES, OF_ROUTERS, patched, refusals
@@ -134,7 +135,8 @@ def _role_binding(name: str, namespace: str) -> Manifest:
 def _engines_service(name: str, runtime: RuntimeName) -> Manifest:
     """Headless Service of all engine pods, those of trials included, with the port for routers.
 
-    Of another runtime that is the port of the API.
+    Of another runtime that is the port of the API, and pods with Specdecode are left out: they
+    check keys, which routers no longer pass on to engines.
     """
     is_own = runtime == "Specdecode"
     port_name = names.MANAGEMENT_PORT_NAME if is_own else names.ENGINE_PORT_NAME
@@ -151,7 +153,7 @@ def _engines_service(name: str, runtime: RuntimeName) -> Manifest:
         "spec": {
             "type": "ClusterIP",
             "clusterIP": "None",
-            "selector": service_selector(name),
+            "selector": service_selector(name) if is_own else runtime_selector(name, runtime),
             "ports": [port],
         },
     }
