@@ -1,8 +1,10 @@
 """The command line and the pod of vLLM for a resource."""
 
+import contextlib
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -76,8 +78,12 @@ def option(found: list[str], flag: str) -> str | None:
     return found[found.index(flag) + 1] if flag in found else None
 
 
-def config(**speculation: Any) -> dict[str, Any]:
-    text = option(words(speculation=speculation), "--speculative-config")
+SUFFIX_IMAGE = {"image": "vllm-with-arctic:0.32.0"}
+
+
+def config(engine: Any = None, /, **speculation: Any) -> dict[str, Any]:
+    found = words(speculation=speculation, engine=engine or {})
+    text = option(found, "--speculative-config")
     assert text is not None
     return dict(json.loads(text))
 
@@ -145,9 +151,11 @@ def test_drafts_become_the_speculative_config():
         "method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5,
         "num_speculative_tokens": 3,
     }  # fmt: skip
-    suffix = config(algorithm="NGRAM")
+    short = config(algorithm="NGRAM", ngram={"source": "Prompt", "maxDepth": 2})
+    assert (short["prompt_lookup_min"], short["prompt_lookup_max"]) == (2, 2)
+    suffix = config(SUFFIX_IMAGE, algorithm="NGRAM")
     assert (suffix["method"], suffix["suffix_decoding_max_cached_requests"]) == ("suffix", 0)
-    shared = config(algorithm="NGRAM", ngram={"scope": "Model"})
+    shared = config(SUFFIX_IMAGE, algorithm="NGRAM", ngram={"scope": "Model"})
     assert "suffix_decoding_max_cached_requests" not in shared
 
 
@@ -291,6 +299,16 @@ def test_keys_and_tokens_reach_no_argument():
     assert [each["port"] for each in service["spec"]["ports"]] == [8000]
 
 
+def test_spans_go_to_the_receiver_over_http():
+    """vLLM's exporter sends by gRPC otherwise, and takes a URL over HTTP as it is."""
+    wanted = resource(serving={"tracing": {"endpoint": "http://jaeger:4318"}})
+    built = owned.build(wanted, "vllm:test").children
+    (container,) = built[-1]["spec"]["template"]["spec"]["containers"]
+    assert option(container["args"], "--otlp-traces-endpoint") == "http://jaeger:4318/v1/traces"
+    protocol = {"name": "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "value": "http/protobuf"}
+    assert protocol in container["env"]
+
+
 def test_a_claim_for_models_and_downloads_is_refused():
     with pytest.raises(ResourceError, match="use another claim for downloads"):
         owned.build(
@@ -374,6 +392,33 @@ def test_the_end_waits_for_requests_and_for_no_pod_that_never_served():
     subprocess.run([*command, port, "3600", "3600"], check=True, timeout=60)
 
 
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"not HTTP at all\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\n\r\nvllm:num_requests_running{} many\n",
+        b"HTTP/1.1 200 OK\r\n\r\n\xff\xfe",
+    ],
+    ids=["no HTTP", "cut off", "no number", "not UTF-8"],
+)
+def test_the_end_does_not_fail_at_a_response_that_it_cannot_read(response):
+    def answer_forever():
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(response)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=answer_forever, daemon=True).start()
+        command = [sys.executable, "-c", PRE_STOP, str(listening.getsockname()[1]), "0", "60"]
+        done = subprocess.run(command, timeout=60, capture_output=True, text=True)
+        listening.shutdown(socket.SHUT_RDWR)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 GOLDEN = Path(__file__).parent / "golden" / "vllm-recipes.yaml"
 RECIPES = Path(__file__).parent / "recipes" / "vllm.yaml"
 
@@ -391,7 +436,8 @@ def test_objects_of_the_recipes_are_as_recorded():
         if each["kind"] == "Deployment"
     ]
     images = [each["image"] for each in pods if each["name"] == names.ENGINE_CONTAINER]
-    assert images == ["vllm/vllm-openai:test"] * text.count("kind:")
+    own = "registry.example/vllm-with-arctic:0.32.0"
+    assert images == ["vllm/vllm-openai:test"] * (text.count("kind:") - 1) + [own]
 
 
 def test_the_boot_file_of_another_runtime_is_refused():

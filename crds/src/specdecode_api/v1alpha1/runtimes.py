@@ -45,6 +45,8 @@ class RuntimeField:
     default: Any = None
     reason: str = ""
     remedy: str = ""
+    part: str = ""
+    """A part around the field without which it has an accepted value instead of its default."""
 
     @property
     def is_refused(self) -> bool:
@@ -55,6 +57,8 @@ class RuntimeField:
         """The rule that refuses the field."""
         value = or_default(self.path, self.default)
         fits = f"!({_has(self.path)})" if self.default is None else self._is_accepted(value)
+        if self.part:
+            fits = f"!({_has(self.part)}) || {fits}"
         return Rule(
             cel=f"!({IS_VLLM}) || {fits}",
             holds=self._holds,
@@ -100,8 +104,9 @@ def _refused(
     *accepts: Any,
     default: Any = None,
     becomes: str = "",
+    part: str = "",
 ) -> RuntimeField:
-    return RuntimeField(path, becomes, accepts, default, reason, remedy)
+    return RuntimeField(path, becomes, accepts, default, reason, remedy, part)
 
 
 _TRIE: Final = "vLLM has no trie"
@@ -156,13 +161,17 @@ VLLM_FIELDS: Final = (
         "use Prompt (method ngram) or Suffix",
         *("Prompt", "Suffix"),
         default="Suffix",
-        becomes="method `ngram` or `suffix`",
+        becomes="method `ngram`, or `suffix`, which needs an image with Arctic Inference",
     ),
     RuntimeField("speculation.ngram.scope", "Request: `suffix_decoding_max_cached_requests` 0"),
     RuntimeField(
         "speculation.ngram.maxDepth", "`prompt_lookup_max` or `suffix_decoding_max_tree_depth`"
     ),
-    RuntimeField("speculation.ngram.minMatch", "`prompt_lookup_min`; of Suffix it has no effect"),
+    RuntimeField(
+        "speculation.ngram.minMatch",
+        "`prompt_lookup_min`; 3, or a smaller maxDepth, if it is not set; of Suffix it has no "
+        "effect",
+    ),
     _refused("speculation.ngram.minBreadth", _TRIE, _NO_TRIE, 1, default=1),
     _refused("speculation.ngram.maxBreadth", _TRIE, _NO_TRIE, 10, default=10),
     _refused("speculation.ngram.match", _TRIE, _NO_TRIE, "BFS", default="BFS"),
@@ -189,7 +198,8 @@ VLLM_FIELDS: Final = (
         "vLLM chooses draft steps by a fixed table alone, and the operator learns none for it",
         "set policy to Static, or remove adaptive",
         "Static",
-        default="Static",
+        default="Goodput",
+        part="speculation.adaptive",
     ),
     RuntimeField(
         "speculation.adaptive.batchSizes",
@@ -240,7 +250,8 @@ VLLM_FIELDS: Final = (
     ),
     RuntimeField(
         "engine.scheduler.chunkedPrefillTokens",
-        "`--max-num-batched-tokens`, if it is set; vLLM's default if not",
+        "`--max-num-batched-tokens`, if it is set; vLLM's default if not; at least "
+        "maxRunningRequests",
     ),
     _refused(
         "engine.attentionBackend",
@@ -258,7 +269,10 @@ VLLM_FIELDS: Final = (
         default="Auto",
         becomes="`--enforce-eager`",
     ),
-    RuntimeField("engine.graphs.batchSizes", "`--cudagraph-capture-sizes`"),
+    RuntimeField(
+        "engine.graphs.batchSizes",
+        "`--cudagraph-capture-sizes`; an empty list is refused: use mode Eager",
+    ),
     _refused(
         "engine.graphs.memory",
         "vLLM has no limit of graphs' memory",
@@ -271,7 +285,9 @@ VLLM_FIELDS: Final = (
         "2m",
         default="2m",
     ),
-    RuntimeField("engine.overlap", "`--async-scheduling` or its inverse"),
+    RuntimeField(
+        "engine.overlap", "`--async-scheduling` or its inverse; true is refused with NGRAM"
+    ),
     RuntimeField("engine.config", "refused: the boot file is Specdecode's; use engine.extraArgs"),
     RuntimeField("parallelism.tensor", "`--tensor-parallel-size`"),
     RuntimeField("parallelism.pipeline", "`--pipeline-parallel-size`"),
@@ -289,9 +305,15 @@ VLLM_FIELDS: Final = (
         "`--enable-auto-tool-choice --tool-call-parser`; Auto is None, because vLLM detects none",
     ),
     RuntimeField(
-        "serving.reasoningParser", "`--reasoning-parser`; Auto is None, because vLLM detects none"
+        "serving.reasoningParser",
+        "`--reasoning-parser`; Auto is None, because vLLM detects none; apertus is refused: "
+        "vLLM has no such parser",
     ),
-    RuntimeField("serving.tracing.endpoint", "`--otlp-traces-endpoint`"),
+    RuntimeField(
+        "serving.tracing.endpoint",
+        "`--otlp-traces-endpoint` with /v1/traces at its end, over HTTP "
+        "(`OTEL_EXPORTER_OTLP_TRACES_PROTOCOL`)",
+    ),
 )
 """A row for each field of `SECTIONS`."""
 
