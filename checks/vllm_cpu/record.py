@@ -1,8 +1,8 @@
 """`python -m checks.vllm_cpu.record`: record vLLM's metrics and arguments for tests without it.
 
-Writes two files into `tests/operator/runtimes/recorded/`, each with version and date: the
-exposition of a server with the example pair after a few greedy requests, and the arguments of `vllm
-serve`.
+Writes three files into `tests/operator/runtimes/recorded/`, each with version and date: the
+exposition of a server with the example pair after a few greedy requests, that of two API servers as
+with data parallelism, and the arguments of `vllm serve`.
 """
 
 import argparse
@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "operator" / "runtimes" / "recorded"
 MODELS = ROOT / "examples" / "models"
 METRICS, ARGUMENTS = f"vllm-{VERSION}-metrics.txt", f"vllm-{VERSION}-arguments.json"
+API_SERVERS_METRICS = f"vllm-{VERSION}-api-servers-metrics.txt"
 NAME = "target"
 START_TIMEOUT_S = 600.0
 STREAMS = 12
@@ -64,12 +65,17 @@ def record_arguments(python: Path) -> list[dict[str, Any]]:
     return found
 
 
-def record_metrics(python: Path) -> str:
-    """Return the exposition of a server with an EAGLE-3 draft after the requests of `_request`."""
+def record_metrics(python: Path, *more: str) -> str:
+    """Return the exposition of a server with an EAGLE-3 draft after the requests of `_request`.
+
+    Args:
+        more: arguments of the server.
+    """
     draft = {"method": "eagle3", "model": str(MODELS / "eagle3"), "num_speculative_tokens": 3}
     arguments = (
         *("--served-model-name", NAME, "--max-model-len", "512", "--max-num-seqs", "4"),
         *("--dtype", "bfloat16", "--speculative-config", json.dumps(draft)),
+        *more,
     )
     with serving(python, MODELS / "target", arguments) as url, httpx.Client(base_url=url) as client:
         _request(client)
@@ -162,7 +168,7 @@ def _family(line: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Record both files."""
+    """Record the files."""
     parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the files")
     out: Path = parser.parse_args(arguments).out
@@ -178,6 +184,9 @@ def main(arguments: Sequence[str]) -> int:
         f"# client closed after the first events, 2 refused ones, {STREAMS} of 60 tokens at once.\n"
     )
     (out / METRICS).write_text(head + record_metrics(python))
+    head += "# Two API servers, as with data parallelism: a registry of several processes.\n"
+    several = record_metrics(python, "--api-server-count", "2")
+    (out / API_SERVERS_METRICS).write_text(head + several)
     return 0
 
 

@@ -127,7 +127,8 @@ def test_only_operator_routers_and_prometheus_reach_the_management_port_of_engin
     assert routers == {"podSelector": {"matchLabels": ROUTERS}}  # of the same namespace
     assert prometheus["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "prometheus"}
     egress = policies["release-specdecode-operator"]["spec"]["egress"]
-    assert [port["port"] for port in egress[-1]["ports"]] == [names.MANAGEMENT_PORT]
+    ports = [names.MANAGEMENT_PORT, names.ENGINE_PORT]  # the second one of other runtimes
+    assert [port["port"] for port in egress[-1]["ports"]] == ports
 
 
 def test_routers_reach_engines_and_the_api_server_and_only_clients_and_prometheus_reach_them(
@@ -143,25 +144,46 @@ def test_routers_reach_engines_and_the_api_server_and_only_clients_and_prometheu
     assert management["from"] == [engines["ingress"][1]["from"][-1]]
     _, api_server, to_engines, *more = spec["egress"]
     assert api_server == {"ports": [{"port": 6443, "protocol": "TCP"}]}
-    assert to_engines["to"] == [{"podSelector": engines["podSelector"]}]
+    of_engines = policies["release-specdecode-operator-engines-egress"]["spec"]
+    assert to_engines["to"] == [{"podSelector": of_engines["podSelector"]}]
     ports = [port["port"] for port in to_engines["ports"]]
     assert ports == [names.ENGINE_PORT, names.MANAGEMENT_PORT]
-    assert more == engines["egress"][2:]  # without tracing
+    assert more == of_engines["egress"][2:]  # without tracing
+
+
+def test_engines_of_every_runtime_have_restricted_egress(template):
+    """The policy of other runtimes is the operator's, and of ingress only."""
+    policies = policies_of(template(*SETS["walled-in"]))
+    ingress = policies["release-specdecode-operator-engines"]["spec"]
+    egress = policies["release-specdecode-operator-engines-egress"]["spec"]
+    assert (ingress["policyTypes"], egress["policyTypes"]) == (["Ingress"], ["Egress"])
+    (condition,) = ingress["podSelector"]["matchExpressions"]
+    assert (condition["key"], condition["operator"]) == (names.LABEL_RUNTIME, "DoesNotExist")
+    assert egress["podSelector"] == {"matchLabels": ingress["podSelector"]["matchLabels"]}
+
+
+def test_metrics_of_vllm_are_for_nobody_unless_values_name_them(template):
+    """Whoever may read them may also use the API, without a key."""
+    (deployment,) = of_kind(template(), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert "SPECDECODE_VLLM_METRICS_FROM" not in [each["name"] for each in container["env"]]
 
 
 def test_policies_admit_both_dns_ports_and_enabled_tracing(template):
     policies = policies_of(template(*SETS["walled-in"]))
     for policy in policies.values():
+        if "Egress" not in policy["spec"]["policyTypes"]:
+            continue
         dns = [(port["port"], port["protocol"]) for port in policy["spec"]["egress"][0]["ports"]]
         assert dns == [(53, "UDP"), (53, "TCP"), (5353, "UDP"), (5353, "TCP")]
-    tracing = policies["release-specdecode-operator-engines"]["spec"]["egress"][1]
+    tracing = policies["release-specdecode-operator-engines-egress"]["spec"]["egress"][1]
     assert [port["port"] for port in tracing["ports"]] == [4318, 8360]
     (receiver,) = tracing["to"]
     assert receiver["namespaceSelector"]["matchLabels"] == {
         "kubernetes.io/metadata.name": "observability"
     }
     usual = policies_of(template(*SETS["walled-in-teams"]))
-    egress = usual["release-specdecode-operator-engines"]["spec"]["egress"]
+    egress = usual["release-specdecode-operator-engines-egress"]["spec"]["egress"]
     assert [[port["port"] for port in each["ports"]] for each in egress[1:]] == [[443]]
 
 

@@ -41,9 +41,9 @@ No pod of it has run: command lines follow the flags of vLLM 0.33.0, metrics tho
 | metrics in the status | all | `status.measured`: tokens per second and accept length |
 | dashboards, alerts, `kubectl specdecode top`, scrapes by the chart's PodMonitor | yes | no |
 
-A change of `engine.runtime` replaces the pods, also with `editPolicy: Guarded`, and ends a trial. Routers change with it and hold requests until engines of the new runtime are ready, for `router.timeout` at most: requests may fail meanwhile.
+A change of `engine.runtime` replaces the pods, also with `editPolicy: Guarded`, and ends a trial. Routers use the engines of the earlier runtime until one of the new runtime is ready, and those of the new runtime alone from then on. Their own pods are replaced then: streams of the earlier engines are drained, and requests that find no engine are held for `router.timeout` at most.
 
-A NetworkPolicy of the operator lets only the resource's routers, the operator and the peers of the chart's `vllm.metricsFrom` reach vLLM's port. It needs a network plugin that enforces policies; without one, whoever reaches a pod can change its engine.
+A NetworkPolicy of the operator, `NAME-vllm`, lets only the resource's routers, the operator and the peers of the chart's `vllm.metricsFrom` reach vLLM's port. It selects pods with vLLM alone, and stays until the last one has ended. A peer of `vllm.metricsFrom` reaches the whole port, which serves the API without keys; by default there is none. The policy needs a network plugin that enforces policies; without one, whoever reaches a pod can change its engine. `networkPolicy.engines.enabled` of the chart restricts the egress of these pods as well.
 
 When a pod ends, it waits `lifecycle.preStop` and then until no request runs or waits, for `lifecycle.drainTimeout` at most; a pod that never served ends at once. `--shutdown-timeout` is always set, because vLLM leaves running requests without an answer otherwise.
 

@@ -46,6 +46,15 @@ def container(api, namespace):
     return template["spec"]["containers"][0]
 
 
+def complete(api, namespace):
+    """Report the rollout as complete, which no controller does here."""
+    live = api.get(DEPLOYMENT, namespace, "chat")
+    counts = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
+    status = dict.fromkeys(counts, live["spec"]["replicas"])
+    status |= {"observedGeneration": live["metadata"]["generation"]}
+    api.merge(DEPLOYMENT, namespace, "chat", {"status": status}, "/status")
+
+
 def test_a_resource_yields_the_deployment_of_vllm(operator, api, namespace, vllm, until):
     uid = vllm()["metadata"]["uid"]
     until(lambda: api.get(DEPLOYMENT, namespace, "chat"))
@@ -59,8 +68,9 @@ def test_a_resource_yields_the_deployment_of_vllm(operator, api, namespace, vllm
     until(lambda: api.get(DEPLOYMENT, namespace, "chat-router"))
     router = api.get(DEPLOYMENT, namespace, "chat-router")["spec"]["template"]["spec"]
     assert "--runtime=vllm" in router["containers"][0]["args"]
-    engines = api.get(SERVICE, namespace, "chat-engines")["spec"]["ports"]
-    assert [port["targetPort"] for port in engines] == ["http"]
+    engines = api.get(SERVICE, namespace, "chat-engines")["spec"]
+    assert [port["targetPort"] for port in engines["ports"]] == ["http"]
+    assert engines["selector"][names.LABEL_RUNTIME] == "VLLM"
 
 
 def test_pod_security_restricted_admits_a_pod_of_vllm(operator, api, namespace, vllm, until):
@@ -92,8 +102,12 @@ def test_a_change_of_runtime_replaces_the_pods(operator, api, namespace, vllm, u
     api.merge(RESOURCE, namespace, "chat", {"spec": guarded})
     until(lambda: container(api, namespace)["command"] == ["specdecode-engine"])
     assert container(api, namespace)["image"] != image
+    assert len(api.items(NETWORK_POLICY, namespace, OWNED_SELECTOR)) == 1, "pods with vLLM run"
+    complete(api, namespace)
     until(lambda: not api.items(NETWORK_POLICY, namespace, OWNED_SELECTOR))
     assert len(api.items(CONFIG_MAP, namespace, OWNED_SELECTOR)) == 1
+    engines = api.get(SERVICE, namespace, "chat-engines")["spec"]
+    assert names.LABEL_RUNTIME not in engines["selector"]
     immediate = {"engine": {"runtime": "VLLM"}, "rollout": {"editPolicy": "Immediate"}}
     api.merge(RESOURCE, namespace, "chat", {"spec": immediate})
     until(lambda: container(api, namespace)["command"] == ["vllm"])

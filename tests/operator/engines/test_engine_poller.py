@@ -195,6 +195,14 @@ async def test_an_invalid_response_changes_nothing(response):
     assert poller.degraded([serving("a")])[0][1].reason == "NeedsRestart"
 
 
+async def test_a_pod_that_cannot_be_polled_hides_no_other(caplog):
+    poller, woken, _ = await polled([serving("a", address=5), serving("b")], [WORSE], 1)
+    assert woken == [KEY]
+    assert [name for name, _ in poller.degraded([serving("a"), serving("b")])] == ["b"]
+    (record,) = [each for each in caplog.records if each.exc_info]
+    assert record.pod == f"{KEY.namespace}/a"
+
+
 async def test_pods_that_are_gone_or_not_ready_are_forgotten_and_not_polled():
     async with engine([WORSE]) as (engines, requests):
         poller = EnginePoller(engines, lambda: 0.0)

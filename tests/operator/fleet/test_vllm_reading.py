@@ -1,5 +1,6 @@
 """What the fleet reads of vLLM, from the recorded exposition of vLLM 0.32.0."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,24 +51,70 @@ def test_time_per_token_is_by_tokens_and_not_by_steps():
     assert totals_of(samples(RECORDED.replace("total_tokens", "x"))).seconds_per_token
 
 
-def test_speculation_is_read_by_position():
+def test_drafted_and_accepted_tokens_are_read():
     totals = totals_of(samples())
     assert (totals.verifications, totals.drafted, totals.accepted) == (801, 2403, 103)
-    assert totals.accepted_by_position == (79, 12, 12)
+
+
+@pytest.mark.parametrize("label", ['position="x"', 'engine="0"'])
+def test_a_label_that_is_none_hides_no_reading(label):
+    """One pod's response must not fail the look at all pods of a resource."""
+    name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    text = without(name) + f"{name}{{{label}}} 3.0\n"
+    assert totals_of(samples(text)).accepted == 103
 
 
 def test_a_metric_without_speculation_is_unknown_and_not_zero():
     totals = totals_of(samples(without("vllm:spec_decode_")))
     assert DRAFTED not in samples(without("vllm:spec_decode_"))
-    assert (totals.drafted, totals.accepted, totals.accepted_by_position) == (None, None, None)
+    assert (totals.drafted, totals.accepted) == (None, None)
 
 
 @pytest.mark.parametrize("name", [GENERATED, FIRST_TOKENS, STEPS])
 def test_a_version_without_a_metric_gives_no_reading(name):
     with pytest.raises(BadScrape, match="a supported version"):
         vllm_reading("uid", "v1-abc", samples(without(name)))
-    with pytest.raises(BadScrape, match=START):
-        vllm_reading("uid", "v1-abc", exposition.read_lines(RECORDED, READ))
+
+
+API_SERVERS = (
+    Path(__file__).parents[1] / "runtimes" / "recorded" / "vllm-0.32.0-api-servers-metrics.txt"
+).read_text()
+
+
+def api_servers(text: str = API_SERVERS) -> exposition.Samples:
+    """Samples of several API servers, which export nothing of their processes."""
+    return exposition.read_lines(text, READ)
+
+
+def test_several_api_servers_start_with_their_container():
+    assert START not in api_servers()
+    reading = vllm_reading("uid", "v1-abc", api_servers(), 1795863200.0)
+    assert (reading.start_s, reading.emitted_tokens) == (1795863200.0, 751)
+    assert vllm_reading("uid", "v1-abc", samples(), 7.0).start_s == 1795863200.5
+
+
+def test_several_api_servers_have_measured_work_in_the_status():
+    grown = API_SERVERS.replace(
+        'vllm:generation_tokens_total{engine="0",model_name="target"} 766.0',
+        'vllm:generation_tokens_total{engine="0",model_name="target"} 1366.0',
+    ).replace(
+        'vllm:inter_token_latency_seconds_count{engine="0",model_name="target"} 267.0',
+        'vllm:inter_token_latency_seconds_count{engine="0",model_name="target"} 467.0',
+    )
+    texts = (API_SERVERS, grown)
+    first, later = (vllm_reading("uid", "v1-abc", api_servers(text), 5.0) for text in texts)
+    window = after_look(None, "resource", [first], 1000.0)
+    window = after_look(window, "resource", [later], 1060.0)
+    assert measured(None, window) == {"acceptLength": "3.00", "tokensPerSecond": "10"}
+
+
+def test_counters_that_fell_are_those_of_another_process():
+    """The status of a pod may still have the start of the container before."""
+    later = vllm_reading("uid", "v1-abc", api_servers(), 5.0)
+    first = replace(later, emitted_tokens=later.emitted_tokens + 1)
+    window = after_look(None, "resource", [first], 1000.0)
+    window = after_look(window, "resource", [later], 1060.0)
+    assert measured(None, window) is None
 
 
 def test_copies_of_the_model_in_a_pod_add_up():

@@ -1,7 +1,10 @@
 """The command line and the pod of vLLM for a resource."""
 
+import contextlib
+import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +19,8 @@ from specdecode_api import names
 from specdecode_api.descriptions import field_descriptions
 from specdecode_api.peer_flags import Peer, read_peer_flags
 from specdecode_api.schema import resource_schema
+from specdecode_api.v1alpha1.engine import EngineSpec
+from specdecode_api.v1alpha1.runtime_arguments import argument_rules
 from specdecode_api.v1alpha1.runtimes import (
     OPERATORS_ARGUMENTS,
     OWNED_ARGUMENTS,
@@ -35,7 +40,24 @@ VLLM: dict[str, Any] = {
     "router": {},
     "rollout": {"mode": "Manual"},
 }
+RULES = argument_rules()
 EAGLE3 = {"algorithm": "EAGLE3", "draft": {"uri": "pvc://models/eagle3"}}
+
+EVERYTHING: dict[str, Any] = {
+    "model": {"uri": "hf://org/m@v1", "contextLength": 8192, "servedName": "a/b"},
+    "pageSize": 64,
+    "parallelism": {"tensor": 4, "pipeline": 2, "expert": True},
+    "serving": {"toolParser": "hermes", "reasoningParser": "qwen3"},
+    "lifecycle": {"drainTimeout": "2m"},
+    "engine": {
+        "kvCache": {"size": "1Gi", "dtype": "fp8_e4m3", "prefixCaching": False},
+        "scheduler": {"chunkedPrefillTokens": 4096},
+        "attentionBackend": "FlashInfer",
+        "graphs": {"mode": "Eager", "batchSizes": [1, 2]},
+        "overlap": False,
+        "extraArgs": ["--trust-remote-code"],
+    },
+}
 
 
 def resource(**changes: Any) -> Any:
@@ -56,8 +78,12 @@ def option(found: list[str], flag: str) -> str | None:
     return found[found.index(flag) + 1] if flag in found else None
 
 
-def config(**speculation: Any) -> dict[str, Any]:
-    text = option(words(speculation=speculation), "--speculative-config")
+SUFFIX_IMAGE = {"image": "vllm-with-arctic:0.32.0"}
+
+
+def config(engine: Any = None, /, **speculation: Any) -> dict[str, Any]:
+    found = words(speculation=speculation, engine=engine or {})
+    text = option(found, "--speculative-config")
     assert text is not None
     return dict(json.loads(text))
 
@@ -69,28 +95,14 @@ def test_the_smallest_resource_sets_what_the_operator_promises():
     assert (option(found, "--port"), option(found, "--shutdown-timeout")) == ("8000", "60")
     assert (option(found, "--max-num-seqs"), option(found, "--max-num-queued-reqs")) == (
         "64",
-        "512",
+        "576",
     )
     assert "--speculative-config" not in found
     assert "--max-num-batched-tokens" not in found, "vLLM's default is not that of Specdecode"
 
 
 def test_what_is_set_reaches_the_command_line():
-    found = words(
-        model={"uri": "hf://org/m@v1", "contextLength": 8192, "servedName": "a/b"},
-        pageSize=64,
-        parallelism={"tensor": 4, "pipeline": 2, "expert": True},
-        serving={"toolParser": "hermes", "reasoningParser": "qwen3"},
-        lifecycle={"drainTimeout": "2m"},
-        engine={
-            "kvCache": {"size": "1Gi", "dtype": "fp8_e4m3", "prefixCaching": False},
-            "scheduler": {"chunkedPrefillTokens": 4096},
-            "attentionBackend": "FlashInfer",
-            "graphs": {"mode": "Eager", "batchSizes": [1, 2]},
-            "overlap": False,
-            "extraArgs": ["--trust-remote-code"],
-        },
-    )
+    found = words(**EVERYTHING)
     assert found[:3] == ["serve", "org/m", "--trust-remote-code"]
     expected = {
         "--revision": "v1",
@@ -117,6 +129,14 @@ def test_what_is_set_reaches_the_command_line():
     assert found[at + 1 : at + 3] == ["1", "2"]
 
 
+def test_the_queue_limit_leaves_room_for_running_requests():
+    """vLLM's limit is of waiting and running requests over all copies: 0 would refuse all."""
+    none_waits = {"scheduler": {"maxRunningRequests": 8, "maxQueuedRequests": 0}}
+    assert option(words(engine=none_waits), "--max-num-queued-reqs") == "8"
+    copies = words(engine={"scheduler": {"maxQueuedRequests": 10}}, parallelism={"data": 2})
+    assert option(copies, "--max-num-queued-reqs") == "138"
+
+
 def test_drafts_become_the_speculative_config():
     assert config(**EAGLE3, numSteps=5) == {
         "method": "eagle3", "model": "/models/target/eagle3", "num_speculative_tokens": 5,
@@ -131,9 +151,11 @@ def test_drafts_become_the_speculative_config():
         "method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5,
         "num_speculative_tokens": 3,
     }  # fmt: skip
-    suffix = config(algorithm="NGRAM")
+    short = config(algorithm="NGRAM", ngram={"source": "Prompt", "maxDepth": 2})
+    assert (short["prompt_lookup_min"], short["prompt_lookup_max"]) == (2, 2)
+    suffix = config(SUFFIX_IMAGE, algorithm="NGRAM")
     assert (suffix["method"], suffix["suffix_decoding_max_cached_requests"]) == ("suffix", 0)
-    shared = config(algorithm="NGRAM", ngram={"scope": "Model"})
+    shared = config(SUFFIX_IMAGE, algorithm="NGRAM", ngram={"scope": "Model"})
     assert "suffix_decoding_max_cached_requests" not in shared
 
 
@@ -170,11 +192,65 @@ def test_every_field_of_an_engine_has_a_row():
 
 def test_arguments_of_the_operator_are_those_of_vllm():
     known = read_peer_flags().by_spelling()
-    flags = {flag for each in OWNED_ARGUMENTS.values() for flag in each} | {*OPERATORS_ARGUMENTS}
+    flags = owned_flags()
     assert {flag for flag in flags if Peer.VLLM not in known[flag][0].peers} == set()
     own = {word for word in words(speculation=EAGLE3) if word.startswith("--")}
     assert own <= flags | {"--no-enable-prefix-caching"}
     assert all(word in known for word in own)
+
+
+ARGUMENTS = Path(__file__).parents[1] / "runtimes" / "recorded" / "vllm-0.32.0-arguments.json"
+
+
+def known_flags() -> dict[str, dict[str, Any]]:
+    """The arguments of `vllm serve` 0.32.0 by spelling, as its parser was recorded."""
+    rows = json.loads(ARGUMENTS.read_text())["arguments"]
+    return {flag: row for row in rows for flag in row["flags"]}
+
+
+def owned_flags() -> set[str]:
+    return {flag for each in OWNED_ARGUMENTS.values() for flag in each} | {*OPERATORS_ARGUMENTS}
+
+
+def is_accepted(*words: str) -> bool:
+    return all(rule.holds(EngineSpec.model_construct(extra_args=[*words])) for rule in RULES)
+
+
+def test_flags_of_the_operator_are_those_of_the_recorded_parser():
+    known = known_flags()
+    assert owned_flags() - known.keys() == set()
+    pod = words(
+        **{key: value for key, value in EVERYTHING.items() if key != "engine"},
+        engine={**EVERYTHING["engine"], "extraArgs": []},
+        speculation=EAGLE3,
+    )
+    assert {word for word in pod if word.startswith("--")} - known.keys() == set()
+    is_switch = {flag: row.get("values") == "0" for flag, row in known.items()}
+    following = dict(itertools.pairwise([*pod, "--"]))
+    for flag, after in following.items():
+        if flag.startswith("--"):
+            assert is_switch[flag] == after.startswith("--"), flag
+
+
+def test_all_spellings_of_owned_flags_are_refused():
+    """Also beginnings, which vLLM's parser takes if no other flag begins so."""
+    known = known_flags()
+    same = {flag for own in owned_flags() for flag in known[own]["flags"]}
+    assert [flag for flag in same if is_accepted(flag)] == []
+    beginnings = {
+        flag[:end] for flag in same for end in range(1 + flag.count("-", 0, 2), len(flag))
+    }
+    assert [word for word in beginnings - known.keys() if is_accepted(word)] == []
+    others = known.keys() - same
+    assert [flag for flag in others if not is_accepted(flag)] == []
+
+
+@pytest.mark.parametrize(
+    "word", ["--nnode", "-n2", "-r=1", "--spec-to", "--conf=/x", "--api_ke=a\nb", "-s.method=mtp"]
+)
+def test_a_word_that_the_parser_takes_for_a_flag_is_refused(word):
+    assert not is_accepted("--trust-remote-code", word)
+    assert is_accepted("--trust-remote-code", "--seed", "-1", "-O3", "-q", "fp8")
 
 
 def test_the_pod_is_restricted_and_has_no_boot_file():
@@ -223,6 +299,16 @@ def test_keys_and_tokens_reach_no_argument():
     assert [each["port"] for each in service["spec"]["ports"]] == [8000]
 
 
+def test_spans_go_to_the_receiver_over_http():
+    """vLLM's exporter sends by gRPC otherwise, and takes a URL over HTTP as it is."""
+    wanted = resource(serving={"tracing": {"endpoint": "http://jaeger:4318"}})
+    built = owned.build(wanted, "vllm:test").children
+    (container,) = built[-1]["spec"]["template"]["spec"]["containers"]
+    assert option(container["args"], "--otlp-traces-endpoint") == "http://jaeger:4318/v1/traces"
+    protocol = {"name": "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "value": "http/protobuf"}
+    assert protocol in container["env"]
+
+
 def test_a_claim_for_models_and_downloads_is_refused():
     with pytest.raises(ResourceError, match="use another claim for downloads"):
         owned.build(
@@ -252,6 +338,21 @@ def test_a_policy_admits_routers_operator_and_scrapers_alone():
         }
     )
     assert owned.network_policies(plain, "system", peers) == []
+    (left,) = owned.network_policies(plain, "system", peers, has_vllm_pods=True)
+    assert left["spec"] == policy["spec"]
+
+
+def test_policy_and_routers_select_pods_with_vllm_alone():
+    """During a change of runtime, pods with Specdecode keep their clients and check their keys."""
+    built = owned.build(resource(), "vllm:test").children
+    labels = built[-1]["spec"]["template"]["metadata"]["labels"]
+    (policy,) = owned.network_policies(resource(), "system", [])
+    routed = owned.routed(built, resource(), "router:test", is_serving=True)
+    engines = next(each for each in routed if each["metadata"]["name"] == "chat-engines")
+    for selector in (policy["spec"]["podSelector"]["matchLabels"], engines["spec"]["selector"]):
+        assert selector.items() <= labels.items()
+        assert selector[names.LABEL_RUNTIME] == "VLLM"
+    assert policy["metadata"]["name"] == "chat-vllm", "charts may own a policy NAME-engines"
 
 
 class Busy(BaseHTTPRequestHandler):
@@ -291,6 +392,33 @@ def test_the_end_waits_for_requests_and_for_no_pod_that_never_served():
     subprocess.run([*command, port, "3600", "3600"], check=True, timeout=60)
 
 
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"not HTTP at all\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\n\r\nvllm:num_requests_running{} many\n",
+        b"HTTP/1.1 200 OK\r\n\r\n\xff\xfe",
+    ],
+    ids=["no HTTP", "cut off", "no number", "not UTF-8"],
+)
+def test_the_end_does_not_fail_at_a_response_that_it_cannot_read(response):
+    def answer_forever():
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(response)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=answer_forever, daemon=True).start()
+        command = [sys.executable, "-c", PRE_STOP, str(listening.getsockname()[1]), "0", "60"]
+        done = subprocess.run(command, timeout=60, capture_output=True, text=True)
+        listening.shutdown(socket.SHUT_RDWR)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 GOLDEN = Path(__file__).parent / "golden" / "vllm-recipes.yaml"
 RECIPES = Path(__file__).parent / "recipes" / "vllm.yaml"
 
@@ -308,7 +436,8 @@ def test_objects_of_the_recipes_are_as_recorded():
         if each["kind"] == "Deployment"
     ]
     images = [each["image"] for each in pods if each["name"] == names.ENGINE_CONTAINER]
-    assert images == ["vllm/vllm-openai:test"] * text.count("kind:")
+    own = "registry.example/vllm-with-arctic:0.32.0"
+    assert images == ["vllm/vllm-openai:test"] * (text.count("kind:") - 1) + [own]
 
 
 def test_the_boot_file_of_another_runtime_is_refused():

@@ -1,10 +1,13 @@
 """What the operator decides to do: tables of (observed) to (plan)."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 
 from specdecode_api import names
+from specdecode_operator import owned
+from specdecode_operator.objects import resource
 from specdecode_operator.objects.kinds import child_id
 from specdecode_operator.objects.observed import Observed
 from specdecode_operator.plan.plan import RefusalReason, plan
@@ -157,6 +160,94 @@ def test_an_old_boot_file_stays_until_no_pod_can_need_it(
     observed = observed.with_children([old], [])
     prunes = plan(observed, SETTINGS).prunes
     assert prunes == ((old,) if is_pruned else ())
+
+
+def policy_of_vllm(example, live):
+    """The live NetworkPolicy of the example, from before its runtime changed."""
+    earlier = example("vllm")
+    earlier["metadata"]["name"] = example()["metadata"]["name"]
+    (policy,) = owned.network_policies(resource.parse(earlier), "", ())
+    return live(policy)
+
+
+@pytest.mark.parametrize(
+    ("is_complete", "labels", "phase", "is_pruned"),
+    [
+        (True, {}, "Running", True),
+        (False, {}, "Running", False),
+        (True, {names.LABEL_RUNTIME: "VLLM"}, "Running", False),
+        (True, {names.LABEL_RUNTIME: "VLLM"}, "Failed", True),
+    ],
+)
+def test_a_policy_stays_until_no_pod_with_vllm_can_run(
+    is_complete, labels, phase, is_pruned, example, observe, live
+):
+    """Their port has no keys."""
+    old = policy_of_vllm(example, live)
+    running = pod("v1-abc") | {"status": {"phase": phase}}
+    running["metadata"]["labels"] = labels
+    keep = (lambda _: None) if not is_complete else complete
+    observed = observe(example(), pods=(running,), Deployment=keep).with_children([old], [])
+    prunes = plan(observed, SETTINGS).prunes
+    assert [each["kind"] for each in prunes] == (["NetworkPolicy"] if is_pruned else [])
+
+
+def test_a_policy_stays_while_the_deployment_makes_pods_with_vllm(example, observe, live):
+    old = policy_of_vllm(example, live)
+
+    def make_vllm(deployment):
+        complete(deployment)
+        deployment["spec"]["template"]["metadata"]["labels"][names.LABEL_RUNTIME] = "VLLM"
+
+    observed = observe(example(), Deployment=make_vllm).with_children([old], [])
+    assert plan(observed, SETTINGS).prunes == ()
+
+
+def ready_pod(runtime):
+    labels = {names.LABEL_ROLE: names.ROLE_STABLE}
+    labels |= {names.LABEL_RUNTIME: runtime} if runtime != "Specdecode" else {}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    return {"metadata": {"name": "p", "uid": runtime, "labels": labels}, "status": ready}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ready", "used"),
+    [
+        ("VLLM", ["Specdecode"], "Specdecode"),
+        ("VLLM", ["Specdecode", "VLLM"], "VLLM"),
+        ("VLLM", [], "VLLM"),
+        ("Specdecode", ["VLLM"], "VLLM"),
+        ("Specdecode", ["VLLM", "Specdecode"], "Specdecode"),
+        ("Specdecode", [], "Specdecode"),
+    ],
+)
+def test_routers_use_the_runtime_that_is_ready(wanted, ready, used, example, observe):
+    """Otherwise a change of runtime would answer nothing while new engines start."""
+    engine = {"runtime": wanted}
+    spec = {"router": {}, "rollout": {"mode": "Manual"}, "engine": engine, "speculation": {}}
+    observed = observe(example(**spec), pods=tuple(map(ready_pod, ready)))
+    found = {
+        (each.manifest["kind"], each.manifest["metadata"]["name"]): each.manifest["spec"]
+        for each in plan(observed, SETTINGS).writes
+        if "spec" in each.manifest
+    }
+    name = observed.resource["metadata"]["name"]
+    (container,) = found["Deployment", f"{name}-router"]["template"]["spec"]["containers"]
+    assert ("--runtime=vllm" in container["args"]) == (used == "VLLM")
+    selector = found["Service", f"{name}-engines"]["selector"]
+    assert (names.LABEL_RUNTIME in selector) == (used == "VLLM")
+
+
+def test_routers_of_a_refused_spec_stay_with_the_engines_that_run(example, observe):
+    refused = {"template": {"spec": {"restartPolicy": "Never"}}}
+    spec = {"router": {}, "rollout": {"mode": "Manual"}, "speculation": {}, **refused}
+    wanted = example(**spec, engine={"runtime": "VLLM"})
+    observed = observe(example(), pods=(ready_pod("Specdecode"),))
+    decided = plan(replace(observed, resource=wanted), SETTINGS)
+    assert decided.refused is not None
+    found = [each.manifest for each in decided.writes if each.manifest["kind"] == "Deployment"]
+    (container,) = found[0]["spec"]["template"]["spec"]["containers"]
+    assert "--runtime=vllm" not in container["args"]
 
 
 def test_strangers_are_never_pruned(example, observe, build, live):

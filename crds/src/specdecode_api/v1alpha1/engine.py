@@ -6,7 +6,8 @@ from pydantic import Field, StringConstraints
 
 from specdecode_api.base import HOT, ResourceRecord
 from specdecode_api.rules import Rule
-from specdecode_api.v1alpha1.runtimes import RuntimeName, argument_rules
+from specdecode_api.v1alpha1.runtime_arguments import argument_rules
+from specdecode_api.v1alpha1.runtimes import RuntimeName
 from specdecode_api.v1alpha1.scalars import (
     ByteSize,
     Duration,

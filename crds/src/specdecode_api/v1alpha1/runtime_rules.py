@@ -17,7 +17,38 @@ WORLD_SIZE: Final = " * ".join(or_default(f"parallelism.{part}", 1) for part in 
 """GPUs of an engine."""
 _HAS_ALL_ONE: Final = " && ".join(f"{or_default(f'parallelism.{part}', 1)} == 1" for part in _PARTS)
 _ALL_FIXED: Final = f"{_ENTRIES}.all(e, size(e.candidateSteps) == 1 && !has(e.verifyTokens))"
-_SOME_DRAFT: Final = f"{_ENTRIES}.exists(e, e.candidateSteps.exists(s, s > 0))"
+_BATCH: Final = or_default("engine.scheduler.maxRunningRequests", 64)
+_IS_REACHED: Final = f"(e.from <= {_BATCH} || {_ENTRIES}.all(o, e.from <= o.from))"
+_SOME_DRAFT: Final = f"{_ENTRIES}.exists(e, {_IS_REACHED} && e.candidateSteps.exists(s, s > 0))"
+VLLM_STEP_TOKENS: Final = 2048
+"""The smallest of vLLM's defaults of `--max-num-batched-tokens`, which depend on the device."""
+_CHUNK: Final = "engine.scheduler.chunkedPrefillTokens"
+_HAS_CHUNK: Final = " && ".join(
+    f"has(self.{part})" for part in ("engine", "engine.scheduler", _CHUNK)
+)
+_GRAPHS: Final = "self.engine.graphs"
+
+
+def _drafts_something(spec: Any) -> bool:
+    """Whether an entry that batches reach has a draft step; the first is for smaller ones too."""
+    entries = spec.speculation.adaptive.batch_sizes
+    if not entries:
+        return True
+    first = min(entry.from_ for entry in entries)
+    end = max(first, spec.engine.scheduler.max_running_requests)
+    return any(max(entry.candidate_steps) for entry in entries if entry.from_ <= end)
+
+
+def _holds_a_batch(spec: Any) -> bool:
+    scheduler = spec.engine.scheduler
+    is_set = "chunked_prefill_tokens" in scheduler.model_fields_set
+    tokens = scheduler.chunked_prefill_tokens if is_set else VLLM_STEP_TOKENS
+    return bool(tokens >= scheduler.max_running_requests)
+
+
+def _has_suffix_tree(spec: Any) -> bool:
+    wanted = spec.speculation
+    return wanted.algorithm == "NGRAM" and (wanted.ngram is None or wanted.ngram.source == "Suffix")
 
 
 def _with_vllm(
@@ -72,12 +103,10 @@ RUNTIME_RULES: Final[tuple[Rule[Any], ...]] = (
     ),
     _with_vllm(
         f"!{_HAS_TABLE} || {_SOME_DRAFT}",
-        lambda it: (
-            not it.speculation.adaptive.batch_sizes
-            or any(max(entry.candidate_steps) for entry in it.speculation.adaptive.batch_sizes)
-        ),
-        "drafts nothing by this table: give an entry of speculation.adaptive.batchSizes more draft "
-        "steps than 0, or set algorithm to NONE",
+        _drafts_something,
+        "drafts nothing by this table up to maxRunningRequests: give an entry of "
+        "speculation.adaptive.batchSizes that it reaches more draft steps than 0, or set algorithm "
+        "to NONE",
         "speculation",
     ),
     _with_vllm(
@@ -99,6 +128,42 @@ RUNTIME_RULES: Final[tuple[Rule[Any], ...]] = (
         "ignores a table with data parallelism: set parallelism.data to 1 and raise replicas, or "
         "remove speculation.adaptive.batchSizes",
         "parallelism",
+    ),
+    _with_vllm(
+        f"({_HAS_CHUNK} ? self.{_CHUNK} >= {_BATCH} : {_BATCH} <= {VLLM_STEP_TOKENS})",
+        _holds_a_batch,
+        "computes a token of each running request in a step: set "
+        "engine.scheduler.chunkedPrefillTokens to at least maxRunningRequests (it counts as "
+        f"{VLLM_STEP_TOKENS} if it is not set)",
+        "engine",
+    ),
+    _with_vllm(
+        f"{_ALGORITHM} != 'NGRAM' || !{or_default('engine.overlap', False)}",
+        lambda it: it.speculation.algorithm != "NGRAM" or not it.engine.overlap,
+        "schedules no step ahead with NGRAM: remove engine.overlap, or set it to false",
+        "engine",
+    ),
+    _with_vllm(
+        f"{_ALGORITHM} != 'NGRAM' || {or_default('speculation.ngram.source', 'Suffix')} != "
+        "'Suffix' || has(self.engine.image)",
+        lambda it: not _has_suffix_tree(it) or it.engine.image is not None,
+        "drafts from suffix trees by Arctic Inference, which vLLM's image lacks: set engine.image "
+        "to one with arctic-inference, or speculation.ngram.source to Prompt",
+        "engine",
+        is_missing=True,
+    ),
+    _with_vllm(
+        f"!has({_GRAPHS}) || !has({_GRAPHS}.batchSizes) || size({_GRAPHS}.batchSizes) > 0",
+        lambda it: it.engine.graphs.batch_sizes != [],
+        "captures no graph by mode Eager alone: remove engine.graphs.batchSizes and set "
+        "engine.graphs.mode to Eager",
+        "engine",
+    ),
+    _with_vllm(
+        f"{or_default('serving.reasoningParser', 'Auto')} != 'apertus'",
+        lambda it: it.serving.reasoning_parser != "apertus",
+        "has no reasoning parser apertus: set serving.reasoningParser to another one, or to None",
+        "serving",
     ),
     _with_vllm(
         f"size({or_default('serving.requestLabels', [])}) == 0",

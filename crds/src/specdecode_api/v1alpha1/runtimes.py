@@ -5,7 +5,6 @@ sections in `SECTIONS` has one.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final, Literal
@@ -46,6 +45,8 @@ class RuntimeField:
     default: Any = None
     reason: str = ""
     remedy: str = ""
+    part: str = ""
+    """A part around the field without which it has an accepted value instead of its default."""
 
     @property
     def is_refused(self) -> bool:
@@ -56,6 +57,8 @@ class RuntimeField:
         """The rule that refuses the field."""
         value = or_default(self.path, self.default)
         fits = f"!({_has(self.path)})" if self.default is None else self._is_accepted(value)
+        if self.part:
+            fits = f"!({_has(self.part)}) || {fits}"
         return Rule(
             cel=f"!({IS_VLLM}) || {fits}",
             holds=self._holds,
@@ -101,8 +104,9 @@ def _refused(
     *accepts: Any,
     default: Any = None,
     becomes: str = "",
+    part: str = "",
 ) -> RuntimeField:
-    return RuntimeField(path, becomes, accepts, default, reason, remedy)
+    return RuntimeField(path, becomes, accepts, default, reason, remedy, part)
 
 
 _TRIE: Final = "vLLM has no trie"
@@ -117,6 +121,13 @@ VLLM_FIELDS: Final = (
         "model.quantization",
         "vLLM computes with a checkpoint's own quantization",
         "remove it and name a quantized checkpoint, or add --quantization to engine.extraArgs",
+        "Auto",
+        default="Auto",
+    ),
+    _refused(
+        "model.sumOrder",
+        "vLLM has no choice of the order in which products are added",
+        "remove it",
         "Auto",
         default="Auto",
     ),
@@ -150,13 +161,17 @@ VLLM_FIELDS: Final = (
         "use Prompt (method ngram) or Suffix",
         *("Prompt", "Suffix"),
         default="Suffix",
-        becomes="method `ngram` or `suffix`",
+        becomes="method `ngram`, or `suffix`, which needs an image with Arctic Inference",
     ),
     RuntimeField("speculation.ngram.scope", "Request: `suffix_decoding_max_cached_requests` 0"),
     RuntimeField(
         "speculation.ngram.maxDepth", "`prompt_lookup_max` or `suffix_decoding_max_tree_depth`"
     ),
-    RuntimeField("speculation.ngram.minMatch", "`prompt_lookup_min`; of Suffix it has no effect"),
+    RuntimeField(
+        "speculation.ngram.minMatch",
+        "`prompt_lookup_min`; 3, or a smaller maxDepth, if it is not set; of Suffix it has no "
+        "effect",
+    ),
     _refused("speculation.ngram.minBreadth", _TRIE, _NO_TRIE, 1, default=1),
     _refused("speculation.ngram.maxBreadth", _TRIE, _NO_TRIE, 10, default=10),
     _refused("speculation.ngram.match", _TRIE, _NO_TRIE, "BFS", default="BFS"),
@@ -183,7 +198,8 @@ VLLM_FIELDS: Final = (
         "vLLM chooses draft steps by a fixed table alone, and the operator learns none for it",
         "set policy to Static, or remove adaptive",
         "Static",
-        default="Static",
+        default="Goodput",
+        part="speculation.adaptive",
     ),
     RuntimeField(
         "speculation.adaptive.batchSizes",
@@ -227,10 +243,15 @@ VLLM_FIELDS: Final = (
     RuntimeField("engine.kvCache.dtype", "`--kv-cache-dtype`"),
     RuntimeField("engine.kvCache.prefixCaching", "`--enable-prefix-caching` or its inverse"),
     RuntimeField("engine.scheduler.maxRunningRequests", "`--max-num-seqs`"),
-    RuntimeField("engine.scheduler.maxQueuedRequests", "`--max-num-queued-reqs`"),
+    RuntimeField(
+        "engine.scheduler.maxQueuedRequests",
+        "`--max-num-queued-reqs`, which also counts running requests: data × maxRunningRequests is "
+        "added",
+    ),
     RuntimeField(
         "engine.scheduler.chunkedPrefillTokens",
-        "`--max-num-batched-tokens`, if it is set; vLLM's default if not",
+        "`--max-num-batched-tokens`, if it is set; vLLM's default if not; at least "
+        "maxRunningRequests",
     ),
     _refused(
         "engine.attentionBackend",
@@ -248,7 +269,10 @@ VLLM_FIELDS: Final = (
         default="Auto",
         becomes="`--enforce-eager`",
     ),
-    RuntimeField("engine.graphs.batchSizes", "`--cudagraph-capture-sizes`"),
+    RuntimeField(
+        "engine.graphs.batchSizes",
+        "`--cudagraph-capture-sizes`; an empty list is refused: use mode Eager",
+    ),
     _refused(
         "engine.graphs.memory",
         "vLLM has no limit of graphs' memory",
@@ -261,7 +285,9 @@ VLLM_FIELDS: Final = (
         "2m",
         default="2m",
     ),
-    RuntimeField("engine.overlap", "`--async-scheduling` or its inverse"),
+    RuntimeField(
+        "engine.overlap", "`--async-scheduling` or its inverse; true is refused with NGRAM"
+    ),
     RuntimeField("engine.config", "refused: the boot file is Specdecode's; use engine.extraArgs"),
     RuntimeField("parallelism.tensor", "`--tensor-parallel-size`"),
     RuntimeField("parallelism.pipeline", "`--pipeline-parallel-size`"),
@@ -279,9 +305,15 @@ VLLM_FIELDS: Final = (
         "`--enable-auto-tool-choice --tool-call-parser`; Auto is None, because vLLM detects none",
     ),
     RuntimeField(
-        "serving.reasoningParser", "`--reasoning-parser`; Auto is None, because vLLM detects none"
+        "serving.reasoningParser",
+        "`--reasoning-parser`; Auto is None, because vLLM detects none; apertus is refused: "
+        "vLLM has no such parser",
     ),
-    RuntimeField("serving.tracing.endpoint", "`--otlp-traces-endpoint`"),
+    RuntimeField(
+        "serving.tracing.endpoint",
+        "`--otlp-traces-endpoint` with /v1/traces at its end, over HTTP "
+        "(`OTEL_EXPORTER_OTLP_TRACES_PROTOCOL`)",
+    ),
 )
 """A row for each field of `SECTIONS`."""
 
@@ -303,6 +335,10 @@ OWNED_ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "parallelism": (
         *("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp"),
         *("--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl"),
+        *("--data-parallel-rank", "-dpn", "--data-parallel-start-rank", "-dpr"),
+        *("--data-parallel-external-lb", "-dpe", "--data-parallel-hybrid-lb", "-dph"),
+        *("--data-parallel-multi-port-external-lb", "-dpm"),
+        *("--prefill-context-parallel-size", "-pcp", "--api-server-count", "-asc"),
         *("--enable-expert-parallel", "-ep", "--nnodes", "-n", "--node-rank", "-r", "--headless"),
     ),
     "engine.kvCache": ("--kv-cache-memory-bytes", "--kv-cache-dtype", "--enable-prefix-caching"),
@@ -325,47 +361,12 @@ OPERATORS_ARGUMENTS: Final = (
     "--config",
     "--root-path",
     "--disable-log-stats",
+    "--grpc",
+    "--ssl-keyfile",
+    "--ssl-certfile",
+    "--tokens-only",
 )
-"""Arguments of vLLM that only the operator may set."""
-
-
-def _pattern(flags: Iterable[str]) -> str:
-    """A regular expression of all spellings of flags; vLLM takes `_` for `-` in them."""
-    spelled = []
-    for flag in flags:
-        name = flag.lstrip("-").replace("-", "[-_]")
-        spelled.append(f"--(no[-_])?{name}" if flag.startswith("--") else flag)
-    return f"^({'|'.join(spelled)})([=.].*)?$"
-
-
-def _argument_rule(flags: tuple[str, ...], message: str) -> Rule[Any]:
-    pattern = _pattern(flags)
-    compiled = re.compile(pattern, re.DOTALL)
-    return Rule(
-        cel=f"!has(self.extraArgs) || !self.extraArgs.exists(a, a.matches('{pattern}'))",
-        holds=lambda it: not any(compiled.match(word) for word in it.extra_args),
-        message=message,
-        field="extraArgs",
-        reason="FieldValueForbidden",
-    )
-
-
-def argument_rules() -> tuple[Rule[Any], ...]:
-    """Rules of `engine.extraArgs`: arguments that the operator owns."""
-    by_field = (
-        _argument_rule(
-            flags,
-            f"extraArgs has an argument that {field} sets ({', '.join(flags)}): remove it and use "
-            f"{field}",
-        )
-        for field, flags in OWNED_ARGUMENTS.items()
-    )
-    own = _argument_rule(
-        OPERATORS_ARGUMENTS,
-        f"extraArgs has an argument that only the operator sets ({', '.join(OPERATORS_ARGUMENTS)}):"
-        " remove it",
-    )
-    return (*by_field, own)
+"""Arguments of vLLM that only the operator may set: probes, routers and metrics depend on them."""
 
 
 def field_rules() -> tuple[Rule[Any], ...]:

@@ -23,6 +23,7 @@ from specdecode_operator.engines.vllm_version import version_degradations
 from specdecode_operator.fleet import BadScrape, Reading, Scraped, exposition, vllm_reading
 from specdecode_operator.fleet.reading import READ, reading_of
 from specdecode_operator.objects import pods as reading_pods
+from specdecode_operator.objects.container_start import engine_start_s
 from specdecode_operator.objects.kinds import Manifest
 
 R = TypeVar("R", bound=Report)
@@ -268,7 +269,8 @@ def _parse(pod: Manifest, body: bytes | str) -> Reading | str:
         if reading_pods.is_other_runtime(pod):
             samples = exposition.read_lines(body.decode(errors="replace"), vllm_reading.READ)
             config_hash = reading_pods.config_hash_of(pod) or ""
-            return vllm_reading.vllm_reading(pod_uid, config_hash, samples)
+            start_s = engine_start_s(pod)
+            return vllm_reading.vllm_reading(pod_uid, config_hash, samples, start_s)
         return reading_of(pod_uid, exposition.read(body.decode(errors="replace"), READ))
     except BadScrape as error:
         return str(error)
@@ -280,14 +282,14 @@ def _table_result(url: str, status: int, body: bytes) -> TableResult:
         return TableResult(error=f"{url}: {_error_of(status, body)}", needs_restart=needs_restart)
     try:
         return TableResult(str(json.loads(body)["table_hash"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return TableResult(error=f"{url}: the response contains no table_hash")
 
 
 def _error_of(status: int, body: bytes) -> str:
     try:
         return str(json.loads(body)["error"]["message"])[:MAX_ERROR_CHARS]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return f"status {status}"
 
 

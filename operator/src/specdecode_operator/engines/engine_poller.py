@@ -140,7 +140,7 @@ class EnginePoller:
 
         async def poll(uid: str, pod: Manifest) -> None:
             async with gate:
-                report = await self._engines.degraded(pod)
+                report = await self._degraded(pod)
             if report is None or uid not in self._serving.pods:
                 return
             if report == self._serving.degraded.get(uid, ()):
@@ -150,6 +150,15 @@ class EnginePoller:
 
         batch = self._serving.next_batch()
         await asyncio.gather(*(poll(uid, self._serving.pods[uid][1]) for uid in batch))
+
+    async def _degraded(self, pod: Manifest) -> tuple[Degradation, ...] | None:
+        try:
+            return await self._engines.degraded(pod)
+        except Exception:  # the response of one pod must not end the polls of all others
+            metadata = pod["metadata"]
+            name = f"{metadata.get('namespace', '')}/{metadata['name']}"
+            log.exception("poll of degradations failed", extra={"pod": name})
+            return None
 
     def since_s(self, key: Key) -> float:
         """Seconds since the latest look at a resource began; infinite if none did."""

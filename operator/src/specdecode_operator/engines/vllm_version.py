@@ -1,6 +1,6 @@
 """Whether an engine runs a version of vLLM that is supported."""
 
-import json
+from pydantic import BaseModel, ValidationError
 
 from specdecode_api.report import Degradation
 from specdecode_api.v1alpha1.runtimes import VLLM_VERSIONS
@@ -8,11 +8,17 @@ from specdecode_api.v1alpha1.runtimes import VLLM_VERSIONS
 REASON = "RuntimeVersionUnsupported"
 
 
+class VllmVersion(BaseModel):
+    """The response to `GET /version`; other keys are ignored."""
+
+    version: str
+
+
 def version_degradations(body: bytes) -> tuple[Degradation, ...]:
     """Degradations by the response of vLLM's `GET /version`."""
     try:
-        version = str(json.loads(body)["version"])[:64]
-    except (ValueError, KeyError, TypeError):
+        version = VllmVersion.model_validate_json(body).version[:64]
+    except ValidationError:
         version = "unknown"
     if ".".join(version.split(".")[:2]) in VLLM_VERSIONS:
         return ()

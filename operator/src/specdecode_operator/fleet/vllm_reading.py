@@ -21,7 +21,6 @@ KV_USE: Final = "vllm:kv_cache_usage_perc"
 DRAFTED: Final = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens_total"
 VERIFICATIONS: Final = "vllm:spec_decode_num_drafts_total"
-BY_POSITION: Final = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 START: Final = "process_start_time_seconds"
 
 
@@ -37,7 +36,13 @@ class FleetMetric:
 
 
 EVIDENCE: Final = (
-    FleetMetric("start of the process", (START,), "counters begin at 0 there"),
+    FleetMetric(
+        "start of the process",
+        (START,),
+        "counters begin at 0 there; several API servers (data parallelism) do not export it, and "
+        "the start of the container counts",
+        is_required=False,
+    ),
     FleetMetric(
         "requests",
         (FIRST_TOKENS,),
@@ -63,12 +68,6 @@ EVIDENCE: Final = (
         "there with speculation only",
         is_required=False,
     ),
-    FleetMetric(
-        "accepted tokens by position",
-        (BY_POSITION,),
-        "there with speculation only",
-        is_required=False,
-    ),
 )
 """A row for each figure that the fleet takes from vLLM."""
 
@@ -90,7 +89,6 @@ class VllmTotals:
     drafted: float | None
     accepted: float | None
     verifications: float | None
-    accepted_by_position: tuple[float, ...] | None
 
     @property
     def seconds_per_token(self) -> float | None:
@@ -125,37 +123,32 @@ def totals_of(found: Samples) -> VllmTotals:
         drafted=_optional(found, DRAFTED),
         accepted=_optional(found, ACCEPTED),
         verifications=_optional(found, VERIFICATIONS),
-        accepted_by_position=_by_position(found),
     )
 
 
-def vllm_reading(pod_uid: str, config_hash: str, found: Samples) -> Reading:
+def vllm_reading(
+    pod_uid: str, config_hash: str, found: Samples, container_start_s: float = 0.0
+) -> Reading:
     """Build the reading of one pod. It has no evidence by arm: trials are not available.
 
     Args:
         config_hash: of the pod, which vLLM does not know.
+        container_start_s: since 1970, for a response without the start of the process.
 
     Raises:
         BadScrape: see `totals_of`.
     """
     totals = totals_of(found)
+    start_s = _optional(found, START)
     key = ArmKey(config_hash, "")
     return Reading(
         pod_uid=pod_uid,
-        start_s=_sum(found, START),
+        start_s=container_start_s if start_s is None else start_s,
         key=key,
         arms={key: ArmEvidence()},
         emitted_tokens=totals.decode_tokens,
         request_steps=totals.request_steps,
     )
-
-
-def _by_position(found: Samples) -> tuple[float, ...] | None:
-    places: dict[int, float] = {}
-    for sample in found.get(BY_POSITION, ()):
-        place = int(sample.labels["position"])
-        places[place] = places.get(place, 0.0) + _amount(BY_POSITION, sample.value)
-    return tuple(places[place] for place in sorted(places)) or None
 
 
 def _optional(found: Samples, name: str) -> float | None:

@@ -7,6 +7,7 @@ varies by revision is an annotation, because the selector of a Deployment is imm
 from typing import Final
 
 from specdecode_api import names
+from specdecode_api.v1alpha1.runtimes import RuntimeName
 
 ROUTER: Final = "specdecode-router"
 """Name of the program, as the label `app.kubernetes.io/name` has it."""
@@ -24,6 +25,11 @@ def service_selector(name: str) -> dict[str, str]:
 def pod_selector(name: str, role: str = names.ROLE_STABLE) -> dict[str, str]:
     """Select the engine pods of one role."""
     return service_selector(name) | {names.LABEL_ROLE: role}
+
+
+def runtime_selector(name: str, runtime: RuntimeName) -> dict[str, str]:
+    """Select the engine pods that run another runtime than Specdecode."""
+    return service_selector(name) | {names.LABEL_RUNTIME: runtime}
 
 
 def router_selector(name: str) -> dict[str, str]:

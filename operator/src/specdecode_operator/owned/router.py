@@ -29,6 +29,7 @@ from specdecode_operator.owned.labels import (
     child_labels,
     router_labels,
     router_selector,
+    runtime_selector,
     service_selector,
 )
 from specdecode_operator.owned.patch import OF_ENGINES, OF_ROUTERS, patched, refusals
@@ -63,12 +64,18 @@ def templates(manifest: Manifest) -> dict[str, str]:
 
 
 def routed(
-    objects: Sequence[Manifest], resource: Resource, image: str, *, is_serving: bool
+    objects: Sequence[Manifest],
+    resource: Resource,
+    image: str,
+    *,
+    is_serving: bool,
+    runtime: RuntimeName | None = None,
 ) -> list[Manifest]:
     """Return the owned objects of a resource with those of its routers.
 
     Args:
         is_serving: whether the Service leads to the routers.
+        runtime: of the engines that routers use now; None: that of the spec.
 
     Raises:
         ResourceError: the user's template of routers sets a field that the operator manages.
@@ -76,6 +83,7 @@ def routed(
     router, name = resource.spec.router, resource.name
     if router is None:
         return [*objects]
+    runtime = runtime or resource.spec.engine.runtime
     others = [each for each in objects if not (is_serving and each["kind"] == SERVICE.kind)]
     front = [service(name, router_selector(name))] if is_serving else []
     budget = [_budget(name)] if router.replicas > 1 else []
@@ -84,9 +92,9 @@ def routed(
         _service_account(name),
         _role(name),
         _role_binding(name, resource.namespace),
-        _engines_service(name, resource.spec.engine.runtime),
+        _engines_service(name, runtime),
         *budget,
-        _deployment(name, resource.namespace, resource.spec, router, image),
+        _deployment(name, resource.namespace, resource.spec, router, image, runtime),
     ]
     return [*(finished(each, resource) for each in added), *others]
 
@@ -134,7 +142,8 @@ def _role_binding(name: str, namespace: str) -> Manifest:
 def _engines_service(name: str, runtime: RuntimeName) -> Manifest:
     """Headless Service of all engine pods, those of trials included, with the port for routers.
 
-    Of another runtime that is the port of the API.
+    Of another runtime that is the port of the API, and pods with Specdecode are left out: they
+    check keys, which routers no longer pass on to engines.
     """
     is_own = runtime == "Specdecode"
     port_name = names.MANAGEMENT_PORT_NAME if is_own else names.ENGINE_PORT_NAME
@@ -151,7 +160,7 @@ def _engines_service(name: str, runtime: RuntimeName) -> Manifest:
         "spec": {
             "type": "ClusterIP",
             "clusterIP": "None",
-            "selector": service_selector(name),
+            "selector": service_selector(name) if is_own else runtime_selector(name, runtime),
             "ports": [port],
         },
     }
@@ -170,7 +179,9 @@ def _budget(name: str) -> Manifest:
     }
 
 
-def _deployment(name: str, namespace: str, spec: Spec, router: RouterSpec, image: str) -> Manifest:
+def _deployment(
+    name: str, namespace: str, spec: Spec, router: RouterSpec, image: str, runtime: RuntimeName
+) -> Manifest:
     return {
         "apiVersion": DEPLOYMENT.api_version,
         "kind": DEPLOYMENT.kind,
@@ -184,27 +195,29 @@ def _deployment(name: str, namespace: str, spec: Spec, router: RouterSpec, image
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
             },
-            "template": _patched_template(name, namespace, spec, router, image),
+            "template": _patched_template(name, namespace, spec, router, image, runtime),
         },
     }
 
 
 def _patched_template(
-    name: str, namespace: str, spec: Spec, router: RouterSpec, image: str
+    name: str, namespace: str, spec: Spec, router: RouterSpec, image: str, runtime: RuntimeName
 ) -> Manifest:
     """Pod template with the user's changes.
 
     Raises:
         ResourceError: they set a field that the operator manages.
     """
-    template = _template(name, namespace, spec, router, image)
+    template = _template(name, namespace, spec, router, image, runtime)
     if refused := refusals(template, router.template, OF_ROUTERS):
         raise ResourceError(*refused)
     merged = patched(template, router.template)
     return {**merged, "spec": with_selectors(merged["spec"], router_selector(name))}
 
 
-def _template(name: str, namespace: str, spec: Spec, router: RouterSpec, image: str) -> Manifest:
+def _template(
+    name: str, namespace: str, spec: Spec, router: RouterSpec, image: str, runtime: RuntimeName
+) -> Manifest:
     spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -222,10 +235,10 @@ def _template(name: str, namespace: str, spec: Spec, router: RouterSpec, image: 
             "securityContext": pod_security(has_group=False),
             "topologySpreadConstraints": [spread],
             **_pull_secrets(spec),
-            "containers": [_container(name, namespace, spec, router, image)],
+            "containers": [_container(name, namespace, spec, router, image, runtime)],
             "volumes": [
                 {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
-                *_trust_volumes(spec),
+                *_trust_volumes(spec, runtime),
             ],
         },
     }
@@ -237,7 +250,9 @@ def _pull_secrets(spec: Spec) -> Manifest:
     return {"imagePullSecrets": given} if given else {}
 
 
-def _container(name: str, namespace: str, spec: Spec, router: RouterSpec, image: str) -> Manifest:
+def _container(
+    name: str, namespace: str, spec: Spec, router: RouterSpec, image: str, runtime: RuntimeName
+) -> Manifest:
     lifecycle, origins = spec.lifecycle, spec.serving.cors_origins
     resources = {
         kind: dict(found)
@@ -256,7 +271,7 @@ def _container(name: str, namespace: str, spec: Spec, router: RouterSpec, image:
             f"--service={engines_service_name(name)}",
             f"--namespace={namespace}",
             f"--deployment={name}",
-            *_trust(spec),
+            *_trust(spec, runtime),
             f"--retries={router.retries}",
             f"--timeout={duration_s(router.timeout):g}",
             f"--max-connections={router.max_connections}",
@@ -280,24 +295,24 @@ def _container(name: str, namespace: str, spec: Spec, router: RouterSpec, image:
         "livenessProbe": probe(names.PATH_LIVE, 10, 3),
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},
-            *_trust_mounts(spec),
+            *_trust_mounts(spec, runtime),
         ],
     }
 
 
-def _trust(spec: Spec) -> list[str]:
+def _trust(spec: Spec, runtime: RuntimeName) -> list[str]:
     """Flags by which engines know a router, or by which it knows clients in their place."""
-    if spec.engine.runtime == "Specdecode":
+    if runtime == "Specdecode":
         return [f"--token-file={names.ROUTER_TOKEN_FOLDER}"]
     keys = api_keys.path(spec)
     return ["--runtime=vllm", *([f"--api-key-file={keys}"] if keys else [])]
 
 
-def _trust_volumes(spec: Spec) -> list[Manifest]:
-    if spec.engine.runtime != "Specdecode":
+def _trust_volumes(spec: Spec, runtime: RuntimeName) -> list[Manifest]:
+    if runtime != "Specdecode":
         return api_keys.volumes(spec)
     return [{"name": VOLUME, "secret": {"secretName": names.ROUTER_SECRET}}]
 
 
-def _trust_mounts(spec: Spec) -> list[Manifest]:
-    return [mount()] if spec.engine.runtime == "Specdecode" else api_keys.volume_mounts(spec)
+def _trust_mounts(spec: Spec, runtime: RuntimeName) -> list[Manifest]:
+    return [mount()] if runtime == "Specdecode" else api_keys.volume_mounts(spec)

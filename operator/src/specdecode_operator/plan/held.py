@@ -16,6 +16,7 @@ from specdecode_operator.owned.labels import child_labels, router_selector
 from specdecode_operator.owned.service import service
 from specdecode_operator.settings import Settings
 from specdecode_operator.updates.router_switch import is_router_serving
+from specdecode_operator.updates.runtime_change import runtime_of_routers
 
 _KEPT_ANNOTATIONS = f"{names.GROUP}/"
 
@@ -67,7 +68,10 @@ def _with_routers(
     wanted = _parsed(observed.resource)
     if wanted is not None and wanted.spec.router is not None and settings.has_routers:
         plain, has_template = _without_template(wanted, wanted.spec.router)
-        found = owned.routed(shared, plain, settings.router_image, is_serving=is_serving)
+        runtime = runtime_of_routers(observed, wanted.spec.engine.runtime)
+        found = owned.routed(
+            shared, plain, settings.router_image, is_serving=is_serving, runtime=runtime
+        )
         return [each for each in found if each["kind"] != DEPLOYMENT.kind or not has_template]
     if not is_serving:
         return shared

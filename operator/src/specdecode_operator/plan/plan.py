@@ -33,6 +33,7 @@ from specdecode_operator.trial.view.status_view import NO_VIEW, TrialsView, over
 from specdecode_operator.updates import downloads
 from specdecode_operator.updates.draft_exchange import DraftExchange
 from specdecode_operator.updates.router_switch import is_router_serving
+from specdecode_operator.updates.runtime_change import has_vllm_pods, runtime_of_routers
 from specdecode_operator.updates.update_strategy import SURGE, UpdateStrategy
 
 NO_ROUTERS = (
@@ -237,11 +238,25 @@ def _warnings(*resources: Resource) -> tuple[str, ...]:
 def _with_routers(
     observed: Observed, wanted: Resource, built: Iterable[Manifest], settings: Settings
 ) -> list[Manifest]:
-    """Add the objects of routers, as the user wants them now; engines may still change to that."""
+    """Add the objects of routers, as the user wants them now; engines may still change to that.
+
+    They stay with the engines of an earlier runtime until one of the wanted runtime is ready.
+    """
     is_serving = is_router_serving(observed)
-    policies = owned.network_policies(wanted, settings.own_namespace, settings.metrics_from)
+    policies = owned.network_policies(
+        wanted,
+        settings.own_namespace,
+        settings.metrics_from,
+        has_vllm_pods=has_vllm_pods(observed),
+    )
     with_policies = [*policies, *built]
-    return owned.routed(with_policies, wanted, settings.router_image, is_serving=is_serving)
+    return owned.routed(
+        with_policies,
+        wanted,
+        settings.router_image,
+        is_serving=is_serving,
+        runtime=runtime_of_routers(observed, wanted.spec.engine.runtime),
+    )
 
 
 def _pool(observed: Observed, wanted: Resource, failures: Failures) -> PoolPlan:

@@ -139,8 +139,8 @@ def _work(window: Window) -> Work:
     for uid, latest in window.latest.items():
         first = window.first[uid]
         now, before = latest.reading, first.reading
-        if latest.at_s <= first.at_s or now.start_s != before.start_s:
-            continue  # read once, or restarted: no interval is known
+        if latest.at_s <= first.at_s or _is_restarted(before, now):
+            continue  # no interval is known
         emitted = now.emitted_tokens - before.emitted_tokens
         tokens += emitted
         tokens_per_s += emitted / (latest.at_s - first.at_s)
@@ -159,6 +159,11 @@ def _work(window: Window) -> Work:
             if number > 0
         },
     )
+
+
+def _is_restarted(before: Reading, now: Reading) -> bool:
+    """Whether the counters began at 0 in between; the start of a container is known late."""
+    return now.start_s != before.start_s or now.emitted_tokens < before.emitted_tokens
 
 
 def _read(shown: Manifest) -> tuple[float, list[Work]]:

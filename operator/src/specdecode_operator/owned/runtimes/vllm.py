@@ -12,6 +12,7 @@ from specdecode_api.quantity import whole_amount
 from specdecode_api.speculation import DEFAULT_STEPS, Algorithm
 from specdecode_api.v1alpha1 import Spec, Speculation
 from specdecode_api.v1alpha1.ngram import NgramSpec
+from specdecode_api.v1alpha1.serving import TracingSpec
 from specdecode_operator.owned.models import Mounts
 
 _METHODS: Final[Mapping[Algorithm, str]] = {
@@ -78,7 +79,9 @@ def _sizes(spec: Spec) -> dict[str, Any]:
         "--kv-cache-memory-bytes": None if size is None else whole_amount(size),
         "--kv-cache-dtype": engine.kv_cache.dtype,
         "--max-num-seqs": scheduler.max_running_requests,
-        "--max-num-queued-reqs": scheduler.max_queued_requests,
+        # vLLM counts running requests too, over all copies of the model.
+        "--max-num-queued-reqs": parts.data * scheduler.max_running_requests
+        + scheduler.max_queued_requests,
         "--max-num-batched-tokens": scheduler.chunked_prefill_tokens if has_chunk else None,
         "--attention-backend": _BACKENDS.get(engine.attention_backend),
         "--tensor-parallel-size": parts.tensor,
@@ -92,8 +95,13 @@ def _parsers(spec: Spec) -> dict[str, str | None]:
     return {
         "--tool-call-parser": _named(serving.tool_parser),
         "--reasoning-parser": _named(serving.reasoning_parser),
-        "--otlp-traces-endpoint": serving.tracing.endpoint if serving.tracing else None,
+        "--otlp-traces-endpoint": _traces_url(serving.tracing),
     }
+
+
+def _traces_url(tracing: TracingSpec | None) -> str | None:
+    """vLLM's exporter over HTTP takes the whole URL, not that of the receiver."""
+    return None if tracing is None else f"{tracing.endpoint.rstrip('/')}/v1/traces"
 
 
 def _named(parser: str) -> str | None:
@@ -163,7 +171,7 @@ def _method(wanted: Speculation) -> dict[str, Any]:
 def _ngram(wanted: NgramSpec) -> dict[str, Any]:
     if wanted.source == "Prompt":
         found: dict[str, Any] = {"method": "ngram", "prompt_lookup_max": wanted.depth}
-        least = 3 if wanted.min_match is None else wanted.min_match
+        least = min(3, wanted.depth) if wanted.min_match is None else wanted.min_match
         return found | {"prompt_lookup_min": least}
     return {
         "method": "suffix",

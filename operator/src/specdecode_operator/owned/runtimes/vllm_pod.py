@@ -18,7 +18,7 @@ SHARED_MEMORY_GIB: Final = 2
 _CACHE: Final = "model-cache"
 
 PRE_STOP: Final = """\
-import sys, time, urllib.request
+import http.client, sys, time, urllib.request
 base, wait, limit = "http://127.0.0.1:" + sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
 def read(path):
     with urllib.request.urlopen(base + path, timeout=5) as response:
@@ -33,12 +33,13 @@ try:
     time.sleep(wait)
     while time.monotonic() < end and busy():
         time.sleep(0.5)
-except OSError:
+except (OSError, ValueError, http.client.HTTPException):
     pass
 """
 """Waits until endpoints are updated, then until no request runs or waits.
 
-It ends at once where nothing answers: vLLM listens only when it is ready.
+It ends at once if nothing answers, as vLLM listens only when it is ready, or if the answer cannot
+be read: an error would be an event FailedPreStopHook, and end the pod all the same.
 """
 
 _ENVIRONMENT: Final = {
@@ -136,6 +137,9 @@ def _environment(spec: Spec) -> list[Manifest]:
         plain |= {"HF_HOME": f"{names.CACHE_FOLDER}/vllm", "HF_HUB_DISABLE_TELEMETRY": "1"}
         if download.endpoint is not None:
             plain["HF_ENDPOINT"] = download.endpoint
+    if spec.serving.tracing is not None:
+        # vLLM would send spans by gRPC.
+        plain["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"
     found: list[Manifest] = [{"name": key, "value": text} for key, text in plain.items()]
     if is_downloading and download.token_secret is not None:
         key = {"name": download.token_secret.name, "key": download.token_secret.key}
