@@ -17,8 +17,8 @@ from checks.peer_server.table import read_endpoints, read_metric_rows
 from scripts import server_tables
 from scripts.field_table import section
 from specdecode_api.peer_flags import Peer, PeerFlag, PeerFlags, Treatment, read_peer_flags
+from specdecode_api.peer_values import CONVERSIONS, CONVERTED_ELSEWHERE
 from specdecode_engine.cli.flags import OWN_FLAGS
-from specdecode_engine.cli.peers.values import CONVERSIONS, CONVERTED_ELSEWHERE
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "from-vllm-and-sglang.md"
