@@ -182,6 +182,7 @@ def test_a_config_file_comes_before_flags(converted, tmp_path):
         ("a: [canary-key", "is not YAML (line"),
         ("- canary-key", "write a mapping from the names of flags"),
         ("no-such-flag: canary-key", "--config: --no-such-flag is not a flag of vLLM"),
+        ("a: &x [canary-key]\nb: *x", "has aliases (*NAME): write the values themselves"),
         ("config: other.yaml", "the file names another file"),
         ("max-num-seqs: canary-key-0123456789", "--max-num-seqs <21 characters>: write a whole"),
     ],

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from specdecode_operator.convert.errors import ConvertError
+from specdecode_operator.convert.shell_words import MAX_CHARACTERS
 
 DESCRIPTION = (
     "Convert a command line of vllm serve into a SpecDecodeDeployment on standard output. Standard "
@@ -70,4 +71,8 @@ def _text(options: argparse.Namespace) -> str:
 
 
 def _read_file(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")
+    with Path(path).open(encoding="utf-8") as file:
+        text = file.read(MAX_CHARACTERS + 1)
+    if len(text) > MAX_CHARACTERS:
+        raise ConvertError(f"{path} has more than {MAX_CHARACTERS} characters: shorten it")
+    return text

@@ -11,7 +11,7 @@ from specdecode_api.v1alpha1.runtimes import RuntimeName
 from specdecode_operator.convert import specdecode_flags, vllm_flags
 from specdecode_operator.convert.environment import API_KEY_VARIABLE, HUB_TOKENS, read_environment
 from specdecode_operator.convert.errors import ConvertError
-from specdecode_operator.convert.fields import ON_SEVERAL_GPUS, is_number
+from specdecode_operator.convert.fields import is_number
 from specdecode_operator.convert.manifest import valid_manifest
 from specdecode_operator.convert.model import checkpoint_uri, resource_name
 from specdecode_operator.convert.options import (
@@ -95,7 +95,10 @@ def convert(text: str, wanted: ConvertOptions, read_file: ReadFile) -> Converted
         ConvertError: with every reason that was found, and no key.
     """
     command = server_command(split_command(text))
-    return _Conversion(command, read_options(command, read_file), wanted).convert()
+    try:
+        return _Conversion(command, read_options(command, read_file), wanted).convert()
+    except RecursionError:
+        raise ConvertError("a JSON value has too many levels: remove some") from None
 
 
 class _Conversion:
@@ -153,8 +156,7 @@ class _Conversion:
         """Whether a flag becomes a field or an argument; one with a key is listed instead."""
         if option.flag in _READ_HERE:
             return False
-        is_checked = is_number(option) or option.flag in ON_SEVERAL_GPUS
-        if option.is_secret or (not is_checked and any(map(may_contain_key, option.words))):
+        if option.is_secret or (not is_number(option) and any(map(may_contain_key, option.words))):
             self._draft.drop(option.given, _MAY_BE_KEY)
             return False
         return True

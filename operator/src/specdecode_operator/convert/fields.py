@@ -59,6 +59,9 @@ ON_SEVERAL_GPUS: Final = {
     "--data-parallel-size": "parallelism.data",
 }
 
+_NUMBER_FLAGS: Final = frozenset(
+    {*ON_SEVERAL_GPUS, "--cudagraph-capture-sizes", "--max-num-queued-reqs"}
+)
 _NUMBERS: Final = frozenset({"integer", "number", "size", "integers", "context_length"})
 
 
@@ -76,7 +79,7 @@ def boot_value(option: Option) -> Any:
 
 def is_number(option: Option) -> bool:
     """Whether the value of a flag is a number, so that another one is an error for vLLM too."""
-    return option.row.conversion in _NUMBERS
+    return option.row.conversion in _NUMBERS or option.flag in _NUMBER_FLAGS
 
 
 def integer(option: Option) -> int:

@@ -60,7 +60,8 @@ class Option:
     @property
     def given(self) -> str:
         """The flag with its values for people."""
-        return f"{self.name} {self.shown}".rstrip()
+        base, dot, key = self.name.partition(".")
+        return f"{base}{dot}{shown([key])} {self.shown}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,8 @@ def _config_words(path: str, read_file: ReadFile) -> list[str]:
             "command line"
         ) from None
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ConvertError(f"{where} has aliases (*NAME): write the values themselves")
         document = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)

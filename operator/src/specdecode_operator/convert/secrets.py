@@ -49,10 +49,10 @@ def may_contain_key(text: str) -> bool:
         return True
     try:
         document = json.loads(text) if text.lstrip().startswith(("{", "[")) else None
+        return _has_secret_name(document)
     except (ValueError, RecursionError):
         # What cannot be read cannot be checked.
         return True
-    return _has_secret_name(document)
 
 
 def shown(words: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ def add_flags(draft: ResourceDraft, options: ReadOptions) -> None:
         try:
             _read(draft, option, options.model)
         except ValueError as error:
-            if is_number(option) or option.flag in ON_SEVERAL_GPUS:
+            if is_number(option):
                 draft.errors.append(f"{option.given}: {error}")
             else:
                 draft.drop(option.given, str(error))

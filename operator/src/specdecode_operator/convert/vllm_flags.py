@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from specdecode_api.peer_flags import Takes, Treatment
+from specdecode_api.peer_values import read_integer
 from specdecode_api.v1alpha1.runtimes import OPERATORS_ARGUMENTS, OWNED_ARGUMENTS
 from specdecode_operator.convert.fields import (
     ON_SEVERAL_GPUS,
@@ -76,7 +77,7 @@ def _set_field(draft: ResourceDraft, option: Option) -> bool:
     try:
         return _set_own(draft, option) or _set_shared(draft, option)
     except ValueError as error:
-        if is_number(option) or option.flag in ON_SEVERAL_GPUS:
+        if is_number(option):
             draft.errors.append(f"{option.given}: {error}")
         elif _owner(option) is not None:
             draft.drop(option.given, str(error))
@@ -95,7 +96,7 @@ def _set_own(draft: ResourceDraft, option: Option) -> bool:
     elif flag == "--max-num-queued-reqs":
         draft.take(option, "engine.scheduler.maxQueuedRequests", integer(option))
     elif flag == "--cudagraph-capture-sizes":
-        sizes = [int(word) for word in option.words]
+        sizes = [read_integer(word) for word in option.words]
         draft.take(option, "engine.graphs.batchSizes", sizes)
     elif flag in _PARSERS:
         draft.take(option, _PARSERS[flag], option.words[0] or "None")
