@@ -196,6 +196,28 @@ def test_a_bad_config_file_is_refused(converted, tmp_path, text, message):
     assert "canary" not in str(refused.value)
 
 
+def test_values_reach_the_program_as_they_are(converted):
+    line = (
+        "A='$(B)' vllm serve org/m --seed=-1 --hf-overrides '$(C)' -sc.method mtp --spec-tokens 1"
+    )
+    spec = converted(line).manifest["spec"]
+    assert spec["engine"]["extraArgs"] == ["--seed=-1", "--hf-overrides", "$$(C)"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "A", "value": "$$(B)"}]
+
+
+def test_middleware_is_added_each_time(converted):
+    found = converted("vllm serve org/m --middleware a.b --middleware c.d --seed 1 --seed 2")
+    extra = found.manifest["spec"]["engine"]["extraArgs"]
+    assert extra == ["--middleware", "a.b", "--middleware", "c.d", "--seed", "2"]
+
+
+def test_a_folder_of_an_argument_is_noted(converted):
+    found = converted("vllm serve org/m --tokenizer ./t --gpu-memory-utilization .95")
+    assert "--tokenizer ./t names a file: add it to the pods by template" in found.notes
+    assert not any(".95" in note for note in found.notes)
+
+
 def test_many_arguments_are_refused(converted):
     words = " ".join(f"--compilation-config.a{number} {number}" for number in range(40))
     with pytest.raises(ConvertError, match="would have 80 words"):

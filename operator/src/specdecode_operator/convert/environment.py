@@ -6,7 +6,7 @@ from typing import Any, Final
 from specdecode_api import names
 from specdecode_api.v1alpha1.runtimes import RuntimeName
 from specdecode_api.v1alpha1.template import RESERVED_VARIABLES
-from specdecode_operator.convert.result import ResourceDraft
+from specdecode_operator.convert.result import ResourceDraft, as_written
 from specdecode_operator.convert.secrets import (
     SecretReference,
     is_secret_name,
@@ -75,7 +75,7 @@ def _add_variables(
     draft: ResourceDraft, plain: Mapping[str, str], secret: list[str], secret_name: str
 ) -> None:
     variables: list[dict[str, Any]] = [
-        {"name": variable, "value": value} for variable, value in plain.items()
+        {"name": variable, "value": as_written(value)} for variable, value in plain.items()
     ]
     for variable in secret:
         reference = {"secretKeyRef": {"name": secret_name, "key": variable}}

@@ -24,6 +24,8 @@ MODEL: Final = "--model-path"
 """The row of --model."""
 API_KEY: Final = "--api-key"
 _CONFIG: Final = "--config"
+_APPENDED: Final = frozenset({"--middleware"})
+"""Flags that add a value each time."""
 
 ReadFile = Callable[[str], str]
 """From a path to the text; OSError or UnicodeDecodeError if it cannot be read."""
@@ -95,7 +97,10 @@ def read_options(command: ServerCommand, read_file: ReadFile) -> ReadOptions:
     if any(option.flag == _CONFIG for option in config.options):
         errors.append(f"{_CONFIG}: the file names another file; write its flags into this one")
     # Flags of the command line come after those of the file, and win.
-    given = {(each.flag, each.key): each for each in (*config.options, *reader.options)}
+    given = {
+        (each.flag, each.words if each.flag in _APPENDED else each.key): each
+        for each in (*config.options, *reader.options)
+    }
     options = tuple(each for each in given.values() if each.flag not in (MODEL, _CONFIG))
     model = _model(command, reader, given.get((MODEL, "")), errors)
     if errors:

@@ -20,6 +20,11 @@ class Dropped:
         return f"{self.given}: {self.reason}"
 
 
+def as_written(value: str) -> str:
+    """A value as Kubernetes reads it in arguments and variables, where $(NAME) is replaced."""
+    return value.replace("$(", "$$(")
+
+
 @dataclass(slots=True)
 class ResourceDraft:
     """A spec that flags fill in."""

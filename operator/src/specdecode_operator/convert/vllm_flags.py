@@ -15,7 +15,7 @@ from specdecode_operator.convert.fields import (
     is_number,
 )
 from specdecode_operator.convert.options import Option, ReadOptions
-from specdecode_operator.convert.result import ResourceDraft
+from specdecode_operator.convert.result import ResourceDraft, as_written
 
 MAX_ARGUMENTS: Final = 64
 MAX_ARGUMENT_LENGTH: Final = 1024
@@ -152,7 +152,7 @@ def _extra(draft: ResourceDraft, option: Option) -> list[str]:
     elif any(len(word) > MAX_ARGUMENT_LENGTH for word in option.words):
         draft.drop(option.given, f"an argument has at most {MAX_ARGUMENT_LENGTH} characters")
     else:
-        if any(re.match(r"[.~]?[./]|/", word) for word in option.words):
+        if any(re.match(r"(\.{0,2}|~)/", word) for word in option.words):
             draft.notes.append(f"{option.given} names a file: add it to the pods by template")
         return _words(option)
     return []
@@ -161,14 +161,15 @@ def _extra(draft: ResourceDraft, option: Option) -> list[str]:
 def _words(option: Option) -> list[str]:
     """The flag by its own name, with its values."""
     row, key = option.row, f".{option.key}" if option.key else ""
+    values = [as_written(word) for word in option.words]
     if row.is_switch:
         is_on = option.words[0] == "true"
         if not is_on and row.takes is Takes.SWITCH:
             return []
         return [row.flag if is_on else f"--no-{row.flag.removeprefix('--')}"]
-    if len(option.words) == 1 and (not option.words[0] or option.words[0].startswith("-")):
-        return [f"{row.flag}{key}={option.words[0]}"]
-    return [f"{row.flag}{key}", *option.words]
+    if len(values) == 1 and (not values[0] or values[0].startswith("-")):
+        return [f"{row.flag}{key}={values[0]}"]
+    return [f"{row.flag}{key}", *values]
 
 
 def check_tools(draft: ResourceDraft, options: ReadOptions) -> None:
