@@ -17,8 +17,8 @@ from checks.peer_server.table import read_endpoints, read_metric_rows
 from scripts import server_tables
 from scripts.field_table import section
 from specdecode_api.peer_flags import Peer, PeerFlag, PeerFlags, Treatment, read_peer_flags
+from specdecode_api.peer_values import CONVERSIONS, CONVERTED_ELSEWHERE
 from specdecode_engine.cli.flags import OWN_FLAGS
-from specdecode_engine.cli.peers.values import CONVERSIONS, CONVERTED_ELSEWHERE
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "from-vllm-and-sglang.md"
@@ -72,7 +72,8 @@ FLAGS = (
     "`--no-` too, and `--enable-x` as `--disable-x`. Values of refused flags that ask for "
     "nothing, such as `--pipeline-parallel-size 1` and `--no-trust-remote-code`, pass. Two "
     "flags that set one field must agree. `specdecode-engine --help` lists the engine's own "
-    "flags.\n\n"
+    "flags. `kubectl specdecode convert` writes a resource for a command line of `vllm serve` "
+    "([from a command line](runtimes.md#from-a-command-line)).\n\n"
     "`make peer-flags` reads the flags from the wheels of both, without an import, and fails "
     "where one has no row.\n\n"
     "## Memory\n\n"

@@ -1,12 +1,15 @@
 """The flags of vLLM and SGLang, and what each of them is here: the rows of peer_flags.toml."""
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 from typing import Any
+
+_OPTIMIZATION = "--optimization-level"  # vLLM also reads -O3 and -O 3
 
 
 class Peer(StrEnum):
@@ -51,6 +54,16 @@ class PeerFlag:
     is_secret: bool = False  # its value is never shown
 
     @property
+    def is_switch(self) -> bool:
+        """Whether no value follows it."""
+        return self.takes in (Takes.SWITCH, Takes.BOOLEAN)
+
+    def asks_for_nothing(self, words: Sequence[str]) -> bool:
+        """Whether the values of a refused flag are what the engine does anyway."""
+        accepts = self.accepts or (("false",) if self.is_switch else ())
+        return bool(words) and all(word in accepts for word in words)
+
+    @property
     def spellings(self) -> Mapping[str, bool]:
         """Every name of the flag with the value that it has as a switch.
 
@@ -86,6 +99,22 @@ class PeerFlags:
             for name, value in row.spellings.items():
                 found.setdefault(name, (row, value))
         return found
+
+
+def normalized(word: str) -> str:
+    """Write a flag with hyphens, as vLLM's parser does; keys and values stay."""
+    if word.startswith("-O") and len(word) > 1:
+        level = word[2:].removeprefix("=")
+        return f"{_OPTIMIZATION}={level}" if level else _OPTIMIZATION
+    found = re.match(r"--[^=.]*", word)
+    if found is None:
+        return word
+    return found.group().replace("_", "-") + word[found.end() :]
+
+
+def is_flag(word: str) -> bool:
+    """Whether a word begins a flag, as argparse decides: a negative number does not."""
+    return word.startswith("-") and not re.fullmatch(r"-|-\d+|-\d*\.\d+", word)
 
 
 @cache

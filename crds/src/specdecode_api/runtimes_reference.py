@@ -47,6 +47,23 @@ A NetworkPolicy of the operator, `NAME-vllm`, lets only the resource's routers, 
 
 When a pod ends, it waits `lifecycle.preStop` and then until no request runs or waits, for `lifecycle.drainTimeout` at most; a pod that never served ends at once. `--shutdown-timeout` is always set, because vLLM leaves running requests without an answer otherwise.
 
+## From a command line
+
+```console
+$ kubectl specdecode convert 'vllm serve meta-llama/Llama-3.1-8B-Instruct -tp 2 --max-model-len 16384' > llama.yaml
+$ kubectl specdecode convert --file start.sh --runtime Specdecode --name chat > chat.yaml
+```
+
+`kubectl specdecode convert` and `specdecode-operator convert` write a resource for a command line of `vllm serve` or `python -m vllm.entrypoints.openai.api_server`; the arguments of a container alone are those of `vllm serve`. They run nothing and need no cluster. `-` reads standard input. `--runtime Specdecode` writes a resource for this project's engine.
+
+- Quotes, continued lines, comments, variables before the program and vLLM's `--config FILE` are understood. What a shell would replace or run (`$NAME`, `;`, `|`, `*`), templates and unknown flags are refused; all errors of the flags are reported together.
+- Flags with a field set it: sizes of parallelism also set the limit `nvidia.com/gpu`, `--speculative-config` becomes `speculation` with its table. With VLLM all others go to `engine.extraArgs`, unless the operator sets them. With Specdecode they are listed with what [the engine](from-vllm-and-sglang.md#flags) has instead, and a few settings without a field go to `engine.config`.
+- Standard error lists what the resource does not contain, one line with flag, value and reason each, and what the operator sets that the command line left to vLLM.
+- A model is `hf://ORG/NAME`. For a folder, `--model-uri` and `--draft-uri` name where pods find it, such as `pvc://CLAIM/FOLDER`. Clients use the same model name as before.
+- API keys, tokens of the Hub and variables that may be keys become references to Secrets. The commands that create these read the values from the environment; no value is printed. A flag that may contain a key is listed as dropped.
+
+Command lines of SGLang and objects of KServe are not converted.
+
 ## Fields
 
 Fields without a line mean the same with both. `engine.extraArgs` reaches everything else.

@@ -1,4 +1,4 @@
-"""The program `specdecode-operator`: run, render, boot, check, replay."""
+"""The program `specdecode-operator`: run, render, boot, convert, check, replay."""
 
 import argparse
 import asyncio
@@ -10,6 +10,8 @@ from pathlib import Path
 from specdecode_api import names
 from specdecode_api.command_line import ArgumentParser
 from specdecode_operator.commands import render
+from specdecode_operator.convert import command
+from specdecode_operator.convert.errors import ConvertError
 from specdecode_operator.process import logs
 from specdecode_operator.process.errors import StartError
 from specdecode_operator.settings import Settings, from_environment, version
@@ -23,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         code: int = options.action(options)
-    except (render.FileError, ValueError) as error:
+    except (render.FileError, ConvertError, ValueError) as error:
         print(f"specdecode-operator: {error}", file=sys.stderr)
         return REFUSED
     except (StartError, OSError) as error:
@@ -58,6 +60,13 @@ def _parser() -> ArgumentParser:
     _add_boot(
         actions.add_parser("boot", help="print the boot file for a custom resource in a file")
     )
+    convert = actions.add_parser(
+        "convert",
+        help="write a resource for a command line of vllm serve",
+        description=command.DESCRIPTION,
+    )
+    command.add_arguments(convert)
+    convert.set_defaults(action=_convert)
     return parser
 
 
@@ -264,6 +273,11 @@ def _recorded_trial(options: argparse.Namespace) -> tuple[str, str]:
 
 def _boot(options: argparse.Namespace) -> int:
     sys.stdout.write(render.boot(options.file, _text(options.file), options.models))
+    return 0
+
+
+def _convert(options: argparse.Namespace) -> int:
+    command.run_convert(options)
     return 0
 
 

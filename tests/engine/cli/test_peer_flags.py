@@ -11,10 +11,10 @@ import pytest
 
 from specdecode_api.boot import EngineBoot
 from specdecode_api.peer_flags import PeerFlag, Takes, Treatment, read_peer_flags
+from specdecode_api.peer_values import CONVERSIONS, CONVERTED_ELSEWHERE
 from specdecode_engine.cli.flags import _parser, parse_flags
 from specdecode_engine.cli.peers.reader import PeerArguments, read_peer_flags_of
 from specdecode_engine.cli.peers.speculative_config import read_config
-from specdecode_engine.cli.peers.values import CONVERSIONS, CONVERTED_ELSEWHERE
 from specdecode_engine.process import ConfigurationError
 
 TABLE = read_peer_flags()

@@ -16,6 +16,8 @@ from rich.text import Text
 from specdecode_api import names
 from specdecode_api.command_line import ArgumentParser, bad_number
 from specdecode_api.terminal_chat.session import add_chat_options
+from specdecode_operator.convert import command
+from specdecode_operator.convert.errors import ConvertError
 from specdecode_operator.plugin.errors import PluginError
 from specdecode_operator.plugin.lookup import Scope
 from specdecode_operator.plugin.trial_arguments import add_trial_commands
@@ -117,6 +119,13 @@ def _parser() -> ArgumentParser:
     )
     _add_connections(actions, common)
     add_trial_commands(actions, common)
+    convert = actions.add_parser(
+        "convert",
+        help="write a resource for a command line of vllm serve",
+        description=command.DESCRIPTION,
+    )
+    command.add_arguments(convert)
+    convert.set_defaults(action=_convert)
     return parser
 
 
@@ -256,6 +265,13 @@ def _chat(options: argparse.Namespace, _: Console) -> None:
     from specdecode_operator.plugin.connect_commands import chat
 
     chat(options)
+
+
+def _convert(options: argparse.Namespace, _: Console) -> None:
+    try:
+        command.run_convert(options)
+    except ConvertError as error:
+        raise PluginError(str(error)) from error
 
 
 def _scope(options: argparse.Namespace) -> Scope:

@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from specdecode_api.key_mask import without_key
-from specdecode_api.peer_flags import PeerFlag, Takes, Treatment, read_peer_flags
-from specdecode_engine.cli.peers.speculative_config import read_config, read_document
-from specdecode_engine.cli.peers.values import (
+from specdecode_api.peer_flags import (
+    PeerFlag,
+    Takes,
+    Treatment,
+    is_flag,
+    normalized,
+    read_peer_flags,
+)
+from specdecode_api.peer_values import (
     CONVERSIONS,
     MODELOPT,
     STORED_QUANTIZATION,
     stored_method,
 )
-
-SWITCHES = (Takes.SWITCH, Takes.BOOLEAN)
-_OPTIMIZATION = "--optimization-level"  # vLLM also reads -O3 and -O 3
+from specdecode_engine.cli.peers.speculative_config import read_config, read_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class _PeerFlagReader:
         while self._next < len(self._words):
             word = self._words[self._next]
             self._next += 1
-            name, separator, value = _normalized(word).partition("=")
+            name, separator, value = normalized(word).partition("=")
             base = name.partition(".")[0]
             if base in self._rows:
                 self._read_row(name, [value] if separator else [], has_value=bool(separator))
@@ -103,7 +107,7 @@ class _PeerFlagReader:
     def _read_row(self, name: str, values: list[str], *, has_value: bool) -> None:
         base, _, key = name.partition(".")
         row, is_on = self._rows[base]
-        if row.takes in SWITCHES:
+        if row.is_switch:
             if has_value:
                 self._read.mistakes.append(f"{name} takes no value: write it alone")
                 return
@@ -122,7 +126,7 @@ class _PeerFlagReader:
         """Take the words that belong to the flag."""
         end = self._next
         most = len(self._words) if takes is Takes.VALUES else self._next + 1
-        while end < min(most, len(self._words)) and not _is_flag(self._words[end]):
+        while end < min(most, len(self._words)) and not is_flag(self._words[end]):
             end += 1
         found = list(self._words[self._next : end])
         self._next = end
@@ -143,7 +147,7 @@ class _PeerFlagReader:
         if row.treatment is Treatment.IGNORED:
             self._note(f"{given} is ignored: {row.remedy}")
         elif row.treatment is Treatment.REFUSED:
-            if not _asks_for_nothing(row, words):
+            if not row.asks_for_nothing(words):
                 self._read.mistakes.append(f"{given}: {row.remedy}")
         elif row.conversion in {"same", "api_key"}:
             self._leave(row, name, words)
@@ -162,7 +166,7 @@ class _PeerFlagReader:
         other, other_words = self._left.setdefault(row.flag, (name, words))
         if other != name and other_words != words:
             self._read.mistakes.append(conflict(name, words[0], other, other_words[0]))
-        if row.takes in SWITCHES:
+        if row.is_switch:
             self._read.words.append(row.flag)
         elif len(words) == 1:
             self._read.words.append(f"{row.flag}={words[0]}")
@@ -196,36 +200,14 @@ class _PeerFlagReader:
             self._note(note)
 
 
-def _normalized(word: str) -> str:
-    """Write a flag with hyphens, as vLLM's parser does; keys and values stay."""
-    if word.startswith("-O") and len(word) > 1:
-        level = word[2:].removeprefix("=")
-        return f"{_OPTIMIZATION}={level}" if level else _OPTIMIZATION
-    found = re.match(r"--[^=.]*", word)
-    if found is None:
-        return word
-    return found.group().replace("_", "-") + word[found.end() :]
-
-
-def _is_flag(word: str) -> bool:
-    """Whether a word begins a flag, as argparse decides: a negative number does not."""
-    return word.startswith("-") and not re.fullmatch(r"-|-\d+|-\d*\.\d+", word)
-
-
 def _given(row: PeerFlag, name: str, words: list[str]) -> str:
     """Show a flag as it was given, without the value of a secret and what may be one.
 
     URLs and JSON objects may contain keys, and are not shown either.
     """
-    is_shown = not row.is_secret and row.takes not in SWITCHES
+    is_shown = not row.is_secret and not row.is_switch
     shown = [word for word in words if is_shown and not re.search(r"^\s*[{]|://", word)]
     return " ".join([name, *map(without_key, shown)])
-
-
-def _asks_for_nothing(row: PeerFlag, words: list[str]) -> bool:
-    """Whether a refused flag has a value that is what the engine does anyway."""
-    accepts = row.accepts or (("false",) if row.takes in SWITCHES else ())
-    return bool(words) and all(word in accepts for word in words)
 
 
 def unite(

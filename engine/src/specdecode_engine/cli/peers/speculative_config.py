@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specdecode_api.peer_flags import PeerFlag, Treatment, read_peer_flags
-from specdecode_engine.cli.peers.values import CONVERSIONS, as_words
+from specdecode_api.peer_values import CONVERSIONS, as_words
 from specdecode_engine.json_keys import repeated_key
 
 FLAG = "--speculative-config"

@@ -1,0 +1,1 @@
+"""How does a command line of `vllm serve` become a custom resource?"""
