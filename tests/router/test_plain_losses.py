@@ -24,7 +24,7 @@ from specdecode_router.poller import Poller
 from specdecode_router.routing.prefix_table import PrefixTable
 from specdecode_router.routing.prompt_blocks import cut_prompt
 from specdecode_router.settings import EngineAddress
-from specdecode_router.upstream import open_session
+from specdecode_router.upstream import EngineLost, open_session
 from tests.router.recorded_engine import (
     BODY,
     COMPLETIONS,
@@ -139,12 +139,13 @@ def test_requests_that_fail_everywhere_open_no_breaker(shared):
     for each in two:
         each.refusals = {"bad": 500, "unsupported": 501}
     failures = [engine_info(router, each)["failures"] for each in two]
+    url, impatient = router.url + COMPLETIONS, {names.HEADER_TIMEOUT: "0"}
     for status, prompt in ((500, "bad"), (501, "unsupported")):
         for _ in range(6):
-            assert post(router, BODY | {"prompt": prompt}).status_code == status
+            body = BODY | {"prompt": prompt}
+            assert httpx.post(url, json=body, headers=impatient).status_code == status
     assert sum(len(each.paths) for each in two) == 6 * 2 + 6, "501 was tried elsewhere"
-    impatient = {names.HEADER_TIMEOUT: "0"}
-    assert httpx.post(router.url + COMPLETIONS, json=BODY, headers=impatient).status_code == 200
+    assert httpx.post(url, json=BODY, headers=impatient).status_code == 200
     after = [engine_info(router, each)["failures"] for each in two]
     assert all(new <= old for new, old in zip(after, failures, strict=True))
 
@@ -237,6 +238,29 @@ def test_a_stream_that_has_only_begun_is_generated_elsewhere(two, refusal, monke
         error = json.loads(content.strip().removeprefix(b"data: "))["error"]
         assert error["code"] == "engine_lost"
         assert str(refusal) in error["message"]
+
+
+def test_an_attempt_may_be_given_up_after_its_end(two):
+    """Its error may still be on its way to a slow client when the next check finds it silent."""
+
+    async def run(relay: PlainRelay, pool: EnginePool) -> None:
+        engine, body = next(iter(pool.engines.values())), json.dumps(BODY).encode()
+        request = ClientRequest("/v1/completions", {}, body, cut_prompt(body), None, 0, 0)
+        response = ClientResponse(_no_client)
+        tried = attempt.PlainAttempt(engine, request, response, lambda: None, pool.clock)
+        two[0].is_running.clear()
+        running = asyncio.create_task(tried.run(relay.session))
+        await _until(lambda: bool(two[0].paths))
+        tried.give_up()
+        with pytest.raises(EngineLost, match="no answer to polls"):
+            await running
+        tried.give_up()
+
+    asyncio.run(relayed(two, run))
+
+
+async def _no_client(message: Message) -> None:
+    raise AssertionError(message)
 
 
 def test_a_removed_engine_is_polled_while_it_computes(two):

@@ -64,7 +64,10 @@ class PlainAttempt:
         """
         try:
             async with asyncio.timeout(None) as self._scope:
-                await self._send(session)
+                try:
+                    await self._send(session)
+                finally:
+                    self._scope = None
         except aiohttp.ClientError as error:
             raise lost(error) from None
         except TimeoutError:
@@ -82,9 +85,10 @@ class PlainAttempt:
         return self.engine.silent_polls >= SILENT_POLLS and not is_heard and not self._is_writing
 
     def give_up(self) -> None:
-        """End the attempt: `run` raises."""
-        if self._scope is not None:
-            self._scope.reschedule(asyncio.get_running_loop().time())
+        """End the attempt, if it has not ended: `run` raises."""
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            scope.reschedule(asyncio.get_running_loop().time())
 
     async def _send(self, session: aiohttp.ClientSession) -> None:
         request = self._request
