@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.router.programs import TOKEN, EngineProgram, RouterProgram
+from tests.router.recorded_engine import PlainRouter, RecordedEngine
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +39,28 @@ def start_router(token_file: Path) -> Iterator[Callable[..., RouterProgram]]:
     yield start
     for router in running:
         router.close()
+
+
+@pytest.fixture
+def two() -> Iterator[tuple[RecordedEngine, RecordedEngine]]:
+    """Two servers that answer as engines of vLLM."""
+    engines = RecordedEngine("one"), RecordedEngine("two")
+    yield engines
+    for each in engines:
+        each.close()
+
+
+@pytest.fixture
+def start(two: tuple[RecordedEngine, RecordedEngine]) -> Iterator[Callable[..., PlainRouter]]:
+    """Starts routers in front of both, with further flags."""
+    running: list[PlainRouter] = []
+
+    def start_router(*flags: str) -> PlainRouter:
+        router = PlainRouter([each.address for each in two], *flags)
+        running.append(router)
+        router.wait_ready(2)
+        return router
+
+    yield start_router
+    for each in running:
+        each.close()

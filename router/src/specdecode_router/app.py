@@ -19,8 +19,8 @@ from specdecode_router.client_request import (
     session_of,
     timeout_seconds,
 )
-from specdecode_router.plain_relay import GENERATION as PLAIN_GENERATION
-from specdecode_router.plain_relay import PlainRelay, WithoutKeys, is_plain_path
+from specdecode_router.plain.relay import GENERATION as PLAIN_GENERATION
+from specdecode_router.plain.relay import PlainRelay, WithoutKeys, is_plain_path
 from specdecode_router.proxy import forward, is_forwarded
 from specdecode_router.relay import Relay
 from specdecode_router.routing.prompt_blocks import cut_prompt
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 
 GENERATION: Final = frozenset(get_args(GenerationPath))
 AnyRelay = Relay | PlainRelay
-MAX_TOKENIZED_BYTES: Final = DEFAULT_MAX_BODY_BYTES
 REMEDY: Final = "split it into several requests, or raise server.max_body_bytes of the engines"
+PLAIN_REMEDY: Final = "split it into several requests, or raise --max-body-bytes of the router"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,11 @@ class RouterApi:
             _check_method(method, ("GET", "HEAD"))
             await self._describe(path)(request.scope, receive, send)
         elif (is_plain_path if is_plain else is_forwarded)(method, path):
-            body = await read_limited(request, MAX_TOKENIZED_BYTES, REMEDY)
+            body = await self._read(request, DEFAULT_MAX_BODY_BYTES)
+            response, relay = ClientResponse(send), self.relay
             with self.lifecycle.count_request():
                 await forward(
-                    request, body, ClientResponse(send), self.relay.pool, self.relay.session
+                    request, body, response, relay.pool, relay.session, retries_failures=is_plain
                 )
         else:
             message = f"{method} {path[:80]} is not served here"
@@ -95,17 +96,23 @@ class RouterApi:
         arrived_s = self.relay.pool.clock()
         self.lifecycle.check_admission()
         timeout_s = timeout_seconds(request.headers, self.settings.timeout_seconds)
-        most = self.relay.pool.max_body_bytes or DEFAULT_MAX_BODY_BYTES
-        body = await read_limited(request, most, REMEDY)
+        body = await self._read(request, self.relay.pool.max_body_bytes or DEFAULT_MAX_BODY_BYTES)
         headers = forwarded_headers(request.headers)
         headers[request_id.HEADER] = request_id.current()
         session, prompt = session_of(request.headers), cut_prompt(body)
-        named = name_in_body(body) if path == "/v1/responses" else None
+        is_stored = path == "/v1/responses" and isinstance(self.relay, Relay)
+        named = name_in_body(body) if is_stored else None
         kept = ClientRequest(path, headers, body, prompt, session, arrived_s, timeout_s, named)
         with self.lifecycle.count_request():
             work = self.relay.respond(kept, ClientResponse(send))
             if not await run_until_disconnect(receive, work):
                 log.debug("the client disconnected")
+
+    async def _read(self, request: Request, engines_limit: int) -> bytes:
+        """Return the body; the limit is that of the engines if they have one."""
+        if isinstance(self.relay, PlainRelay):
+            return await read_limited(request, self.settings.max_body_bytes, PLAIN_REMEDY)
+        return await read_limited(request, engines_limit, REMEDY)
 
 
 def _refusal_response(relay: AnyRelay) -> Respond:

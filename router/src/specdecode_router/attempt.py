@@ -53,11 +53,14 @@ class EngineAttempt:
         """
         try:
             async with asyncio.timeout(None) as self._scope:
-                upstream = await client.open(
-                    self.engine.address, self.call, request.body, request.headers
-                )
-                async with upstream:
-                    await self._read(upstream)
+                try:
+                    upstream = await client.open(
+                        self.engine.address, self.call, request.body, request.headers
+                    )
+                    async with upstream:
+                        await self._read(upstream)
+                finally:
+                    self._scope = None
         except TimeoutError:
             detail = f"no event for {self._clock() - self._times.latest_s:.1f} s"
             raise EngineLost(BreakReason.STALLED, detail) from None
@@ -71,9 +74,10 @@ class EngineAttempt:
         return self._is_accepted or now_s - self.engine.polled_s > RESPONSIVE_SECONDS
 
     def give_up(self) -> None:
-        """End a stalled attempt: `run` raises."""
-        if self._scope is not None:
-            self._scope.reschedule(asyncio.get_running_loop().time())
+        """End a stalled attempt, if it has not ended: `run` raises."""
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            scope.reschedule(asyncio.get_running_loop().time())
 
     async def _read(self, upstream: aiohttp.ClientResponse) -> None:
         reader, content = EventReader(), upstream.content

@@ -36,6 +36,7 @@ class RoutedEngine:
         self.others = 0  # of other routers, at the latest poll
         self.ready_since_s: float | None = None
         self.polled_s = float("-inf")  # when it last answered
+        self.silent_polls = 0  # in a row, to which nothing was answered
         self.last_id: str | None = None  # resume_id, also while it does not answer
         self.response_key: bytes | None = None  # of its process, if that stores responses
 
@@ -99,10 +100,14 @@ class EnginePool:
                 self.engines[address] = RoutedEngine(address, pod, arm, next(self._generations))
         self.notify()
 
+    def contains(self, engine: RoutedEngine) -> bool:
+        """Whether an engine is neither removed nor replaced by another one at its address."""
+        return self.engines.get(engine.address) is engine
+
     def report(self, engine: RoutedEngine, state: EngineState) -> None:
         """Note what an engine has answered to a poll."""
         now_s = self.clock()
-        engine.state, engine.polled_s = state, now_s
+        engine.state, engine.polled_s, engine.silent_polls = state, now_s, 0
         engine.last_id = state.resume_id or engine.last_id
         engine.others = max(0, state.requests - engine.requests)
         key = state.response_key

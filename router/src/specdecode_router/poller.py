@@ -24,16 +24,23 @@ class Poller:
     """One task for each engine of a pool."""
 
     def __init__(
-        self, pool: EnginePool, read_state: Callable[[EngineAddress], Awaitable[EngineState]]
+        self,
+        pool: EnginePool,
+        read_state: Callable[[EngineAddress], Awaitable[EngineState]],
+        *,
+        polls_removed: bool = False,
     ) -> None:
         """Poll nothing yet.
 
         Args:
             read_state: returns an engine's state, or raises `EngineLost` or `NotAnEngine`.
+            polls_removed: also while an engine that was removed computes requests, which may be
+                lost with it.
         """
         self._pool = pool
         self._read_state = read_state
-        self._tasks: dict[EngineAddress, tuple[RoutedEngine, asyncio.Task[None]]] = {}
+        self._polls_removed = polls_removed
+        self._tasks: dict[RoutedEngine, asyncio.Task[None]] = {}
         self._polled: set[EngineAddress] = set()
 
     async def run(self) -> None:
@@ -43,17 +50,18 @@ class Poller:
                 self._follow()
                 await self._pool.wait_for_change(PERIOD_SECONDS)
         finally:
-            for _, task in self._tasks.values():
+            for task in self._tasks.values():
                 task.cancel()
 
     def _follow(self) -> None:
-        for address, (engine, task) in tuple(self._tasks.items()):
-            if self._pool.engines.get(address) is not engine:
+        for engine, task in tuple(self._tasks.items()):
+            is_needed = self._polls_removed and engine.requests > 0
+            if not (self._pool.contains(engine) or is_needed):
                 task.cancel()
-                del self._tasks[address]
-        for address, engine in self._pool.engines.items():
-            if address not in self._tasks:
-                self._tasks[address] = engine, asyncio.create_task(self._poll_forever(engine))
+                del self._tasks[engine]
+        for engine in self._pool.engines.values():
+            if engine not in self._tasks:
+                self._tasks[engine] = asyncio.create_task(self._poll_forever(engine))
         self._note_start()
 
     def _note_start(self, *polled: EngineAddress) -> None:
@@ -76,6 +84,7 @@ class Poller:
         try:
             state = await self._read_state(engine.address)
         except EngineLost as error:
+            engine.silent_polls += error.is_timeout
             is_refused = error.reason is BreakReason.UNREACHABLE
             if is_refused or not is_patient:
                 self._lose(engine, f"it does not answer ({error})", has_ended=is_refused)
@@ -83,12 +92,17 @@ class Poller:
         except NotAnEngine as error:
             self._lose(engine, str(error), has_ended=False)
             return False
+        if not self._pool.contains(engine):
+            engine.silent_polls = 0
+            return True
         if engine.reason != state.reason:
             log.info("engine %s (%s): %s", engine.pod, engine.address, state.reason or "ready")
         self._pool.report(engine, state)
         return True
 
     def _lose(self, engine: RoutedEngine, reason: str, *, has_ended: bool) -> None:
+        if not self._pool.contains(engine):
+            return
         if engine.reason != reason:
             log.warning("engine %s (%s): %s", engine.pod, engine.address, reason)
         self._pool.lose(engine, reason, has_ended=has_ended)

@@ -11,6 +11,7 @@ from yarl import URL
 from specdecode_router.client_request import ClientResponse, forwarded_headers
 from specdecode_router.engines import EnginePool, RoutedEngine
 from specdecode_router.routing.stored_response import is_stored_path, name_in_path
+from specdecode_router.upstream import is_tried_elsewhere
 from specdecode_server.errors import unavailable
 
 PATHS: Final = re.compile(
@@ -52,8 +53,13 @@ async def forward(
     response: ClientResponse,
     pool: EnginePool,
     session: aiohttp.ClientSession,
+    *,
+    retries_failures: bool = False,
 ) -> None:
     """Answer with the response of a ready engine, or of the one that stores what the path names.
+
+    Args:
+        retries_failures: try another engine also after 500, which one that shuts down may answer.
 
     Raises:
         HttpError: no engine is ready or answers.
@@ -62,7 +68,8 @@ async def forward(
     path = request.scope["raw_path"].decode("ascii", "replace")
     query = request.scope["query_string"].decode("latin-1")
     target = f"{path}?{query}" if query else path
-    for engine in _engines(pool, request.scope["path"]):
+    engines = _engines(pool, request.scope["path"])
+    for engine in engines:
         assert engine.state is not None
         url = engine.address.url(target, engine.state.api_port)
         try:
@@ -78,6 +85,8 @@ async def forward(
         except (aiohttp.ClientError, OSError, TimeoutError):
             continue
         if upstream.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            continue
+        if retries_failures and is_tried_elsewhere(upstream.status) and engine is not engines[-1]:
             continue
         headers = [
             (name.lower().encode(), value.encode("latin-1"))

@@ -19,13 +19,14 @@ from specdecode_router.app import AnyRelay, RouterManagement, build_app
 from specdecode_router.discovery import discover
 from specdecode_router.engines import EnginePool
 from specdecode_router.metrics import RouterMetrics
-from specdecode_router.plain_relay import PlainRelay
+from specdecode_router.plain.poll import read_plain_state
+from specdecode_router.plain.relay import PlainRelay
 from specdecode_router.poller import Poller
 from specdecode_router.relay import Relay
 from specdecode_router.router_token import RouterToken
 from specdecode_router.routing.prefix_table import PrefixTable
 from specdecode_router.settings import EngineRuntime, RouterSettings
-from specdecode_router.upstream import UpstreamClient, open_session, read_health
+from specdecode_router.upstream import UpstreamClient, open_session
 from specdecode_server.api_keys import ApiKeyStore
 from specdecode_server.connection import LimitedConfig
 from specdecode_server.lifecycle import ServerLifecycle
@@ -89,8 +90,9 @@ def _relay(
     metrics = RouterMetrics(pool, table)
     discovered = discover(settings, pool, metrics.forget)
     if settings.runtime is EngineRuntime.VLLM:
-        plain = PlainRelay(pool, table, session, metrics, settings.retries)
-        return plain, (discovered, Poller(pool, partial(read_health, session)).run())
+        plain = PlainRelay(pool, table, session, metrics, settings.retries, set())
+        poller = Poller(pool, partial(read_plain_state, session), polls_removed=True)
+        return plain, (discovered, poller.run(), plain.watch_silence())
     assert settings.token_path is not None
     token = RouterToken(settings.token_path)
     client = UpstreamClient(session, token)

@@ -13,6 +13,8 @@ from specdecode_api.key_mask import without_key
 
 DEFAULT_RETRIES: Final = 2
 DEFAULT_TIMEOUT_SECONDS: Final = 60.0
+DEFAULT_MAX_BODY_BYTES: Final = 16 * 2**20
+"""For engines of another runtime: some images in base64. They have no limit of their own."""
 
 
 class EngineRuntime(StrEnum):
@@ -63,6 +65,8 @@ class RouterSettings:
     pre_stop_seconds: float = 5.0
     drain_seconds: float = 60.0
     max_connections: int = 4096
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    """Of a client's request to another runtime; engines of specdecode report theirs."""
     headers_timeout_seconds: float = 10.0
     body_timeout_seconds: float = 60.0
     cors_origins: tuple[str, ...] = ()
@@ -93,6 +97,11 @@ def parse_flags(arguments: Sequence[str]) -> RouterSettings:
         parser.error(
             "--api-key-file is for --runtime vllm; engines of specdecode check keys: start them "
             "with --api-key-file"
+        )
+    elif "max_body_bytes" in options:
+        parser.error(
+            "--max-body-bytes is for --runtime vllm; engines of specdecode report their limit: "
+            "start them with --max-body-bytes"
         )
     elif settings.token_path is None:
         parser.error(
@@ -190,6 +199,13 @@ def _add_server(parser: ArgumentParser) -> None:
         type=_seconds,
         help="seconds that running requests have after that (default: 60)",
     )
+    add(
+        "--max-body-bytes",
+        type=_bytes,
+        metavar="BYTES",
+        help="with --runtime vllm: maximum size of a request's body, which the router holds in "
+        f"memory until the response ends (default: {DEFAULT_MAX_BODY_BYTES})",
+    )
     add("--max-connections", type=_count, help="most connections of clients (default: 4096)")
     add(
         "--request-headers-timeout",
@@ -229,6 +245,12 @@ def _address(text: str) -> EngineAddress:
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) > 1_000_000:
         raise bad_number(text, "write a number from 0 to 1000000")
+    return int(text)
+
+
+def _bytes(text: str) -> int:
+    if not text.isdecimal() or not 2**10 <= int(text) <= 2**30:
+        raise bad_number(text, f"write a number of bytes from {2**10} to {2**30}")
     return int(text)
 
 

@@ -1,6 +1,8 @@
 """Requests to engines: polls, calls of clients and their events."""
 
 import json
+import socket
+import sys
 from collections.abc import Mapping
 from http import HTTPStatus
 
@@ -15,28 +17,38 @@ from specdecode_api.internal_api import (
     EngineState,
     StreamEvent,
 )
-from specdecode_api.names import PATH_HEALTH
 from specdecode_router.call import BreakReason, Call
 from specdecode_router.router_token import RouterToken
 from specdecode_router.settings import EngineAddress
-from specdecode_server.body import DEFAULT_MAX_BODY_BYTES
 from specdecode_server.error_forms import in_form_of
 
 CONNECT_SECONDS = 2.0
 POLL_SECONDS = 4.0
+KEEP_ALIVE_IDLE_SECONDS = 10
+KEEP_ALIVE_PERIOD_SECONDS = 5
+KEEP_ALIVE_PROBES = 3
 MAX_REFUSAL_BYTES = 2**20
 RELAYED_HEADERS = ("content-type", "retry-after", "www-authenticate")
 
 
 class EngineLost(Exception):
-    """An engine did not answer, or broke off; `error` is what it reported."""
+    """An engine did not answer, or broke off; `error` is what it reported.
+
+    `is_timeout`: nothing answers there, not even the kernel that would refuse a connection.
+    """
 
     def __init__(
-        self, reason: BreakReason, detail: str, error: dict[str, object] | None = None
+        self,
+        reason: BreakReason,
+        detail: str,
+        error: dict[str, object] | None = None,
+        *,
+        is_timeout: bool = False,
     ) -> None:
         super().__init__(detail)
         self.reason = reason
         self.error = error
+        self.is_timeout = is_timeout
 
 
 class NotAnEngine(Exception):
@@ -167,31 +179,10 @@ class UpstreamClient:
         return {HEADER_TOKEN: self._token.value}
 
 
-async def read_health(session: aiohttp.ClientSession, address: EngineAddress) -> EngineState:
-    """Return the state of an engine of another runtime, of which its health is all that is known.
-
-    It stays healthy while it shuts down.
-
-    Raises:
-        EngineLost: it does not answer.
-    """
-    timeout = aiohttp.ClientTimeout(total=POLL_SECONDS, sock_connect=CONNECT_SECONDS)
-    try:
-        async with session.get(address.url(PATH_HEALTH), timeout=timeout) as response:
-            is_healthy = response.status == HTTPStatus.OK
-            reason = None if is_healthy else f"its health is {response.status}"
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise lost(error) from None
-    return EngineState(
-        reason=reason,
-        resume_id=None,
-        model="",
-        config_hash="",
-        api_port=address.port,
-        requests=0,
-        capacity=0,
-        max_body_bytes=DEFAULT_MAX_BODY_BYTES,
-    )
+def is_tried_elsewhere(status: int) -> bool:
+    """Whether another engine may answer otherwise; 501 is about the request."""
+    is_failure = status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED
+    return is_failure or status == HTTPStatus.TOO_MANY_REQUESTS
 
 
 def lost(error: BaseException) -> EngineLost:
@@ -199,16 +190,37 @@ def lost(error: BaseException) -> EngineLost:
     kinds = aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, ConnectionRefusedError
     is_unreachable = isinstance(error, kinds)
     reason = BreakReason.UNREACHABLE if is_unreachable else BreakReason.LOST
-    return EngineLost(reason, f"{type(error).__name__}: {error}".strip(": "))
+    detail = f"{type(error).__name__}: {error}".strip(": ")
+    return EngineLost(reason, detail, is_timeout=isinstance(error, TimeoutError))
 
 
 def open_session() -> aiohttp.ClientSession:
     """Return a session for streams of any length."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
+        connector=aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=30.0, socket_factory=_open_socket
+        ),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         auto_decompress=False,
         trust_env=False,
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("accept", "accept-encoding", "user-agent", "content-type"),
     )
+
+
+def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """Return a socket whose peer is probed: a stream may be silent for as long as its host lives.
+
+    A host that is gone, or that has started again, is noticed within 25 s.
+    """
+    family, kind, protocol, *_ = address
+    opened = socket.socket(family, kind, protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        for option, value in (
+            (socket.TCP_KEEPIDLE, KEEP_ALIVE_IDLE_SECONDS),
+            (socket.TCP_KEEPINTVL, KEEP_ALIVE_PERIOD_SECONDS),
+            (socket.TCP_KEEPCNT, KEEP_ALIVE_PROBES),
+        ):
+            opened.setsockopt(socket.IPPROTO_TCP, option, value)
+    return opened

@@ -14,6 +14,8 @@ MAX_PARSED_MARKS: Final = 150_000
 """Of quotes, commas and opening brackets, those in texts included: more than a prompt of 131,072
 token ids has. A body with more, or a longer one, is cut as it is, because to parse it would delay
 other streams."""
+MAX_CUT_BYTES: Final = 4 * BLOCK_CHARACTERS * (MAX_BLOCKS + 1)
+"""Of a body that is cut as it is: a character has at most four."""
 DIGEST_BYTES: Final = 8
 
 _MARKS: Final = b'",[{'
@@ -65,7 +67,7 @@ def _prompt_pieces(body: bytes) -> Iterator[str]:
         if isinstance(document, dict):
             yield from _pieces_of(document)
             return
-    yield body.decode(errors="replace")
+    yield body[:MAX_CUT_BYTES].decode(errors="replace")
 
 
 def _pieces_of(document: Mapping[str, Any]) -> Iterator[str]:

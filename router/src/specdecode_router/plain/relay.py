@@ -4,10 +4,9 @@ Such an engine reports text without its tokens, so no other one can continue its
 client has got anything, a call is tried elsewhere.
 """
 
+import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Final
 
 import aiohttp
@@ -18,10 +17,11 @@ from specdecode_router.call import BreakReason, error_event
 from specdecode_router.client_request import ClientRequest, ClientResponse
 from specdecode_router.engines import EnginePool, RoutedEngine
 from specdecode_router.metrics import RouterMetrics
+from specdecode_router.plain.attempt import PlainAttempt
 from specdecode_router.routing.choice import choose
 from specdecode_router.routing.prefix_table import PrefixTable
 from specdecode_router.settings import EngineAddress
-from specdecode_router.upstream import MAX_REFUSAL_BYTES, EngineLost, Refusal, lost
+from specdecode_router.upstream import EngineLost, Refusal
 from specdecode_server.errors import HttpError, unavailable
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ FIRST_BACKOFF_SECONDS: Final = 0.1
 MAX_BACKOFF_SECONDS: Final = 1.0
 AVOID_SECONDS: Final = 1.0
 RETRY_AFTER_SECONDS: Final = 1
-RELAYED_HEADERS: Final = ("content-type", "retry-after", "cache-control")
+SILENCE_CHECK_SECONDS: Final = 0.5
 _KEY_HEADERS: Final = frozenset({b"authorization", b"x-api-key"})
 
 
@@ -63,17 +63,27 @@ class WithoutKeys:
 
 @dataclass(frozen=True, slots=True)
 class PlainRelay:
-    """What all calls share."""
+    """What all calls share. `attempts` are those that run."""
 
     pool: EnginePool
     table: PrefixTable
     session: aiohttp.ClientSession
     metrics: RouterMetrics
     retries: int
+    attempts: set[PlainAttempt]
 
     async def respond(self, request: ClientRequest, response: ClientResponse) -> None:
         """Answer a request; what no engine can answer is answered with an error."""
         await _PlainRun(self, request, response).run()
+
+    async def watch_silence(self) -> None:
+        """Give up attempts whose engine does not answer any more, until cancelled."""
+        while True:
+            await asyncio.sleep(SILENCE_CHECK_SECONDS)
+            now_s = self.pool.clock()
+            for attempt in tuple(self.attempts):
+                if attempt.is_silent(now_s):
+                    attempt.give_up()
 
 
 class _PlainRun:
@@ -86,6 +96,7 @@ class _PlainRun:
         self._deadline_s = request.arrived_s + request.timeout_s
         self._avoid: dict[EngineAddress, float] = {}
         self._failures = 0
+        self._failed: set[RoutedEngine] = set()
         self._refusal: Refusal | None = None
 
     async def run(self) -> None:
@@ -134,86 +145,60 @@ class _PlainRun:
 
     async def _try(self, engine: RoutedEngine) -> bool:
         """Send the call to an engine; return whether the response has ended."""
-        result = "disconnected"
-        engine.breaker.begin(self._relay.pool.clock())
+        relay, result = self._relay, "disconnected"
+        attempt = PlainAttempt(
+            engine, self._request, self._response, lambda: self._accept(engine), relay.pool.clock
+        )
+        engine.breaker.begin(relay.pool.clock())
+        relay.attempts.add(attempt)
         try:
             with engine.count_request():
-                await self._send(engine)
+                await attempt.run(relay.session)
             result = "complete"
-            engine.breaker.succeed()
             return True
         except Refusal as refusal:
-            result = "busy" if refusal.is_busy else "failed"
+            result = "busy" if refusal.is_busy else "failed" if refusal.is_failure else "refused"
             return await self._follow_refusal(engine, refusal)
         except EngineLost as error:
             result = error.reason.value
-            return await self._follow_loss(engine, error)
+            return await self._follow_loss(attempt, error)
         finally:
-            self._relay.metrics.attempts.labels(engine.pod, result).inc()
-
-    async def _send(self, engine: RoutedEngine) -> None:
-        """Pass the call to an engine and its answer to the client.
-
-        Raises:
-            Refusal: the engine is busy or failed before it answered.
-            EngineLost: it did not end its answer.
-        """
-        request, url = self._request, engine.address.url(self._request.path)
-        try:
-            async with self._relay.session.post(
-                url, data=request.body, headers=request.headers, allow_redirects=False
-            ) as upstream:
-                kept = {
-                    name: upstream.headers[name]
-                    for name in RELAYED_HEADERS
-                    if name in upstream.headers
-                }
-                if _is_tried_elsewhere(upstream.status):
-                    data = await upstream.content.read(MAX_REFUSAL_BYTES)
-                    raise Refusal(upstream.status, kept, data)
-                self._accept(engine)
-                await self._pass_on(upstream, kept)
-        except (aiohttp.ClientError, OSError) as error:
-            raise lost(error) from None
+            relay.attempts.discard(attempt)
+            relay.metrics.attempts.labels(engine.pod, result).inc()
 
     def _accept(self, engine: RoutedEngine) -> None:
+        """Note that an engine answers: the request did not cause the failures of others."""
+        now_s = self._relay.pool.clock()
+        engine.breaker.succeed()
+        for each in self._failed - {engine}:
+            each.breaker.fail(now_s)
+        self._failed.clear()
         self._relay.table.record(self._request.prompt, engine.name)
-        elapsed_s = self._relay.pool.clock() - self._request.arrived_s
-        self._relay.metrics.first_event_s.observe(elapsed_s)
-
-    async def _pass_on(self, upstream: aiohttp.ClientResponse, kept: Mapping[str, str]) -> None:
-        """Write the answer as it comes if it is a stream, else once all of it is here."""
-        headers = [(name.encode(), text.encode("latin-1")) for name, text in kept.items()]
-        if upstream.content_type != "text/event-stream":
-            data = await upstream.read()
-            await self._response.begin(upstream.status, [*headers, length_header([data])])
-            self._response.keep_last(data)
-            return
-        await self._response.begin(upstream.status, [*headers, (b"x-accel-buffering", b"no")])
-        async for data in upstream.content.iter_any():
-            await self._response.write(data)
+        self._relay.metrics.first_event_s.observe(now_s - self._request.arrived_s)
 
     async def _follow_refusal(self, engine: RoutedEngine, refusal: Refusal) -> bool:
         """Note why an engine did not take the call; return whether the response has ended.
 
-        An engine that shuts down answers 500 to what is new, and its health stays good.
+        An engine that shuts down answers 500 to what is new, and its health stays good. A request
+        may also be the cause of 500: then every engine answers so, and none has failed.
         """
         pool = self._relay.pool
         self._refusal = refusal
         self._avoid[engine.address] = pool.clock() + AVOID_SECONDS
         if refusal.is_busy:
             return False
-        engine.breaker.fail(pool.clock())
-        self._failures += 1
-        has_other = bool(pool.usable(avoid=self._avoid.keys()))
-        if has_other and self._failures <= self._relay.retries:
-            return False
+        if refusal.is_failure:
+            self._failures += 1
+            self._failed.add(engine)
+            has_other = bool(pool.usable(avoid=self._avoid.keys()))
+            if has_other and self._failures <= self._relay.retries:
+                return False
         await self._pass_refusal(refusal)
         return True
 
-    async def _follow_loss(self, engine: RoutedEngine, error: EngineLost) -> bool:
+    async def _follow_loss(self, attempt: PlainAttempt, error: EngineLost) -> bool:
         """Note that an engine was lost; return whether the response has ended."""
-        pool = self._relay.pool
+        pool, engine = self._relay.pool, attempt.engine
         log.warning("engine %s: %s: %s", engine.pod, error.reason, error)
         self._avoid[engine.address] = pool.clock() + AVOID_SECONDS
         engine.breaker.fail(pool.clock())
@@ -222,23 +207,11 @@ class _PlainRun:
             pool.lose(engine, f"it does not answer ({error})", has_ended=True)
             return False
         self._failures += 1
-        if self._response.status is None and self._failures <= self._relay.retries:
+        if not attempt.has_sent and self._failures <= self._relay.retries:
             return False
-        await self._fail()
-        return True
-
-    async def _fail(self) -> None:
-        """End the response of a lost engine with an error."""
         message = "the engine was lost and no other one can continue its answer; send it again"
-        error = HttpError(502, message, "server_error", code="engine_lost")
-        if self._response.status is None:
-            await self._write_error(error)
-            return
-        self._relay.metrics.unresumable.labels("runtime").inc()
-        fields = error.body["error"]
-        assert isinstance(fields, dict)
-        # The engine may have been lost within an event.
-        await self._response.write(b"\n\n" + error_event(self._request.path, 0, fields))
+        await self._write_error(HttpError(502, message, "server_error", code="engine_lost"))
+        return True
 
     async def _expire(self) -> None:
         """Answer a call for which no engine was found until its deadline."""
@@ -249,6 +222,11 @@ class _PlainRun:
         await self._write_error(unavailable(message, "no_engine", RETRY_AFTER_SECONDS))
 
     async def _pass_refusal(self, refusal: Refusal) -> None:
+        if self._response.status is not None:
+            message = f"the engine was lost, and another one answered {refusal.status}; try again"
+            error = HttpError(refusal.status, message, "server_error", code="engine_lost")
+            await self._write_error(error)
+            return
         headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if refusal.is_busy else {}
         headers |= refusal.headers
         pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
@@ -257,10 +235,14 @@ class _PlainRun:
         await self._response.write(body)
 
     async def _write_error(self, error: HttpError) -> None:
-        response = error.response(self._request.path)
-        await self._response.begin(error.status, response.raw_headers)
-        await self._response.write(bytes(response.body))
-
-
-def _is_tried_elsewhere(status: int) -> bool:
-    return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS
+        """Answer with an error, or end the stream with it if that has begun."""
+        if self._response.status is None:
+            response = error.response(self._request.path)
+            await self._response.begin(error.status, response.raw_headers)
+            await self._response.write(bytes(response.body))
+            return
+        self._relay.metrics.unresumable.labels("runtime").inc()
+        fields = error.body["error"]
+        assert isinstance(fields, dict)
+        # The engine may have been lost within an event.
+        await self._response.write(b"\n\n" + error_event(self._request.path, 0, fields))

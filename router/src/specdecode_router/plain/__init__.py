@@ -1,0 +1,1 @@
+"""Calls to engines of another runtime, through their own API."""
