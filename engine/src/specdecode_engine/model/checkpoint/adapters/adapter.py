@@ -54,13 +54,17 @@ class Adapter:
         Raises:
             CheckpointError: the adapter is damaged, not supported, or of another base.
         """
+        digest = adapter_digest(folder)
         opened = AdapterFile.open(folder, base)
         with unreadable_is_refused(folder):
             stored = opened.store.get_all()
             for name, module in opened.base_weights.items():
                 _check_base(opened.store.folder, name, stored[name], module, base)
             factors = {module: _read_factors(opened, module, stored) for module in opened.factors}
-            return cls(folder, opened.config, factors, _digest(folder))
+            if adapter_digest(folder) != digest:
+                fault = "was written while it was read"
+                raise TensorError(folder / TENSORS, fault, "try again when it is complete")
+            return cls(folder, opened.config, factors, digest)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -118,9 +122,15 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
     )
 
 
-def _digest(folder: Path) -> str:
+def adapter_digest(folder: Path) -> str:
+    """Return the hash of both files.
+
+    Raises:
+        CheckpointError: one cannot be read.
+    """
     digest = hashlib.sha256()
-    for name in (CONFIG, TENSORS):
-        with (folder / name).open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    with unreadable_is_refused(folder):
+        for name in (CONFIG, TENSORS):
+            with (folder / name).open("rb") as opened:
+                digest.update(hashlib.file_digest(opened, "sha256").digest())
     return digest.hexdigest()
