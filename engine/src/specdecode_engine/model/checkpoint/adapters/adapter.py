@@ -54,8 +54,8 @@ class Adapter:
         Raises:
             CheckpointError: the adapter is damaged, not supported, or of another base.
         """
-        digest = adapter_digest(folder)
         opened = AdapterFile.open(folder, base)
+        digest = adapter_digest(folder)
         with unreadable_is_refused(folder):
             stored = opened.store.get_all()
             for name, module in opened.base_weights.items():
@@ -131,6 +131,9 @@ def adapter_digest(folder: Path) -> str:
     digest = hashlib.sha256()
     with unreadable_is_refused(folder):
         for name in (CONFIG, TENSORS):
+            if not (folder / name).is_file():  # a pipe would be waited for
+                fault = "is missing, or not a regular file"
+                raise TensorError(folder / name, fault, "download the adapter again")
             with (folder / name).open("rb") as opened:
                 digest.update(hashlib.file_digest(opened, "sha256").digest())
     return digest.hexdigest()
