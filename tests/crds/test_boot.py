@@ -118,7 +118,7 @@ EVERYTHING = {
     },
     "graphs": {"mode": "static", "batch_sizes": [1, 2], "max_bytes": 1, "max_seconds": 0.5},
     "parallelism": {"tensor": 2},
-    "adapters": {"modules": {}, "max_rank": 64},
+    "adapters": {"modules": {}, "max_rank": 64, "root": None, "max_loaded": 8},
     "device": "cpu",
     "attention_backend": "torch",
     "threads": 2,
@@ -486,7 +486,15 @@ def test_a_table_that_was_read_takes_the_place_of_its_file():
             "adapters.modules",
             "merge the adapter",
         ),
+        (
+            {"adapters": {"root": "/a"}, "parallelism": {"tensor": 2}},
+            "adapters.root",
+            "parallelism.tensor is 2: use 1",
+        ),
         ({"adapters": {"max_rank": 513}}, "adapters.max_rank", "512"),
+        ({"adapters": {"max_loaded": 257}}, "adapters.max_loaded", "256"),
+        ({"adapters": {"max_loaded": 0}}, "adapters.max_loaded", "1"),
+        ({"adapters": {"root": ""}}, "adapters.root", "1 character"),
     ],
 )
 def test_adapters_are_refused_by_name(sections, place, remedy):
@@ -495,6 +503,22 @@ def test_adapters_are_refused_by_name(sections, place, remedy):
     (error,) = validation_errors(refusal.value, EngineBoot)
     assert error.startswith(place)
     assert remedy in error
+
+
+@pytest.mark.parametrize(
+    ("adapters", "num_slots"),
+    [
+        ({}, 0),
+        ({"modules": {"a": "/a", "b": "/b"}}, 2),
+        ({"modules": {"a": "/a", "b": "/b"}, "max_loaded": 1}, 2),
+        ({"modules": {"a": "/a", "b": "/b"}, "max_loaded": 5}, 5),
+        ({"root": "/a"}, 1),
+        ({"root": "/a", "modules": {"a": "/a", "b": "/b"}}, 2),
+    ],
+)
+def test_adapters_of_the_start_always_have_places(adapters, num_slots):
+    boot = EngineBoot.model_validate(LEAST | {"adapters": adapters})
+    assert boot.adapters.num_slots == num_slots
 
 
 def test_adapters_have_names_and_folders():

@@ -12,6 +12,7 @@ import torch
 from checks.harness.adapter_files import ATTENTION, EVERYWHERE, MLP, random_factors, write_adapter
 from checks.lossless.poison import build_poisoned
 from specdecode_api.boot import EngineBoot
+from specdecode_engine.batch.adapters import AdapterNotLoaded
 from specdecode_engine.batch.request import Request, SamplingParams, TokenLogprobs
 from specdecode_engine.engine import EngineCore
 from specdecode_engine.model.checkpoint.config_file import CheckpointError
@@ -220,7 +221,7 @@ def run_cached(core: EngineCore, request: Request) -> int:
 def test_an_unknown_adapter_is_refused(checkpoints: Checkpoints, adapters: dict[str, str]) -> None:
     sampling = SamplingParams(seed=1, max_tokens=4)
     for core in (make_core(checkpoints, adapters), make_core(checkpoints, {})):
-        with pytest.raises(ValueError, match="adapter 'other' is not loaded"):
+        with pytest.raises(AdapterNotLoaded, match="adapter 'other' is not loaded"):
             core.submit(Request("r", PROMPT, sampling, adapter="other"))
         assert not core.has_work()
 

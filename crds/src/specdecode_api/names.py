@@ -107,6 +107,8 @@ PATH_METRICS: Final = "/metrics"
 PATH_SERVER_INFO: Final = "/server_info"
 PATH_TABLE: Final = "/speculation/table"
 PATH_DRAFT: Final = "/speculation/draft"
+PATH_LOAD_ADAPTER: Final = "/v1/load_lora_adapter"
+PATH_UNLOAD_ADAPTER: Final = "/v1/unload_lora_adapter"
 
 HEADER_LABEL: Final = "X-Specdecode-Label"
 """One of the engine's configured request labels."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from specdecode_engine.adaptive.draft_evidence import NO_PROPOSALS, FirstPosition
 from specdecode_engine.adaptive.policy import Decision, Reason, StageDraft, prepared
 from specdecode_engine.adaptive.table import RangeTable
+from specdecode_engine.batch.adapters import ChangeAdapters
 from specdecode_engine.batch.request import FinishReason, Output, Request
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.batch.shapes import DraftShape
@@ -63,6 +64,7 @@ class EngineCore:
         self.shapes = shapes
         self.eos_token_ids = eos_token_ids
         self.stage_draft: StageDraft | None = None  # set where drafts can be exchanged
+        self.change_adapters: ChangeAdapters | None = None  # set where adapters may come
         self.most_draft_steps: int | None = None  # set where the draft can draft no more
         self.choose_rows: VerifyRowsPolicy = rows_within_limits
         self._launcher = Launcher(shapes, stopwatch)
@@ -170,9 +172,7 @@ class EngineCore:
                 raise
             return outputs + self._retry(plan, error)
         self.per_table.count_preemptions(self.scheduler.preempted_total)
-        if not self._overlap:
-            return outputs + self._collect()
-        return outputs + self._commit_all(before)
+        return outputs + (self._commit_all(before) if self._overlap else self._collect())
 
     def _must_collect_first(self) -> bool:
         """Whether the next plan needs tokens in flight: to preempt, or to follow a grammar."""

@@ -16,6 +16,7 @@ from specdecode_kernels.low_rank import (
     LowRankFactors,
     LowRankMaps,
     LowRankRows,
+    PackedLowRank,
 )
 from specdecode_kernels.metadata import (
     DEFAULT_ATTENTION,
@@ -86,6 +87,7 @@ __all__ = [
     "LowRankMaps",
     "LowRankRows",
     "OpCall",
+    "PackedLowRank",
     "PackedWeight",
     "PenaltyParamsBatch",
     "Precision",

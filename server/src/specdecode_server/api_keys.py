@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _SCHEME = "bearer "
 _SPECULATION_PATHS = frozenset({names.PATH_TABLE, names.PATH_DRAFT})
+_CHANGE_PATHS = _SPECULATION_PATHS | {names.PATH_LOAD_ADAPTER, names.PATH_UNLOAD_ADAPTER}
 _OTHER_PATHS = frozenset(
     {"/tokenize", "/detokenize", "/tokenizer_info", "/model_info", "/get_model_info"}
 )
@@ -209,6 +210,6 @@ def is_client_api(method: str, path: str) -> bool:
     return path in _OTHER_PATHS or path == "/v1" or path.startswith("/v1/")
 
 
-def is_speculation_change(method: str, path: str) -> bool:
-    """Whether a request changes the speculation table or the draft."""
-    return path in _SPECULATION_PATHS and method not in ("GET", "HEAD")
+def is_engine_change(method: str, path: str) -> bool:
+    """Whether a request changes the speculation table, the draft or adapters of an engine."""
+    return path in _CHANGE_PATHS and method not in ("GET", "HEAD")

@@ -340,7 +340,8 @@ def real_server(
 
     def load(progress: ShowProgress) -> LoadedEngine:
         core = build_core(boot)
-        return LoadedEngine(core, folder, core.facts)
+        change = core.change_adapters
+        return LoadedEngine(core, folder, core.facts, change_adapters=change)
 
     return RunningServer(boot, load)
 

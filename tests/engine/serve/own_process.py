@@ -61,7 +61,7 @@ class Engine:
             "drain-socket": self.drain_socket, **more_flags,
         }  # fmt: skip
         given = {name: value for name, value in flags.items() if value is not None}
-        words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        words = [word for name, value in given.items() for word in _words_of(name, value)]
         self.url = f"http://127.0.0.1:{port}"
         self._log = log.open("wb")
         self.process = subprocess.Popen(
@@ -118,6 +118,10 @@ def running_engine(folder: Path, **more_flags: object) -> Iterator[Engine]:
         yield running
     finally:
         running.close()
+
+
+def _words_of(flag: str, value: object) -> tuple[str, ...]:
+    return (f"--{flag}",) if value is True else (f"--{flag}", str(value))
 
 
 Call = tuple[str, dict[str, Any]]

@@ -146,8 +146,8 @@ def test_lora_path_without_adapters_has_a_remedy() -> None:
     error = model_not_found("sql", (), "lora_path")
     assert error.status == 404
     message = (
-        "lora_path is 'sql': this engine has no adapters; remove it, or start the engine with "
-        "--lora-modules"
+        "lora_path is 'sql': this engine has no adapters; remove it, start the engine with "
+        "--lora-modules, or load one"
     )
     assert message in repr(error.body)
 

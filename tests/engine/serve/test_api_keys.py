@@ -98,6 +98,20 @@ def test_what_clients_call_and_what_changes_the_engine_is_guarded_and_nothing_el
     assert httpx.put(**put, headers=headers).json()["error"]["code"] == "bad_table"
 
 
+@pytest.mark.parametrize("own_port", [False, True])
+def test_adapters_are_changed_with_a_key_alone(start_server, file, free_port, own_port):
+    port = free_port if own_port else 0
+    server = start_server(api_key_path=file, management_port=port, owner="3f6c-uid")
+    for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+        for name, value, status in (
+            ("authorization", f"Bearer {KEY}", 403),  # the engine was started without a root
+            ("x-specdecode-owner", "3f6c-uid", 401),
+            ("accept", "*/*", 401),
+        ):
+            url, headers = server.management_url + path, {name: value}
+            assert httpx.post(url, json={}, headers=headers).status_code == status
+
+
 def test_the_owner_may_exchange_the_table_and_nothing_else(start_server, file):
     """The operator, which may not read the Secret; a wrong table gets it as far as its mistakes."""
     server = start_server(api_key_path=file, owner="3f6c-uid")

@@ -34,6 +34,11 @@ def test_each_port_serves_its_routes_and_answers_404_for_the_others(server):
     assert statuses(server.management_url, MANAGEMENT) == dict.fromkeys(MANAGEMENT, 200)
     assert statuses(server.management_url, API) == dict.fromkeys(API, 404)
     assert httpx.post(server.management_url + "/v1/completions", json=BODY).status_code == 404
+    for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+        assert httpx.post(server.url + path, json={}).status_code == 404
+        answer = httpx.post(server.management_url + path, json={"lora_name": "a"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "adapters_are_fixed")
+        assert "--lora-root FOLDER" in answer.text
     answer = httpx.put(server.url + "/speculation/table", json={})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 

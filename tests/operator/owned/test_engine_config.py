@@ -12,6 +12,8 @@ from specdecode_operator.owned.engine_config import OWNED
 REACHED_ONLY_HERE = {
     ("adapters", "modules"): {"sql": "/models/sql"},
     ("adapters", "max_rank"): 64,
+    ("adapters", "root"): "/models/adapters",
+    ("adapters", "max_loaded"): 8,
     ("cpu_affinity",): "0-3,8",
     ("model", "implementation"): "transformers",
     ("model", "return_routed_experts"): True,

@@ -279,14 +279,14 @@ class EngineBoot(FileRecord):
         return self
 
     def _refusals_of_adapters(self) -> Iterator[tuple[str, str]]:
-        modules = self.adapters.modules
+        modules, root = self.adapters.modules, self.adapters.root
         # Other paths may be names of the Hub, which the engine serves under their whole names.
         has_name = self.model.served_name is not None or PurePath(self.model.path).is_absolute()
         if has_name and (error := self.adapter_name_error) is not None:
             yield "adapters.modules", error
-        if modules and self.parallelism.tensor > 1:
+        if (modules or root is not None) and self.parallelism.tensor > 1:
             yield (
-                "adapters.modules",
+                "adapters.modules" if modules else "adapters.root",
                 f"adapters are computed by one rank, and parallelism.tensor is "
                 f"{self.parallelism.tensor}: use 1, or merge the adapter into the model",
             )

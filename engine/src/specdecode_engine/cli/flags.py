@@ -87,6 +87,8 @@ _FLAGS: tuple[tuple[str, str, type], ...] = (
     ("--otlp-traces-endpoint", "server.tracing_endpoint", str),
     ("--tensor-parallel-size", "parallelism.tensor", int),
     ("--max-lora-rank", "adapters.max_rank", int),
+    ("--lora-root", "adapters.root", str),
+    ("--max-loras", "adapters.max_loaded", int),
     ("--device", "device", str),
     ("--attention-backend", "attention_backend", str),
     ("--threads", "threads", int),

@@ -2,6 +2,7 @@
 
 import math
 from bisect import bisect_left
+from collections.abc import Mapping
 
 from specdecode_engine.adaptive.draft_health import MAX_PER_REQUEST, DraftHealth
 from specdecode_engine.batch.request import FinishReason, QueueFull, Request, RequestTooLong
@@ -50,6 +51,7 @@ class Scheduler:
         self.preempted_total = 0
         self.left_req_indices: list[int] = []  # by preempted sequences, until the next step opens
         self._draft_kv_generation = 0
+        self.adapter_digests: Mapping[str, str] = {}  # by name; prefixes are those of a content
         self._blocked: Sequence | None = None  # the first to wait, until memory is given back
         self._lacking: set[int] = set()  # cached pages of which the draft lacks rows
         self._reduced_to: int | None = None  # most running sequences after a step without memory
@@ -333,7 +335,8 @@ class Scheduler:
         limits = self.limits.rotary_limits
         table = bisect_left(limits, sequence.total_limit)
         request = sequence.request
-        key = request.cache_salt, request.adapter, table, self._draft_kv_generation
+        adapter = self.adapter_digests.get(request.adapter, request.adapter)
+        key = request.cache_salt, adapter, table, self._draft_kv_generation
         found = self.cache.match(sequence.tokens, skippable, key)
         usable, sequence.shared = self._usable(found[0]), len(found[0]) * self.limits.page_size
         if usable == len(found[0]):

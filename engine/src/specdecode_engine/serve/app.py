@@ -11,7 +11,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specdecode_api.internal_api import PATH_GENERATE
 from specdecode_engine.batch.request import RequestRefused
-from specdecode_engine.serve import errors, health, management, openapi, speculation, tokenization
+from specdecode_engine.serve import (
+    errors,
+    health,
+    lora,
+    management,
+    openapi,
+    speculation,
+    tokenization,
+)
 from specdecode_engine.serve.anthropic import messages
 from specdecode_engine.serve.control.router_tokens import ChangeAuthorization
 from specdecode_engine.serve.engine.core import EngineFailed, GrammarBusy
@@ -26,7 +34,7 @@ from specdecode_server import request_id
 from specdecode_server.api_keys import (
     Authorization,
     is_client_api,
-    is_speculation_change,
+    is_engine_change,
 )
 from specdecode_server.middleware import ConnectionDrain, HeadRequests, StreamKeepAlive
 from specdecode_server.request_id import RequestIds
@@ -43,7 +51,7 @@ API = (
     health.api_router,
     openapi.router,
 )
-MANAGEMENT = (health.router, management.router, management.reports)
+MANAGEMENT = (health.router, management.router, lora.router, management.reports)
 INTERNAL = routes.router
 """Of the management port alone."""
 
@@ -54,7 +62,7 @@ def build_app(service: Service, management_port: int | None = None) -> ASGIApp:
         app = _build(
             service,
             (*_api(service), *MANAGEMENT),
-            lambda method, path: is_client_api(method, path) or is_speculation_change(method, path),
+            lambda method, path: is_client_api(method, path) or is_engine_change(method, path),
         )
         return _guarded(StreamKeepAlive(app), service)
     routers, report_paths = _api(service), frozenset[str]()
@@ -93,11 +101,9 @@ def _management_app(service: Service) -> ASGIApp:
         return _build(
             service,
             routers,
-            lambda method, path: is_speculation_change(method, path) or path == PATH_GENERATE,
+            lambda method, path: is_engine_change(method, path) or path == PATH_GENERATE,
         )
-    guard = partial(
-        ChangeAuthorization, tokens=tokens, owner=owner, is_change=is_speculation_change
-    )
+    guard = partial(ChangeAuthorization, tokens=tokens, owner=owner, is_change=is_engine_change)
     return _build(service, routers, lambda _, path: path == PATH_GENERATE, guard)
 
 

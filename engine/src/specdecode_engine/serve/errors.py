@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from specdecode_engine.batch.adapters import AdapterNotLoaded
 from specdecode_engine.batch.request import QueueFull, RequestRefused, RequestTooLong
 from specdecode_engine.serve.engine.core import EngineFailed, GrammarBusy
 from specdecode_server.errors import (
@@ -23,6 +24,7 @@ from specdecode_server.errors import (
 __all__ = [
     "SHOWN_VALUE_CHARS",
     "HttpError",
+    "adapter_not_found",
     "field_error",
     "from_exception",
     "from_validation",
@@ -46,13 +48,28 @@ def too_long(message: str, param: str) -> HttpError:
 def model_not_found(model: str, served: Sequence[str], field: str = "model") -> HttpError:
     """Return the error of a name that is none of `served`, the model's own name and adapters."""
     if not served:
-        message = "this engine has no adapters; remove it, or start the engine with --lora-modules"
+        message = (
+            "this engine has no adapters; remove it, start the engine with --lora-modules, or load "
+            "one"
+        )
         shown = repr(model[:SHOWN_VALUE_CHARS])
         return HttpError(404, f"{field} is {shown}: {message}", param=field, code="model_not_found")
-    names = ", ".join(map(repr, served[:SHOWN_NAMES]))
-    more = f" or one of {len(served) - SHOWN_NAMES} more" if len(served) > SHOWN_NAMES else ""
-    message = f"{field} {model[:SHOWN_VALUE_CHARS]!r} is not served here; use {names}{more}"
+    message = f"{field} {model[:SHOWN_VALUE_CHARS]!r} is not served here; use {_listed(served)}"
     return HttpError(404, message, param=field, code="model_not_found")
+
+
+def adapter_not_found(name: str, loaded: Sequence[str]) -> HttpError:
+    """Return the error of an unload of an adapter that is none of `loaded`."""
+    has = f"the engine has {_listed(loaded)}" if loaded else "the engine has none"
+    message = f"lora_name {name[:SHOWN_VALUE_CHARS]!r} is not loaded; {has}"
+    return HttpError(404, message, param="lora_name", code="adapter_not_found")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:SHOWN_NAMES]))
+    return shown + (
+        f" or one of {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    )
 
 
 def field_error(field: str, message: str, code: str | None = None) -> PydanticCustomError:
@@ -123,6 +140,8 @@ def from_exception(error: Exception) -> HttpError:
             return too_long(str(error), "max_tokens")
         case QueueFull():
             return HttpError(429, str(error), "rate_limit_error", None, "queue_full", 1)
+        case AdapterNotLoaded():
+            return HttpError(404, str(error), param="model", code="model_not_found")
         case RequestRefused():
             return HttpError(400, str(error))
         case ClientDisconnect():

@@ -13,7 +13,7 @@ from specdecode_api.table import TableError
 from specdecode_engine.adaptive.policy import DraftRefused, TableRefused
 from specdecode_engine.serve import VERSION, errors
 from specdecode_engine.serve.json_body import parse_strict_json
-from specdecode_engine.serve.openai.service import service_of
+from specdecode_engine.serve.openai.service import Service, service_of
 from specdecode_engine.stats.snapshot import CoreSnapshot
 from specdecode_server.body import read_limited
 
@@ -44,7 +44,7 @@ async def server_info(request: Request) -> dict[str, object]:
         "state": service.lifecycle.not_ready_reason() or "ready",
         "context_length": service.engine.context_length,
         "boot": service.boot.model_dump(mode="json", exclude={"server": {"owner"}}),
-        "facts": dict(service.facts),
+        "facts": _facts(service),
         "stop_tokens": service.stop_tokens.document(),
         "resume_id": service.resume_id.value,
         "speculation_table": service.tables.describe(),
@@ -54,6 +54,13 @@ async def server_info(request: Request) -> dict[str, object]:
         "snapshot_age_seconds": service.engine.snapshot_age(),
         "internal_states": [_internal_state(snapshot)],
     }
+
+
+def _facts(service: Service) -> dict[str, object]:
+    """Return what is known of the engine, and of the adapters that it has now."""
+    adapters = service.adapters.facts
+    has_adapters = "adapters" in service.facts or bool(adapters)
+    return {**service.facts, **({"adapters": adapters} if has_adapters else {})}
 
 
 def _internal_state(snapshot: CoreSnapshot) -> dict[str, float]:

@@ -20,6 +20,7 @@ from specdecode_engine.batch.rotary_tables import RotaryOffsets
 from specdecode_engine.batch.shapes import ForwardKind
 from specdecode_engine.batch.staging import StagingBuffer
 from specdecode_engine.engine import EngineCore
+from specdecode_engine.model.adapters.pool import AdapterPool
 from specdecode_engine.model.checkpoint.checkpoint import OpenStore
 from specdecode_engine.model.checkpoint.quantized.weight import KV_CACHE
 from specdecode_engine.model.forward import (
@@ -41,6 +42,7 @@ from specdecode_engine.schedule.limits import Limits
 from specdecode_engine.schedule.prefix_cache import PrefixCache
 from specdecode_engine.schedule.scheduler import Scheduler
 from specdecode_engine.speculate.ngram.proposer import FullProposer
+from specdecode_engine.startup.adapter_changes import AdapterChanges
 from specdecode_engine.startup.config import CannotServe, EngineConfig, resolve
 from specdecode_engine.startup.device import available_bytes, default_threads, keep_to, total_bytes
 from specdecode_engine.startup.draft_methods.registry import draft_facts
@@ -132,6 +134,9 @@ def build(
     exchange = core.begin_draft_exchange, core.finish_draft_exchange
     core.stage_draft = DraftStaging(config, models, open_store, *exchange)
     core.most_draft_steps = config.most_draft_steps
+    if models.adapters is not None:
+        core.scheduler.adapter_digests = models.adapters.digests
+        core.change_adapters = AdapterChanges(models.adapters, core.scheduler)
     return core
 
 
@@ -299,7 +304,7 @@ def _target_forward(
         config.aux_spec,
         _routed_experts(models.target, routed_shape, limits),
         _delta_states(config, models.target, limits, table),
-        None if models.adapters is None else models.adapters.pool(table.num_rows),
+        None if models.adapters is None else AdapterPool(models.adapters, table.num_rows),
     )
 
 

@@ -202,7 +202,7 @@ def resolve(
 
 def _check_adapters(boot: EngineBoot, device: torch.device, target: LanguageModelConfig) -> None:
     """Raise where LoRA adapters cannot be computed; their values are read after the weights."""
-    if not boot.adapters.modules:
+    if not boot.adapters.modules and boot.adapters.root is None:
         return
     base = adapter_base(Path(boot.model.path), target, None)
     if device.type != "cpu":
@@ -214,6 +214,11 @@ def _check_adapters(boot: EngineBoot, device: torch.device, target: LanguageMode
         raise CannotServe(
             f"adapters.modules: LoRA adapters are not computed in graphs, and graphs.mode is "
             f"{boot.graphs.mode}; set it to off"
+        )
+    if boot.adapters.root is not None and not Path(boot.adapters.root).is_dir():
+        raise CannotServe(
+            f"adapters.root: {boot.adapters.root} is not a folder; give the one below which "
+            "adapters are loaded while the engine serves (--lora-root)"
         )
     for path in boot.adapters.modules.values():
         AdapterFile.open(Path(path), base).check_rank(boot.adapters.max_rank)

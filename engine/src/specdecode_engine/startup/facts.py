@@ -54,7 +54,7 @@ def gather_facts(
         "kv_cache_bytes": limits.kv_bytes,
         **_states(config, limits),
         **({} if routed is None else {"routed_experts": routed.facts()}),
-        **({} if models.adapters is None else {"adapters": list(models.adapters.facts)}),
+        **({} if models.adapters is None else {"adapters": models.adapters.facts}),
         "longest_sequence": limits.longest_sequence,
         "overlap": limits.lag_tokens > 0,
         "graphs": OFF if graphs.failure and not graphs.pairs else graphs.mode,

@@ -36,10 +36,10 @@ class LoadedModels(NamedTuple):
 
     @property
     def weight_bytes(self) -> tuple[int, int]:
-        """Bytes of the target's weights with its adapters, and of those of the draft alone."""
-        target = self.target if self.adapters is None else (self.target, self.adapters.adapted)
-        own = tensor_bytes(target)
-        return own, tensor_bytes((target, self.draft)) - own
+        """Bytes of the target's weights, with what adapters may take, and of the draft's alone."""
+        own = tensor_bytes(self.target)
+        pool = 0 if self.adapters is None else self.adapters.planned_bytes
+        return own + pool, tensor_bytes((self.target, self.draft)) - own
 
     @property
     def exchange_bytes(self) -> int:
@@ -71,8 +71,7 @@ def load_models(
     facts = linears.facts()
     log.info("linear maps: %s (%s)", facts["linears"], facts["linears_reason"])
     log.info("weights of linear maps: %s", facts["linear_weights"])
-    own, folder = config.boot.adapters, Path(config.boot.model.path)
-    adapters = load_adapters(folder, target, own.modules)
+    adapters = load_adapters(Path(config.boot.model.path), target, config.boot.adapters)
     return LoadedModels(target, draft, linears, _kv_scales(config), adapters)
 
 

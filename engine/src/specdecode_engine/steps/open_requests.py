@@ -2,6 +2,7 @@
 
 import time
 
+from specdecode_engine.batch.adapters import AdapterNotLoaded
 from specdecode_engine.batch.request import Request
 from specdecode_engine.batch.sequence import SchedulerOutput, Sequence
 from specdecode_engine.schedule.scheduler import Scheduler
@@ -14,11 +15,13 @@ def check_request(context: ModelContext, request: Request) -> None:
 
     Raises:
         ValueError: the server has admitted it by mistake; with the remedy.
+        AdapterNotLoaded: its adapter was unloaded meanwhile.
     """
     if request.return_routed_experts and context.routed is None:
         raise ValueError("experts are not kept; start the engine with return_routed_experts")
     if request.adapter and (context.adapters is None or request.adapter not in context.adapters):
-        raise ValueError(f"adapter {request.adapter!r} is not loaded; add it to adapters")
+        message = f"adapter {request.adapter!r} is not loaded; load it, or choose another"
+        raise AdapterNotLoaded(message)
 
 
 def open_requests(context: ModelContext, plan: SchedulerOutput, scheduler: Scheduler) -> None:

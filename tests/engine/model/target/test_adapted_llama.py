@@ -1,6 +1,6 @@
 """Logits of LoRA adapters: those of an unmerged forward in float32."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,12 @@ import transformers
 from torch import Tensor
 
 from checks.harness.adapter_files import ATTENTION, EVERYWHERE, MLP, random_factors, write_adapter
-from specdecode_engine.model.adapters.loading import load_adapters
+from specdecode_api.boot.adapters import AdaptersBoot
+from specdecode_engine.model.adapters.loading import LoadedAdapters, ReadAdapter, load_adapters
 from specdecode_engine.model.adapters.pool import AdapterPool
 from specdecode_engine.model.checkpoint.adapters.adapter import Adapter, Factors
+from specdecode_engine.model.checkpoint.adapters.adapter_file import AdapterBase
+from specdecode_engine.model.checkpoint.config_file import CheckpointError
 from specdecode_engine.model.checkpoint.quantized.store import open_checkpoint
 from specdecode_engine.model.implementations import load_model, read_config
 from specdecode_engine.model.layers.linears import Linears
@@ -136,19 +139,19 @@ def test_logits_are_those_of_an_unmerged_forward(
         rank = int(str(keys.get("r", 4)))
         tensors = random_factors(folder, maps, rank=rank, seed=number, size=0.2)
         adapters.append(Adapter.read(write_adapter(tmp_path / name, tensors, keys), base))
-    adapted, active = adapted_llama(llama, base, adapters, linears)
-    pool = AdapterPool(llama, adapted, active, tuple(ADAPTERS), 2 + len(ADAPTERS))
+    loaded = loaded_of(llama, base, adapters, linears)
+    pool = AdapterPool(loaded, 1 + len(ADAPTERS))
     plain = unmerged_logits(model, {}, IDS)
-    for slot, name in enumerate(("", *ADAPTERS)):
-        pool.open(slot, name)
+    for slot in range(1 + len(ADAPTERS)):
+        pool.open(slot, str(slot) if slot else "")
         rows = torch.full((len(IDS),), slot)
         logits = logits_of(pool, config, texts, rows)
         factors = adapters[slot - 1].factors if slot else {}
         expected = unmerged_logits(model, factors, IDS)
         assert (logits - expected).abs().max() <= 1e-5 * expected.abs().max()
         with pool.applied(rows) as used:
-            assert (used is llama) == (not name)
-        if name:  # the adapter does something
+            assert (used is llama) == (not slot)
+        if slot:  # the adapter does something
             assert (expected - plain).abs().max() > 1e-3 * plain.abs().max()
 
 
@@ -162,9 +165,8 @@ def test_scaled_embeddings_in_16_bits_are_rounded_once(tmp_path: Path) -> None:
     tensors = random_factors(folder, ("embed_tokens",))
     adapter = Adapter.read(write_adapter(tmp_path / "a", tensors), base)
     of_factors = Linears.of(choose_backend("auto", CPU, torch.float32, 16))
-    adapted, active = adapted_llama(llama, base, [adapter], of_factors)
-    pool = AdapterPool(llama, adapted, active, ("a",), 2)
-    pool.open(1, "a")
+    pool = AdapterPool(loaded_of(llama, base, [adapter], of_factors), 2)
+    pool.open(1, "1")
     own = adapter.factors["model.embed_tokens"]
     added = own.a.T[IDS] @ own.b.T * own.scale * llama.embedding_scale
     exact = llama.embed(IDS).float() + added
@@ -189,14 +191,37 @@ def test_reported_memory_is_that_of_loaded_factors(
     folder, config = tmp_path / "base", read_config(tmp_path / "base")
     llama = load_llama(folder, config, dtype, packing(dtype))
     path = write_adapter(tmp_path / "a", random_factors(folder, maps, rank=rank), {"r": rank})
-    loaded = load_adapters(folder, llama, {"a": str(path)})
+    loaded = load_adapters(folder, llama, AdaptersBoot(modules={"a": str(path)}))
     assert loaded is not None
     base = adapter_base(folder, config, None)
     assert packed_bytes(Adapter.read(path, base).factors, base) == loaded.bytes
 
 
+@pytest.mark.parametrize("maps", [EVERYWHERE, ATTENTION, ("v_proj", "up_proj"), ("embed_tokens",)])
+@pytest.mark.parametrize("rank", [1, 5, 24])
+def test_no_adapter_takes_more_than_its_place(
+    tmp_path: Path, maps: tuple[str, ...], rank: int
+) -> None:
+    save_model(tmp_path / "base", "llama")
+    folder, config = tmp_path / "base", read_config(tmp_path / "base")
+    llama = load_llama(folder, config, torch.float32, packing(torch.float32))
+    path = write_adapter(tmp_path / "a", random_factors(folder, maps, rank=rank), {"r": rank})
+    boot = AdaptersBoot(root=str(tmp_path), max_rank=rank, max_loaded=3)
+    loaded = load_adapters(folder, llama, boot)
+    assert loaded is not None
+    planned = loaded.planned_bytes
+    for name in "abc":
+        assert not loaded.is_full
+        loaded.add(loaded.read(name, path))
+        assert loaded.planned_bytes == planned
+    assert loaded.is_full
+    assert maps != EVERYWHERE or loaded.bytes == planned
+    with pytest.raises(CheckpointError, match=f"rank {rank}, and adapters.max_rank is 0"):
+        replace(loaded, max_rank=0).read("d", path)
+
+
 @torch.no_grad()
-def test_layers_without_factors_stay_those_of_the_base(tmp_path: Path, texts: Any) -> None:
+def test_maps_without_factors_add_nothing(tmp_path: Path, texts: Any) -> None:
     model = save_model(tmp_path / "base", "llama")
     folder, config = tmp_path / "base", read_config(tmp_path / "base")
     llama = load_llama(folder, config, torch.float32, packing(torch.float32))
@@ -207,20 +232,17 @@ def test_layers_without_factors_stay_those_of_the_base(tmp_path: Path, texts: An
         if ".layers.1." in name
     }
     adapter = Adapter.read(write_adapter(tmp_path / "a", tensors), base)
-    adapted, active = adapted_llama(llama, base, [adapter], packing(torch.float32))
-    assert [one is other for one, other in zip(adapted.layers, llama.layers, strict=True)] == [
-        True,
-        False,
-        True,
-    ]
-    assert adapted.layers[1].fused is not None
-    assert adapted.head is llama.head
-    assert adapted.adapted_embedding is None
-    pool = AdapterPool(llama, adapted, active, ("a",), 2)
-    pool.open(1, "a")
+    loaded = loaded_of(llama, base, [adapter], packing(torch.float32))
+    pool = AdapterPool(loaded, 2)
+    pool.open(1, "1")
     logits = logits_of(pool, config, texts, torch.ones_like(IDS))
     expected = unmerged_logits(model, adapter.factors, IDS)
     assert (logits - expected).abs().max() <= 1e-5 * expected.abs().max()
+    loaded.remove("1")
+    assert loaded.bytes == 0
+    loaded.add(ReadAdapter("2", loaded.adapted.pack(adapter), adapter.digest, {}))
+    pool.open(1, "2")
+    assert torch.equal(logits_of(pool, config, texts, torch.ones_like(IDS)), logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -238,17 +260,29 @@ def test_fused_layers_compute_what_their_ops_do(
         )
         for seed, maps in enumerate((EVERYWHERE, ("v_proj", "gate_proj"), MLP))
     ]
-    adapted, active = adapted_llama(llama, base, adapters, packing(torch.float32))
+    loaded = loaded_of(llama, base, adapters, packing(torch.float32))
+    adapted = loaded.adapted.model
     assert all(layer.fused is not None for layer in adapted.layers)
     by_ops = replace(adapted, layers=tuple(replace(one, fused=None) for one in adapted.layers))
     rows = torch.arange(len(IDS)) % 4
     found = []
     for model in (adapted, by_ops):
-        pool = AdapterPool(llama, model, active, ("a", "b", "c"), 4)
-        for slot, name in enumerate(("", "a", "b", "c")):
-            pool.open(slot, name)
+        pool = AdapterPool(replace(loaded, adapted=replace(loaded.adapted, model=model)), 4)
+        for slot in range(4):
+            pool.open(slot, str(slot) if slot else "")
         found.append(logits_of(pool, config, texts, rows))
     assert torch.equal(*found)
+
+
+def loaded_of(
+    llama: Llama, base: AdapterBase, adapters: Sequence[Adapter], linears: Linears
+) -> LoadedAdapters:
+    """Adapters named by their slots: 1, 2, ..."""
+    adapted = adapted_llama(llama, base, 1 + len(adapters), linears)
+    loaded = LoadedAdapters(llama, adapted, len(adapters), None, None)
+    for slot, one in enumerate(adapters, start=1):
+        loaded.add(ReadAdapter(str(slot), adapted.pack(one), one.digest, {}))
+    return loaded
 
 
 def logits_of(pool: AdapterPool, config: LanguageModelConfig, texts: Any, rows: Tensor) -> Tensor:

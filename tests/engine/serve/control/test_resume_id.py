@@ -109,3 +109,16 @@ def test_engines_whose_sums_are_rounded_otherwise_have_other_ids(folder, eventua
     first, second = (started(folder, FACTS | {fact: value}, {}) for value in (1, 2))
     eventually(lambda: first.value is not None and second.value is not None)
     assert first.value != second.value
+
+
+def test_the_id_follows_the_adapters_of_an_engine(folder, eventually):
+    found = started(folder, FACTS, {})
+    eventually(lambda: found.value is not None)
+    values = [found.value]
+    for adapters in ({}, {"a": "1"}, {"a": "2"}, {"b": "1"}, {"b": "1", "a": "1"}, {"a": "1"}, {}):
+        found.note_adapters([{"name": name, "sha256": one} for name, one in adapters.items()])
+        values.append(found.value)
+    assert values[0] == values[1] == values[-1]
+    assert values[2] == values[-2]
+    assert len({*values}) == 5
+    assert {len(value) for value in values} == {32}

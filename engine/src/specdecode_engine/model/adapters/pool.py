@@ -1,6 +1,6 @@
 """The LoRA adapters of an engine, and which of them each running request uses."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -8,8 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specdecode_engine.model.adapters.loading import LoadedAdapters
 from specdecode_engine.model.target.language_model import LanguageModel
-from specdecode_kernels import ActiveRows, LowRankRows
+from specdecode_kernels import LowRankRows
 
 NO_ADAPTER = 0
 """The slot of requests without one."""
@@ -19,35 +20,20 @@ class AdapterPool:
     """Chooses the adapters of the rows of each forward; the rows are on a CPU.
 
     Args:
-        base: the model without adapters.
-        adapted: the same model, in which `active` applies.
-        names: of the adapters, from slot 1 on.
+        loaded: the adapters; they may change between steps.
         num_rows: of the request table.
     """
 
-    def __init__(
-        self,
-        base: LanguageModel,
-        adapted: LanguageModel,
-        active: ActiveRows,
-        names: Sequence[str],
-        num_rows: int,
-    ) -> None:
-        self._base = base
-        self._adapted = adapted
-        self._active = active
-        self._slots: Mapping[str, int] = {
-            "": NO_ADAPTER,
-            **{name: slot for slot, name in enumerate(names, start=1)},
-        }
+    def __init__(self, loaded: LoadedAdapters, num_rows: int) -> None:
+        self._loaded = loaded
         self._of_request = np.zeros(num_rows, dtype=np.int64)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._slots
+        return name in self._loaded.slots
 
     def open(self, req_index: int, name: str) -> None:
         """Start a request with an adapter of the pool, or without one: an empty name."""
-        self._of_request[req_index] = self._slots[name]
+        self._of_request[req_index] = self._loaded.slots[name] if name else NO_ADAPTER
 
     def slots_of(self, req_indices: Tensor) -> NDArray[np.int64]:
         """Return the slot of each row, of requests req_indices [rows] i64."""
@@ -59,13 +45,14 @@ class AdapterPool:
         """Yield the model for rows of requests req_indices [rows] i64; the base if none has one."""
         rows = _sorted_rows(self.slots_of(req_indices))
         if rows is None:
-            yield self._base
+            yield self._loaded.base
             return
-        self._active.rows = rows
+        adapted = self._loaded.adapted
+        adapted.active.rows = rows
         try:
-            yield self._adapted
+            yield adapted.model
         finally:
-            self._active.rows = None
+            adapted.active.rows = None
 
 
 def _sorted_rows(slots: NDArray[np.int64]) -> LowRankRows | None:

@@ -1,12 +1,17 @@
-"""A Llama that computes rows with LoRA adapters, from the weights of one without."""
+"""A Llama that computes rows with LoRA adapters, from the weights of one without.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+Every linear map has a place for the factors of each slot, so that adapters come and go while the
+model is in use.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from specdecode_engine.model.checkpoint.adapters.adapter import Adapter, Factors
+from specdecode_engine.model.checkpoint.adapters.adapter import Adapter
 from specdecode_engine.model.checkpoint.adapters.adapter_file import AdapterBase
 from specdecode_engine.model.layers.adapted_linear import (
     AdaptedEmbedding,
@@ -23,41 +28,112 @@ from specdecode_engine.model.layers.layers import (
 from specdecode_engine.model.layers.linears import Linears
 from specdecode_engine.model.target.head_order import order_qkv
 from specdecode_engine.model.target.llama import HEAD, Llama
-from specdecode_kernels import ActiveRows, LayerLowRank, LowRankFactors, LowRankMaps
+from specdecode_kernels import (
+    ActiveRows,
+    LayerLowRank,
+    LowRankFactors,
+    LowRankMaps,
+    PackedLowRank,
+)
 from specdecode_kernels.torch.elementwise import accumulation_dtype
 
 Arrange = Callable[[Tensor], Tensor]
 """Puts the outputs of a fused map [outputs, ...] into the order in which the engine has them."""
 
+Packed = LowRankFactors | PackedLowRank
+PackLowRank = Callable[[LowRankFactors], PackedLowRank]
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedMap:
+    """Where the factors of a linear map go."""
+
+    maps: LowRankMaps
+    modules: Sequence[str]  # of the checkpoint, one below the other
+    arrange: Arrange | None
+    pack: PackLowRank | None
+
+    def join(self, adapter: Adapter, base: AdapterBase, dtype: torch.dtype) -> Packed | None:
+        """Join the factors of maps that read the same input; a map without any gets zeros."""
+        found = {one: adapter.factors[one] for one in self.modules if one in adapter.factors}
+        if not found:
+            return None
+        outputs = [base.shapes[one][0] for one in self.modules]
+        a = torch.cat([one.a for one in found.values()])
+        b, column = torch.zeros(sum(outputs), len(a)), 0
+        for module, rows in zip(self.modules, b.split_with_sizes(outputs), strict=True):
+            if module in found:
+                one = found[module]
+                rows[:, column : column + one.rank] = one.b * one.scale
+                column += one.rank
+        b = b if self.arrange is None else self.arrange(b)
+        factors = LowRankFactors(a.to(dtype), b.to(dtype))
+        return factors if self.pack is None else self.pack(factors)
+
+
+class PackedAdapter(NamedTuple):
+    """The factors of an adapter as a model computes with them."""
+
+    maps: Sequence[Packed | None]  # in the order of the model's maps
+    embedding: LowRankEmbedding | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdaptedLlama:
+    """A model that shares all weights with one without adapters, and what adapters add to it."""
+
+    model: Llama
+    active: ActiveRows  # chooses the slots of rows; slot 0 has no adapter
+    base: AdapterBase
+    linears: Linears  # makes the maps of an embedding's factors, which are float32 or wider
+    maps: Sequence[AdaptedMap]
+    embedding: AdaptedEmbedding
+
+    def pack(self, adapter: Adapter) -> PackedAdapter:
+        """Pack an adapter; on any thread.
+
+        What is added to embeddings is scaled as the model scales them, so that sums are rounded
+        once.
+        """
+        dtype = accumulation_dtype(self.model.dtype)
+        maps = [one.join(adapter, self.base, dtype) for one in self.maps]
+        own = adapter.factors.get(self.base.embedding)
+        if own is None:
+            return PackedAdapter(maps, None)
+        embedding_scale = self.model.embedding_scale
+        scale = own.scale * (1.0 if embedding_scale is None else embedding_scale)
+        b = self.linears.make((own.b * scale).to(dtype).clone())
+        return PackedAdapter(maps, LowRankEmbedding(own.a.T.contiguous().to(dtype), b))
+
+    def put(self, slot: int, packed: PackedAdapter | None) -> None:
+        """Replace the adapter of a slot, which no row of a running forward may have."""
+        parts = [None] * len(self.maps) if packed is None else packed.maps
+        for one, part in zip(self.maps, parts, strict=True):
+            one.maps.put(slot, part)
+        self.embedding.by_slot[slot] = None if packed is None else packed.embedding
+
 
 def adapted_llama(
-    llama: Llama, base: AdapterBase, adapters: Sequence[Adapter], linears: Linears
-) -> tuple[Llama, ActiveRows]:
-    """Return a model that shares all weights with `llama`, and what chooses adapters of rows.
-
-    Args:
-        adapters: by slot, from slot 1 on; slot 0 is a row without an adapter.
-        linears: makes the maps of an embedding's factors, which are float32 or wider.
-    """
-    builder = _Builder(base, adapters, linears, accumulation_dtype(llama.dtype), ActiveRows())
+    llama: Llama, base: AdapterBase, num_slots: int, linears: Linears
+) -> AdaptedLlama:
+    """Return a model without adapters yet, for `num_slots` slots, slot 0 included."""
+    builder = _Builder(num_slots, ActiveRows())
     layers = tuple(builder.layer(number, layer, llama) for number, layer in enumerate(llama.layers))
     head = builder.linear(llama.head, [HEAD.removesuffix(".weight")])
-    embedding = builder.embedding(1.0 if llama.embedding_scale is None else llama.embedding_scale)
-    return replace(llama, layers=layers, head=head, adapted_embedding=embedding), builder.active
+    embedding = AdaptedEmbedding(builder.active, [None] * num_slots)
+    model = replace(llama, layers=layers, head=head, adapted_embedding=embedding)
+    return AdaptedLlama(model, builder.active, base, linears, builder.maps, embedding)
 
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    base: AdapterBase
-    adapters: Sequence[Adapter]
-    linears: Linears
-    dtype: torch.dtype  # of factors
+    num_slots: int
     active: ActiveRows
+    maps: list[AdaptedMap] = field(default_factory=list)
 
     def layer(
         self, number: int, layer: DecoderLayer[Attention], llama: Llama
     ) -> DecoderLayer[Attention]:
-        """Return the layer itself if no adapter changes it."""
         prefix, config = f"model.layers.{number}", llama.config.decoder
         own, mlp = layer.attention, layer.mlp
         names = [f"{prefix}.self_attn.{part}_proj" for part in "qkv"]
@@ -66,78 +142,28 @@ class _Builder:
             own.qkv, names, (lambda rows: order_qkv(rows, config)) if has_order else None
         )
         output = self.linear(own.output, [f"{prefix}.self_attn.o_proj"])
-        attention = own
-        if qkv is not own.qkv or output is not own.output:
-            attention = replace(own, qkv=qkv, output=output)
-        adapted = self.mlp(f"{prefix}.mlp", mlp) if isinstance(mlp, Mlp) else mlp
-        if attention is own and adapted is mlp:
-            return layer
+        attention = replace(own, qkv=qkv, output=output)
+        if not isinstance(mlp, Mlp):
+            return replace(layer, attention=attention, fused=None)
+        names = [f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj"]
+        gate_up = self.linear(mlp.gate_up, names)
+        down = self.linear(mlp.down, [f"{prefix}.mlp.down_proj"])
+        adapted = replace(mlp, gate_up=gate_up, down=down)
         changed = replace(layer, attention=attention, mlp=adapted, fused=None)
-        if layer.fused is None or not isinstance(adapted, Mlp):
+        if layer.fused is None:
             return changed
-        maps = qkv, output, adapted.gate_up, adapted.down
-        return fused_layer(changed, self._low_rank_of(*maps))
-
-    def _low_rank_of(
-        self, qkv: Linear, output: Linear, gate_up: Linear, down: Linear
-    ) -> LayerLowRank:
-        return LayerLowRank(
+        low_rank = LayerLowRank(
             active=self.active,
-            qkv=_low_rank_of(qkv),
-            output=_low_rank_of(output),
-            gate_up=_low_rank_of(gate_up),
-            down=_low_rank_of(down),
+            qkv=qkv.low_rank,
+            output=output.low_rank,
+            gate_up=gate_up.low_rank,
+            down=down.low_rank,
         )
-
-    def mlp(self, prefix: str, mlp: Mlp) -> Mlp:
-        gate_up = self.linear(mlp.gate_up, [f"{prefix}.gate_proj", f"{prefix}.up_proj"])
-        down = self.linear(mlp.down, [f"{prefix}.down_proj"])
-        if gate_up is mlp.gate_up and down is mlp.down:
-            return mlp
-        return replace(mlp, gate_up=gate_up, down=down)
+        return fused_layer(changed, low_rank)
 
     def linear(
         self, base: Linear, modules: Sequence[str], arrange: Arrange | None = None
-    ) -> Linear:
-        """Return a map of modules one below the other; `base` itself if no adapter changes it."""
-        maps, pack = LowRankMaps.empty(1 + len(self.adapters)), base.ops.pack_low_rank
-        for slot, adapter in enumerate(self.adapters, start=1):
-            found = {one: adapter.factors[one] for one in modules if one in adapter.factors}
-            if found:
-                factors = self._join(found, modules, arrange)
-                maps.put(slot, factors if pack is None else pack(factors))
-        if not any(maps.by_slot):
-            return base
+    ) -> AdaptedLinear:
+        maps = LowRankMaps.empty(self.num_slots)
+        self.maps.append(AdaptedMap(maps, modules, arrange, base.ops.pack_low_rank))
         return AdaptedLinear.of(base, self.active, maps)
-
-    def _join(
-        self, found: Mapping[str, Factors], modules: Sequence[str], arrange: Arrange | None
-    ) -> LowRankFactors:
-        """Join the factors of maps that read the same input; a map without any gets zeros."""
-        outputs = [self.base.shapes[one][0] for one in modules]
-        a = torch.cat([one.a for one in found.values()])
-        b, column = torch.zeros(sum(outputs), len(a)), 0
-        for module, rows in zip(modules, b.split_with_sizes(outputs), strict=True):
-            if module in found:
-                one = found[module]
-                rows[:, column : column + one.rank] = one.b * one.scale
-                column += one.rank
-        b = b if arrange is None else arrange(b)
-        return LowRankFactors(a.to(self.dtype), b.to(self.dtype))
-
-    def embedding(self, embedding_scale: float) -> AdaptedEmbedding | None:
-        """Scale what adapters add as the model scales embeddings, so that sums are rounded once."""
-        by_slot: list[LowRankEmbedding | None] = [None]
-        for adapter in self.adapters:
-            one = adapter.factors.get(self.base.embedding)
-            if one is None:
-                by_slot.append(None)
-                continue
-            a = one.a.T.contiguous().to(self.dtype)
-            b = one.b * (one.scale * embedding_scale)
-            by_slot.append(LowRankEmbedding(a, self.linears.make(b.to(self.dtype).clone())))
-        return AdaptedEmbedding(self.active, by_slot) if any(by_slot) else None
-
-
-def _low_rank_of(map_: Linear) -> LowRankMaps | None:
-    return map_.low_rank if isinstance(map_, AdaptedLinear) else None

@@ -1,8 +1,8 @@
 """Memory that the factors of a LoRA adapter take in an engine on a CPU."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
-from specdecode_engine.model.checkpoint.adapters.adapter import Factors
 from specdecode_engine.model.checkpoint.adapters.adapter_file import AdapterBase
 from specdecode_kernels.low_rank import LANES
 from specdecode_kernels.packed_weights import BLOCK, PackedLayout
@@ -14,7 +14,24 @@ BLOCK_BYTES = 24  # that describe a block of outputs; see `PackedLowRank`
 FLOAT32 = PackedLayout(0)
 
 
-def packed_bytes(factors: Mapping[str, Factors], base: AdapterBase) -> int:
+class HasRank(Protocol):
+    """Factors of one linear map, or where they are stored."""
+
+    @property
+    def rank(self) -> int:
+        """The number of rows of A."""
+
+
+class _OfRank(NamedTuple):
+    rank: int
+
+
+def slot_bytes(rank: int, base: AdapterBase) -> int:
+    """Return the bytes of an adapter of all linear maps, with embedding and head."""
+    return packed_bytes(dict.fromkeys(base.shapes, _OfRank(rank)), base)
+
+
+def packed_bytes(factors: Mapping[str, HasRank], base: AdapterBase) -> int:
     """Return the bytes of an adapter's factors in float32 as they are packed.
 
     Numbers of a factor that are zero for a whole block of outputs may take less.
@@ -30,7 +47,7 @@ def _joined_name(module: str) -> str:
     return next((f"{parent}.{'/'.join(maps)}" for maps in JOINED if leaf in maps), module)
 
 
-def _bytes_of(modules: Sequence[str], factors: Mapping[str, Factors], base: AdapterBase) -> int:
+def _bytes_of(modules: Sequence[str], factors: Mapping[str, HasRank], base: AdapterBase) -> int:
     ranks = [factors[one].rank if one in factors else 0 for one in modules]
     if not any(ranks):
         return 0

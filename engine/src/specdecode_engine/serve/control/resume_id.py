@@ -41,12 +41,29 @@ NICENESS: Final = 19
 
 
 class ResumeId:
-    """Computes the id of an engine once, in threads of its own; `value` is None until then."""
+    """Computes the id of an engine once, in threads of its own; `value` is None until then.
+
+    It changes with the LoRA adapters that requests may choose.
+    """
 
     def __init__(self) -> None:
-        self.value: str | None = None
+        self._of_model: str | None = None
+        self._adapters = ""
         self._is_wanted = False
         self._known: tuple[Path, Mapping[str, object]] | None = None
+
+    @property
+    def value(self) -> str | None:
+        """The id; None until it is computed."""
+        if self._of_model is None or not self._adapters:
+            return self._of_model
+        both = f"{self._of_model} {self._adapters}"
+        return hashlib.sha256(both.encode()).hexdigest()[:DIGITS]
+
+    def note_adapters(self, adapters: Iterable[Mapping[str, object]]) -> None:
+        """Take name and digest of each adapter that requests may choose."""
+        digests = sorted([str(one["name"]), str(one["sha256"])] for one in adapters)
+        self._adapters = json.dumps(digests) if digests else ""
 
     def prepare(
         self, folder: Path, facts: Mapping[str, object], served: Mapping[str, object]
@@ -77,7 +94,7 @@ class ResumeId:
     def _compute(self, folder: Path, known: Mapping[str, object]) -> None:
         started_s = time.monotonic()
         try:
-            self.value = resume_id(folder, known)
+            self._of_model = resume_id(folder, known)
         except OSError as error:
             log.warning("no stream can be resumed on this engine: its checkpoint: %s", error)
             return

@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import count
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specdecode_engine.adaptive.table import RangeTable
+from specdecode_engine.batch.adapters import AdapterFacts
 from specdecode_engine.batch.request import Output, Request
 from specdecode_engine.grammar import TokenBytes
 from specdecode_engine.process.start_progress import ShowProgress
@@ -26,6 +26,7 @@ from specdecode_engine.serve.engine.messages import (
     Event,
     ExchangeDraft,
     Failed,
+    LoadAdapter,
     Lost,
     PrepareGrammars,
     Progressed,
@@ -35,7 +36,9 @@ from specdecode_engine.serve.engine.messages import (
     StepOutputs,
     Submit,
     TakeSnapshot,
+    UnloadAdapter,
 )
+from specdecode_engine.serve.engine.request_stream import RequestStream, settle
 from specdecode_engine.stats.snapshot import CoreSnapshot
 
 log = logging.getLogger(__name__)
@@ -49,65 +52,6 @@ would end the server with the fourth.
 SNAPSHOT_WAIT_SECONDS = 0.5
 """How long a reader waits for a snapshot. A prefill of a long prompt, a compilation or a stalled
 device may take longer: the reader then gets the latest one."""
-
-
-class RequestStream:
-    """The outputs of requests that belong together, as they come.
-
-    `accepted` is done when the core has queued them, `submitted` when the newest engine has queued
-    what the engines that were lost have left. `breaks` counts those engines.
-    """
-
-    def __init__(
-        self, requests: tuple[Request, ...], accepted: asyncio.Future[object], retries: int
-    ) -> None:
-        self.requests = requests
-        self.accepted = self.submitted = accepted
-        self.retries = retries
-        self.breaks = 0
-        self.running = {request.request_id for request in requests}
-        self._token_ids: dict[str, list[int]] = {each: [] for each in self.running}  # unfinished
-        self._events: deque[Output | Exception] = deque()
-        self._loop = accepted.get_loop()  # asking for the running one is a system call
-        self._arrival: asyncio.Future[None] | None = None
-
-    def __aiter__(self) -> AsyncIterator[Output]:
-        return self
-
-    async def __anext__(self) -> Output:
-        while self.running:
-            while not self._events:
-                self._arrival = self._loop.create_future()
-                await self._arrival
-            event = self._events.popleft()
-            if isinstance(event, Exception):
-                raise event
-            if event.request_id not in self.running:
-                continue  # the core produced it before `abort` reached it
-            if event.finish_reason is not None:
-                self.running.discard(event.request_id)
-            return event
-        raise StopAsyncIteration
-
-    def put(self, event: Output | Exception) -> None:
-        """Receive an output of one of the requests, or the error that ends the stream."""
-        if isinstance(event, Exception):
-            _settle(self.accepted, event)
-        elif event.finish_reason is not None:
-            self._token_ids.pop(event.request_id, None)
-        else:
-            self._token_ids[event.request_id] += event.token_ids
-        self._events.append(event)
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
-
-    def rest(self) -> tuple[Request, ...]:
-        """Return what another engine is to continue, from the tokens so far."""
-        if self.breaks > self.retries:
-            return ()
-        left = self.running & self._token_ids.keys()
-        mine = [each for each in self.requests if each.request_id in left]
-        return tuple(each.resumed(self._token_ids[each.request_id]) for each in mine)
 
 
 class PendingCall(NamedTuple):
@@ -219,6 +163,7 @@ class AsyncEngine:
                 del self._streams[request.request_id]
             if stream.running:
                 self.abort(stream, sorted(stream.running))
+            stream.ended.set_result(None)
 
     def abort(self, stream: RequestStream, request_ids: Sequence[str]) -> None:
         """Have the core drop requests of a stream; further outputs of them are dropped."""
@@ -248,6 +193,38 @@ class AsyncEngine:
             EngineFailed: the engine has failed.
         """
         await self._call(ExchangeDraft(folder))
+
+    async def load_adapter(
+        self, name: str, folder: Path, *, is_preparation: bool = False
+    ) -> AdapterFacts:
+        """Read an adapter and use it from the next step on; return what is known of it.
+
+        Args:
+            is_preparation: before any request.
+
+        Raises:
+            AdapterRefused: it is damaged, not supported, or does not fit.
+            EngineFailed: the engine has failed.
+        """
+        facts = await self._call(LoadAdapter(name, folder), is_preparation=is_preparation)
+        assert isinstance(facts, Mapping)
+        return facts
+
+    async def unload_adapter(self, name: str, *, is_preparation: bool = False) -> None:
+        """Release an adapter; returns once no request has it.
+
+        Raises:
+            EngineFailed: the engine has failed.
+        """
+        is_gone = False
+        while not is_gone:
+            while not is_preparation and (own := self._ends_of(name)):
+                await asyncio.wait(own)
+            is_gone = bool(await self._call(UnloadAdapter(name), is_preparation=is_preparation))
+
+    def _ends_of(self, adapter: str) -> list[asyncio.Future[None]]:
+        streams = dict.fromkeys(self._streams.values())
+        return [each.ended for each in streams if each.uses(adapter)]
 
     async def prepare_table(self, table: RangeTable) -> None:
         """Reload a table before any request; raises as `reload`."""
@@ -307,7 +284,7 @@ class AsyncEngine:
         if isinstance(reply.value, CoreSnapshot):
             self._note_snapshot(reply.value)
         if call is not None:
-            _settle(call.done, reply.error, reply.value)
+            settle(call.done, reply.error, reply.value)
 
     def _note_snapshot(self, snapshot: CoreSnapshot) -> None:
         self.snapshot, self._snapshot_s = snapshot, self._clock()
@@ -361,9 +338,9 @@ class AsyncEngine:
         self._failure = _as_failure(error)
         self.fail_all(self._failure)
         if self._snapshot_taken is not None:
-            _settle(self._snapshot_taken, None)
+            settle(self._snapshot_taken, None)
         for call in tuple(self._calls.values()):
-            _settle(call.done, self._failure)
+            settle(call.done, self._failure)
         self._on_failure(error)
 
 
@@ -374,13 +351,3 @@ def _end_refused(stream: RequestStream, submitted: asyncio.Future[object]) -> No
 
 def _as_failure(error: Exception) -> EngineFailed:
     return error if isinstance(error, EngineFailed) else EngineFailed(str(error))
-
-
-def _settle(future: asyncio.Future[object], error: Exception | None, value: object = None) -> None:
-    """Resolve a future, unless it is done: cancelled, or failed before its result came."""
-    if future.done():
-        return
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)

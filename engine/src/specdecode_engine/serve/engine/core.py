@@ -12,6 +12,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.report import StartProgress, TerminationReason
 from specdecode_engine.adaptive.policy import StageDraft
 from specdecode_engine.adaptive.table import RangeTable
+from specdecode_engine.batch.adapters import ChangeAdapters
 from specdecode_engine.batch.request import Output, Request
 from specdecode_engine.process import keep_freed_memory
 from specdecode_engine.process.start_progress import ShowProgress
@@ -97,6 +98,7 @@ class LoadedEngine:
     facts: Mapping[str, object] = field(default_factory=dict)
     stage_draft: StageDraft | None = None  # where drafts can be exchanged
     table: RangeTable | None = None
+    change_adapters: ChangeAdapters | None = None  # where adapters may come
 
 
 Load = Callable[[ShowProgress], LoadedEngine]
@@ -156,4 +158,11 @@ def load_engine(
     shown = progress if ranks.rank == 0 else None
     core = build_core(boot, progress=shown, on_weights=keep_freed_memory, ranks=ranks)
     table = core.scheduler.drafting.policy.table
-    return LoadedEngine(core, Path(boot.model.path), core.facts, core.stage_draft, table)
+    return LoadedEngine(
+        core,
+        Path(boot.model.path),
+        core.facts,
+        core.stage_draft,
+        table,
+        core.change_adapters,
+    )

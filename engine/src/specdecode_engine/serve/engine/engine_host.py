@@ -11,8 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from specdecode_engine.adaptive.policy import DraftRefused, StageDraft, TableRefused
+from specdecode_engine.batch.adapters import AdapterRefused, ChangeAdapters
 from specdecode_engine.batch.request import Output, Request, RequestRefused
 from specdecode_engine.grammar import GrammarCompiler, GrammarRefused, TokenBytes
 from specdecode_engine.serve.engine.compile_threads import CompileThreads, compile_grammar
@@ -28,6 +30,7 @@ from specdecode_engine.serve.engine.messages import (
     Event,
     ExchangeDraft,
     Failed,
+    LoadAdapter,
     PrepareGrammars,
     Progressed,
     Receive,
@@ -36,9 +39,12 @@ from specdecode_engine.serve.engine.messages import (
     StepCommand,
     StepOutputs,
     Submit,
+    UnloadAdapter,
 )
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 COMPILE_WAIT_SECONDS = 5.0
 """How long a new request waits for a thread that compiles its grammar."""
@@ -66,6 +72,7 @@ class EngineHost:
         self._emit = emit
         self._clock = clock
         self._stage_draft: StageDraft | None = None
+        self._change_adapters: ChangeAdapters | None = None
         self._started: Started | None = None
         self._compiler: GrammarCompiler | None = None
         self._compiling: set[str] = set()  # ids of requests whose grammar is being compiled
@@ -90,6 +97,11 @@ class EngineHost:
             case ExchangeDraft():
                 exchange = partial(self._exchange, call.number, command.folder)
                 threading.Thread(target=exchange, name="draft", daemon=True).start()
+            case LoadAdapter():
+                load = partial(self._load_adapter, call.number, command)
+                threading.Thread(target=load, name="adapter", daemon=True).start()
+            case UnloadAdapter():
+                self._thread.put(partial(self._unload_adapter, call.number, command.name))
             case Submit() if command.constrained:
                 with self._lock:
                     self._compiling.update(command.request_ids)
@@ -132,6 +144,7 @@ class EngineHost:
     def _load_core(self) -> Core:
         loaded = self._load(lambda progress: self._emit(Progressed(progress)))
         core, self._stage_draft = loaded.core, loaded.stage_draft
+        self._change_adapters = loaded.change_adapters
         self._started = Started(
             core.context_length,
             core.eos_token_ids,
@@ -262,19 +275,42 @@ class EngineHost:
         else:
             self._reply(number)
 
+    def _load_adapter(self, number: int, command: LoadAdapter) -> None:
+        """Read an adapter, and add it between two steps."""
+        try:
+            if self._change_adapters is None:
+                message = "this engine keeps no memory for adapters; start it with --lora-root"
+                raise AdapterRefused(message)
+            add = self._change_adapters.stage(command.name, command.folder)
+            facts = self._on_core(lambda core: add())
+            self._reply(number, json.loads(json.dumps(dict(facts))))
+        except (AdapterRefused, EngineFailed) as refusal:
+            self._reply(number, None, refusal)
+        except Exception as error:
+            log.exception("the adapter in %s cannot be loaded", command.folder)
+            self._reply(number, None, AdapterRefused(f"{type(error).__name__}: {error}"))
+
+    def _unload_adapter(self, number: int, name: str, core: Core) -> None:
+        change = self._change_adapters
+        self._reply(number, change is None or change.remove(name))
+
     def _between_steps(self, function: Callable[[], None]) -> None:
         """Run a function on the engine thread, and wait for its end."""
-        done: Future[None] = Future()
+        self._on_core(lambda core: function())
+
+    def _on_core(self, function: Callable[[Core], T]) -> T:
+        """Run a function between two steps, and return what it returns."""
+        done: Future[T] = Future()
 
         def run(core: Core) -> None:
-            function()
-            done.set_result(None)
+            done.set_result(function(core))
 
         self._thread.put(run)
         while not done.done():
             if not self._thread.is_alive():
                 raise EngineFailed("the engine has ended")
             wait([done], ALIVE_SECONDS)
+        return done.result()
 
 
 def in_thread(load: Load, clock: Callable[[], float]) -> Connect:

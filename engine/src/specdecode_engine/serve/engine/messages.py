@@ -91,10 +91,25 @@ class ExchangeDraft:
     folder: Path
 
 
+@dataclass(frozen=True, slots=True)
+class LoadAdapter:
+    """Read the adapter in a folder; refused with `AdapterRefused`. The reply has its facts."""
+
+    name: str
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadAdapter:
+    """Release an adapter unless a request has it; the reply is whether it is gone."""
+
+    name: str
+
+
 StepCommand = Submit | Abort | Reload | TakeSnapshot
 """Executed between two steps."""
 
-Command = StepCommand | PrepareGrammars | ExchangeDraft
+Command = StepCommand | PrepareGrammars | ExchangeDraft | LoadAdapter | UnloadAdapter
 
 
 class EngineCall(NamedTuple):

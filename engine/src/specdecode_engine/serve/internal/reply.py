@@ -14,7 +14,7 @@ from specdecode_api.internal_api import (
     StartEvent,
     StreamEvent,
 )
-from specdecode_engine.serve.engine.async_engine import RequestStream
+from specdecode_engine.serve.engine.request_stream import RequestStream
 from specdecode_engine.serve.openai.formatting import Event
 from specdecode_engine.serve.openai.output_processor import OutputProcessor
 from specdecode_engine.serve.openai.service import Service

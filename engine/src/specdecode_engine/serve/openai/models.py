@@ -52,6 +52,6 @@ def _describe_model(service: Service) -> dict[str, object]:
 
 
 def _describe_adapter(service: Service, name: str) -> dict[str, object]:
-    root = service.boot.adapters.modules[name]
+    root = service.adapters.paths[name]
     own = {"id": name, "root": root, "parent": service.served_name}
     return _describe_model(service) | own

@@ -12,6 +12,7 @@ from specdecode_api.boot import EngineBoot
 from specdecode_api.report import StartProgress
 from specdecode_engine.process import STARTED_S, StepTimedOut, termination_message_for
 from specdecode_engine.serve import VERSION, errors
+from specdecode_engine.serve.control.adapters import Adapters
 from specdecode_engine.serve.control.drafts import Drafts
 from specdecode_engine.serve.control.ready_line import ReadyEngine, kv_tokens
 from specdecode_engine.serve.control.response_store import ResponseStore
@@ -106,6 +107,7 @@ class Service:
         self.ignored_fields = IgnoredFields(self.metrics.count_ignored_fields, unused)
         self.tables = Tables(boot.speculation, self.engine.reload, self.metrics.count_table)
         self.drafts = Drafts(boot, self.engine.exchange_draft, self.metrics.count_draft)
+        self.adapters = Adapters(boot, self.engine, self.resume_id.note_adapters)
         self.watch = TableWatch(boot, reread, self.tables, self.drafts) if reread else None
 
     @property
@@ -115,7 +117,7 @@ class Service:
     @property
     def adapter_names(self) -> tuple[str, ...]:
         """The LoRA adapters that requests may choose from."""
-        return tuple(self.boot.adapters.modules)
+        return tuple(self.adapters.paths)
 
     def adapter_of(self, model: str | None, lora_path: str | None = None) -> str:
         """Return the adapter that a request names, empty for the model without one.
@@ -130,7 +132,7 @@ class Service:
         adapter = self._adapter_in(model)
         if lora_path is None:
             return adapter
-        if lora_path not in self.boot.adapters.modules:
+        if lora_path not in self.adapters.paths:
             raise errors.model_not_found(lora_path, self.adapter_names, "lora_path")
         if adapter not in ("", lora_path):
             message = (
@@ -140,7 +142,7 @@ class Service:
         return lora_path
 
     def _adapter_in(self, model: str | None) -> str:
-        base, modules = self.served_name, self.boot.adapters.modules
+        base, modules = self.served_name, self.adapters.paths
         if model is None or model == base:
             return ""
         if model in modules:
@@ -262,6 +264,7 @@ class Service:
             await self.engine.prepare_grammars(tokens)
         await self.tables.start(engine.table, self.engine.prepare_table)
         await self.drafts.start(self.engine.prepare_draft)
+        await self.adapters.start(self.facts.get("adapters"))
         self._on_loaded()
         self.lifecycle.load()
         ready = self._ready_engine(engine.snapshot)
@@ -292,24 +295,16 @@ class Service:
     def _answer_options(self) -> Mapping[str, object]:
         """Options of the server that the text of responses depends on."""
         server = self.boot.server
-        adapters = self.facts.get("adapters")
         return {
             "served_name": self.served_name,
             "tool_parser": server.tool_parser,
             "reasoning_parser": server.reasoning_parser,
-            **({"adapters": digests_by_name(adapters)} if adapters else {}),
         }
 
     def _note_progress(self, progress: StartProgress) -> None:
         self.start_progress = progress
         if progress.total is None:  # clients see it: a count has the name of a folder
             self.lifecycle.progress = progress.stage
-
-
-def digests_by_name(adapters: object) -> tuple[tuple[str, str], ...]:
-    """Return name and digest of each adapter among the facts of an engine."""
-    assert isinstance(adapters, list)
-    return tuple(sorted((one["name"], one["sha256"]) for one in adapters))
 
 
 def service_of(request: Request) -> Service:

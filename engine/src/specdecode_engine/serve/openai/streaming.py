@@ -13,7 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from specdecode_engine.batch.request import Output, Request
 from specdecode_engine.serve import errors
-from specdecode_engine.serve.engine.async_engine import RETRIES, RequestStream
+from specdecode_engine.serve.engine.async_engine import RETRIES
+from specdecode_engine.serve.engine.request_stream import RequestStream
 from specdecode_engine.serve.openai.formatting import (
     Event,
     ResponseFormatter,

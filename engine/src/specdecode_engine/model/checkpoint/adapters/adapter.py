@@ -55,12 +55,16 @@ class Adapter:
             CheckpointError: the adapter is damaged, not supported, or of another base.
         """
         opened = AdapterFile.open(folder, base)
+        digest = adapter_digest(folder)
         with unreadable_is_refused(folder):
             stored = opened.store.get_all()
             for name, module in opened.base_weights.items():
                 _check_base(opened.store.folder, name, stored[name], module, base)
             factors = {module: _read_factors(opened, module, stored) for module in opened.factors}
-            return cls(folder, opened.config, factors, _digest(folder))
+            if adapter_digest(folder) != digest:
+                fault = "was written while it was read"
+                raise TensorError(folder / TENSORS, fault, "try again when it is complete")
+            return cls(folder, opened.config, factors, digest)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -118,9 +122,18 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
     )
 
 
-def _digest(folder: Path) -> str:
+def adapter_digest(folder: Path) -> str:
+    """Return the hash of both files.
+
+    Raises:
+        CheckpointError: one cannot be read.
+    """
     digest = hashlib.sha256()
-    for name in (CONFIG, TENSORS):
-        with (folder / name).open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    with unreadable_is_refused(folder):
+        for name in (CONFIG, TENSORS):
+            if not (folder / name).is_file():  # a pipe would be waited for
+                fault = "is missing, or not a regular file"
+                raise TensorError(folder / name, fault, "download the adapter again")
+            with (folder / name).open("rb") as opened:
+                digest.update(hashlib.file_digest(opened, "sha256").digest())
     return digest.hexdigest()
