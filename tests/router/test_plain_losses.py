@@ -83,8 +83,11 @@ def test_calls_of_an_engine_that_answers_nothing_end(two, start):
     with ThreadPoolExecutor() as threads:
         streamed = threads.submit(post, router, LONG | {"stream": True})
         whole = threads.submit(post, router, LONG)
-        assert whole.result().json()["from"] == other.name
-        content = streamed.result().content
+        try:
+            assert whole.result().json()["from"] == other.name
+            content = streamed.result(60).content
+        finally:
+            first.is_running.set()
     assert first.paths.count(COMPLETIONS) == 3, "a call did not meet the engine that is silent"
     assert content.startswith(EVENTS)
     last = content.strip().rpartition(b"data: ")[2]
