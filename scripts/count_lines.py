@@ -31,7 +31,7 @@ PACKAGES = {
 }
 CORE = ("engine", "kernels", "crds")  # whose lines are limited together
 
-MAX_CORE_LINES = 80_870
+MAX_CORE_LINES = 81_100
 MAX_ENGINE_LINES = 60_400
 MAX_ENGINE_CODE_LINES = 33_770
 MAX_ENGINE_FILES = 434
