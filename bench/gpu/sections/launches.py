@@ -18,6 +18,7 @@ from bench.gpu.targets import FASTER, SAME_BITS
 from specdecode_kernels import Backend, LayerKV
 from specdecode_kernels.testing import backend_of
 from specdecode_kernels.triton.dependent_launch import HOPPER, switch
+from specdecode_kernels.triton.tiles import is_interpreted
 
 LAYERS = 32
 ROWS = (1, 8, 64)
@@ -100,7 +101,8 @@ DEPENDENT = Way("one launch, dependent launches", is_fused=True, is_dependent=Tr
 def measure(context: Context) -> Iterator[Row]:
     """Compare one launch with two, and dependent launches with plain ones, by turns."""
     ops = backend_of("triton", context.device, torch.bfloat16)
-    has_dependent = torch.cuda.get_device_capability(context.device) >= HOPPER
+    capability = torch.cuda.get_device_capability(context.device)
+    has_dependent = capability >= HOPPER and not is_interpreted()
     ways = (PLAIN, FUSED, DEPENDENT) if has_dependent else (PLAIN, FUSED)
     for rows in ROWS[:1] if context.is_dry else ROWS:
         name = f"small kernels of {LAYERS} layers, {rows} rows"
