@@ -72,6 +72,7 @@ class RemoteLibrary(Library):
             setattr(self, name, partial(self._call, number, name))
         self.release_pages = _nothing  # a request's memory lasts for the request alone
         self.decoder_layers = _refuse  # its functions are called one by one
+        self.add_low_rank = _refuse  # no test runs it in an emulator
         self.use(Tuning(rows=MOST_ROWS))
 
     def _call(self, number: int, name: str, *arguments: int | float | None) -> None:
@@ -92,7 +93,7 @@ def _nothing(*_: int) -> None:
 
 
 def _refuse(*_: int) -> None:
-    raise DriverFailed("a driver computes layers op by op")
+    raise DriverFailed("a driver computes layers op by op, and no low-rank maps")
 
 
 def _kinds(

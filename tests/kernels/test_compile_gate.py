@@ -31,7 +31,7 @@ from checks.compile_gate.record import ROOT, Record, Row, hash_of, read_record, 
 from checks.compile_gate.usage import Usage
 from specdecode_kernels import FLOAT8
 
-MOST_NAMED_CELLS = 169
+MOST_NAMED_CELLS = 178
 TIME_LIMIT_S = 900  # a minute on two idle cores
 
 DECODE = Cell("attend", 86, "decode", "bfloat16", "bfloat16", 128, "1-16")

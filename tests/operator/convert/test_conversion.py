@@ -14,10 +14,15 @@ FOLDER = Path(__file__).parent
 CANARIES = ("canary-key-0123456789", "hf_canaryCANARY0123", "short-key")
 
 
+def image_of(case, runtime):
+    """The image of vLLM that a command line needs."""
+    return case.get("image") if runtime == "VLLM" else None
+
+
 def recorded(converted, runtime):
     parts = []
     for case in yaml.safe_load((FOLDER / "command_lines.yaml").read_text()):
-        found = converted(case["line"], runtime=runtime)
+        found = converted(case["line"], runtime=runtime, image=image_of(case, runtime))
         report = "".join(f"# {line}\n" for line in found.report())
         parts.append(f"# {case['name']}\n{found.text()}{report}")
     return "---\n".join(parts)
@@ -34,7 +39,7 @@ def test_resources_and_reports_are_as_recorded(converted, runtime):
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_converted_resource_is_valid(converted, good, runtime):
-    found = converted(good["line"], runtime=runtime)
+    found = converted(good["line"], runtime=runtime, image=image_of(good, runtime))
     stored = SpecDecodeDeployment.from_resource(yaml.safe_load(found.text()))
     assert stored.spec.engine.runtime == runtime
     assert stored.spec.gpus == found.manifest["spec"]["resources"]["limits"]["nvidia.com/gpu"]

@@ -114,7 +114,7 @@ def flags_of(line):
 
 
 def test_arguments_are_those_of_the_command_line_or_listed(converted, good):
-    found = converted(good["line"])
+    found = converted(good["line"], image=good.get("image"))
     listed = "\n".join(each.given for each in found.dropped)
     before = options(flags_of(good["line"]))
     resource = parse(found.manifest)
@@ -167,6 +167,7 @@ def test_the_recipes_of_the_operator_are_converted_back(converted):
             shlex.join(["vllm", *words]),
             name=document["metadata"]["name"],
             model_uri=document["spec"]["model"]["uri"],
+            image=document["spec"].get("engine", {}).get("image"),
             draft_uri=draft,
         )
         again = parse(found.manifest).spec

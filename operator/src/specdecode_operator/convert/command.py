@@ -40,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where pods find the model, such as pvc://CLAIM/FOLDER (hf:// and its name)",
     )
     parser.add_argument("--draft-uri", metavar="URI", help="where pods find the draft")
+    parser.add_argument(
+        "--image", metavar="IMAGE", help="engine.image of the resource (that of the operator)"
+    )
 
 
 def run_convert(options: argparse.Namespace) -> None:
@@ -51,7 +54,9 @@ def run_convert(options: argparse.Namespace) -> None:
     # Imported here: the contract takes a while to import, and `--help` does not need it.
     from specdecode_operator.convert.conversion import ConvertOptions, convert
 
-    wanted = ConvertOptions(options.runtime, options.name, options.model_uri, options.draft_uri)
+    wanted = ConvertOptions(
+        options.runtime, options.name, options.model_uri, options.draft_uri, options.image
+    )
     found = convert(_text(options), wanted, _read_file)
     for line in found.report():
         print(line, file=sys.stderr)

@@ -46,7 +46,7 @@ _MAY_BE_KEY: Final = (
 )
 _DEFAULTS: Final = {
     "--max-num-seqs 64": "engine.scheduler.maxRunningRequests",
-    "--max-num-queued-reqs 512": "engine.scheduler.maxQueuedRequests",
+    "--max-num-queued-reqs": "engine.scheduler.maxQueuedRequests",
     "--enable-prefix-caching": "engine.kvCache.prefixCaching",
     "--shutdown-timeout 60": "lifecycle.drainTimeout",
 }
@@ -61,6 +61,7 @@ class ConvertOptions:
     name: str | None = None
     model_uri: str | None = None
     draft_uri: str | None = None
+    image: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,8 @@ class _Conversion:
     def convert(self) -> Converted:
         draft, is_vllm = self._draft, self._wanted.runtime == "VLLM"
         self._add_model()
+        if self._wanted.image is not None:
+            draft.set("engine.image", self._wanted.image, "--image")
         self._refuse_nodes()
         others = tuple(each for each in self._options.options if self._is_setting(each))
         flags = vllm_flags if is_vllm else specdecode_flags

@@ -14,8 +14,8 @@ from specdecode_operator.objects.kinds import Manifest
 from specdecode_operator.objects.resource import ResourceError, parse
 
 _NEVER_DROPPED: Final = (
-    *("model.uri", "speculation", "parallelism", "engine.runtime", "engine.extraArgs"),
-    "resources",
+    *("model.uri", "speculation", "parallelism", "resources"),
+    *("engine.runtime", "engine.image", "engine.extraArgs"),
 )
 """Fields without which the resource would serve something else: an invalid one is an error."""
 _FIRST: Final = ("model", "speculation", "engine", "parallelism", "serving")

@@ -6,6 +6,7 @@ from typing import Final
 
 from specdecode_api.peer_flags import Takes, Treatment
 from specdecode_api.peer_values import read_integer
+from specdecode_api.v1alpha1.engine import SchedulerSpec
 from specdecode_api.v1alpha1.runtimes import OPERATORS_ARGUMENTS, OWNED_ARGUMENTS
 from specdecode_operator.convert.fields import (
     ON_SEVERAL_GPUS,
@@ -49,6 +50,8 @@ _PARSERS: Final = {
     "--tool-call-parser": "serving.toolParser",
     "--reasoning-parser": "serving.reasoningParser",
 }
+_QUEUED: Final = "engine.scheduler.maxQueuedRequests"
+_RUNNING: Final = "engine.scheduler.maxRunningRequests"
 _TOOL_CHOICE: Final = "--enable-auto-tool-choice"
 
 
@@ -68,6 +71,23 @@ def add_flags(draft: ResourceDraft, options: ReadOptions) -> None:
         )
     if extra:
         draft.set("engine.extraArgs", extra, "flags without a field")
+    _subtract_running(draft)
+
+
+def _subtract_running(draft: ResourceDraft) -> None:
+    """Let a limit of all requests be one of those that wait, as the resource has it."""
+    total = draft.get(_QUEUED)
+    if total is None:
+        return
+    default = SchedulerSpec.model_fields["max_running_requests"].default
+    running = draft.get("parallelism.data", 1) * draft.get(_RUNNING, default)
+    origin = draft.origins[_QUEUED]
+    if total < running:
+        draft.errors.append(
+            f"{origin}: it also counts running requests, up to {running} here: raise it, or lower "
+            "--max-num-seqs"
+        )
+    draft.set(_QUEUED, total - running, origin)
 
 
 def _set_field(draft: ResourceDraft, option: Option) -> bool:
@@ -94,15 +114,12 @@ def _set_own(draft: ResourceDraft, option: Option) -> bool:
     elif flag == "--enable-expert-parallel":
         draft.take(option, "parallelism.expert", option.words[0] == "true")
     elif flag == "--max-num-queued-reqs":
-        draft.take(option, "engine.scheduler.maxQueuedRequests", integer(option))
+        draft.take(option, _QUEUED, integer(option))
     elif flag == "--cudagraph-capture-sizes":
         sizes = [read_integer(word) for word in option.words]
         draft.take(option, "engine.graphs.batchSizes", sizes)
     elif flag in _PARSERS:
         draft.take(option, _PARSERS[flag], option.words[0] or "None")
-    elif flag == "--otlp-traces-endpoint":
-        # As it is: vLLM adds no path, and sends spans over gRPC by default.
-        draft.take(option, "serving.tracing.endpoint", option.words[0])
     elif flag == "--attention-backend":
         backend = {"FLASHINFER": "FlashInfer", "TRITON_ATTN": "Triton"}.get(option.words[0].upper())
         if backend is None:
