@@ -59,7 +59,7 @@ $ kubectl specdecode convert --file start.sh --runtime Specdecode --name chat > 
 - Quotes, continued lines, comments, variables before the program and vLLM's `--config FILE` are understood. What a shell would replace or run (`$NAME`, `;`, `|`, `*`), templates and unknown flags are refused; all errors of the flags are reported together.
 - Flags with a field set it: sizes of parallelism also set the limit `nvidia.com/gpu`, `--speculative-config` becomes `speculation` with its table. With VLLM all others go to `engine.extraArgs`, unless the operator sets them. With Specdecode they are listed with what [the engine](from-vllm-and-sglang.md#flags) has instead, and a few settings without a field go to `engine.config`.
 - Standard error lists what the resource does not contain, one line with flag, value and reason each, and what the operator sets that the command line left to vLLM.
-- A model is `hf://ORG/NAME`. For a folder, `--model-uri` and `--draft-uri` name where pods find it, such as `pvc://CLAIM/FOLDER`. Clients use the same model name as before.
+- A model is `hf://ORG/NAME`. For a folder, `--model-uri` and `--draft-uri` name where pods find it, such as `pvc://CLAIM/FOLDER`. Clients use the same model name as before. `--image` names the image of the engine, which suffix trees need on vLLM.
 - API keys, tokens of the Hub and variables that may be keys become references to Secrets. The commands that create these read the values from the environment; no value is printed. A flag that may contain a key is listed as dropped.
 
 Command lines of SGLang and objects of KServe are not converted.
