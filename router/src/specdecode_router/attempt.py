@@ -11,8 +11,9 @@ from specdecode_router.call import BreakReason, Call
 from specdecode_router.client_request import EVENT_STREAM, JSON, ClientRequest, ClientResponse
 from specdecode_router.engines import RoutedEngine
 from specdecode_router.routing.stalls import StepTimes
-from specdecode_router.upstream import EngineLost, EventReader, UpstreamClient, lost
+from specdecode_router.upstream import EngineLost, EventReader, Refusal, UpstreamClient, lost
 
+RETRY_AFTER_SECONDS: Final = 1
 RESPONSIVE_SECONDS: Final = 4.0
 """An engine that answered a poll so lately is alive; a call that it has not accepted waits."""
 
@@ -142,3 +143,13 @@ class EngineAttempt:
 
 def length_header(parts: list[bytes]) -> tuple[bytes, bytes]:
     return b"content-length", str(sum(map(len, parts))).encode()
+
+
+async def write_refusal(response: ClientResponse, refusal: Refusal, path: str) -> None:
+    """Answer a call of a path with an engine's refusal."""
+    headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if refusal.is_busy else {}
+    headers |= refusal.headers
+    pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    body = refusal.body_for(path)
+    await response.begin(refusal.status, [*pairs, length_header([body])])
+    await response.write(body)

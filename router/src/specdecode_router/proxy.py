@@ -8,6 +8,7 @@ import aiohttp
 from starlette.requests import Request
 from yarl import URL
 
+from specdecode_router.attempt import RETRY_AFTER_SECONDS
 from specdecode_router.client_request import ClientResponse, forwarded_headers
 from specdecode_router.engines import EnginePool, RoutedEngine
 from specdecode_router.routing.stored_response import is_stored_path, name_in_path
@@ -20,7 +21,6 @@ PATHS: Final = re.compile(
 )
 SECONDS: Final = 30.0
 ATTEMPTS: Final = 3
-RETRY_AFTER_SECONDS: Final = 1
 RELAYED_HEADERS: Final = frozenset(
     {"content-type", "retry-after", "allow", "www-authenticate"}
     | {"content-security-policy", "x-content-type-options", "referrer-policy", "cache-control"}

@@ -13,7 +13,7 @@ import aiohttp
 
 from specdecode_api.internal_api import RESUME_ID_DIFFERS
 from specdecode_api.response_names import RANDOM_DIGITS
-from specdecode_router.attempt import EngineAttempt, length_header
+from specdecode_router.attempt import RETRY_AFTER_SECONDS, EngineAttempt, write_refusal
 from specdecode_router.call import (
     BreakReason,
     Call,
@@ -37,7 +37,6 @@ MAX_BACKOFF_SECONDS: Final = 1.0
 AVOID_SECONDS: Final = 1.0
 """After an engine was lost, for the same call; polls show when it is back."""
 STALL_CHECK_SECONDS: Final = 0.5
-RETRY_AFTER_SECONDS: Final = 1
 SEED_BITS: Final = 63
 
 
@@ -225,7 +224,7 @@ class _CallRun:
         if call.has_started:
             self._start_over()
             return await self._go_on(BreakReason.REFUSED)
-        await self._pass_on(refusal)
+        await write_refusal(self._response, refusal, self._call.path)
         return False
 
     async def _follow_loss(self, engine: RoutedEngine, error: EngineLost) -> bool:
@@ -281,19 +280,11 @@ class _CallRun:
             why = UnresumableReason.RESUME_ID if has_others else UnresumableReason.DEADLINE
             await self._fail(why, None)
         elif self._busy is not None:
-            await self._pass_on(self._busy)
+            await write_refusal(self._response, self._busy, self._call.path)
         else:
             seconds = f"{self._request.timeout_s:g} s"
             message = f"no engine was ready within {seconds}; try again"
             await self._write_error(unavailable(message, "no_engine", RETRY_AFTER_SECONDS))
-
-    async def _pass_on(self, refusal: Refusal) -> None:
-        headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if refusal.is_busy else {}
-        headers |= refusal.headers
-        pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-        body = refusal.body_for(self._call.path)
-        await self._response.begin(refusal.status, [*pairs, length_header([body])])
-        await self._response.write(body)
 
     async def _write_error(self, error: HttpError) -> None:
         response = error.response(self._call.path)

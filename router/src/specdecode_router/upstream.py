@@ -70,14 +70,14 @@ class Refusal(Exception):
         try:
             error = json.loads(self.body)["error"]
             return str(error["code"])
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, RecursionError):
             return None
 
     def body_for(self, path: str) -> bytes:
         """Return the body in the form of the API that a path belongs to."""
         try:
             found = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return self.body
         given = found if isinstance(found, dict) else {}
         body = in_form_of(path, given, self.status)

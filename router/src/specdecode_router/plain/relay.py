@@ -12,7 +12,7 @@ from typing import Final
 import aiohttp
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specdecode_router.attempt import length_header
+from specdecode_router.attempt import RETRY_AFTER_SECONDS, write_refusal
 from specdecode_router.call import BreakReason, error_event
 from specdecode_router.client_request import ClientRequest, ClientResponse
 from specdecode_router.engines import EnginePool, RoutedEngine
@@ -38,7 +38,6 @@ MODELS: Final = "/v1/models"
 FIRST_BACKOFF_SECONDS: Final = 0.1
 MAX_BACKOFF_SECONDS: Final = 1.0
 AVOID_SECONDS: Final = 1.0
-RETRY_AFTER_SECONDS: Final = 1
 SILENCE_CHECK_SECONDS: Final = 0.5
 _KEY_HEADERS: Final = frozenset({b"authorization", b"x-api-key"})
 
@@ -227,12 +226,7 @@ class _PlainRun:
             error = HttpError(refusal.status, message, "server_error", code="engine_lost")
             await self._write_error(error)
             return
-        headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if refusal.is_busy else {}
-        headers |= refusal.headers
-        pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-        body = refusal.body_for(self._request.path)
-        await self._response.begin(refusal.status, [*pairs, length_header([body])])
-        await self._response.write(body)
+        await write_refusal(self._response, refusal, self._request.path)
 
     async def _write_error(self, error: HttpError) -> None:
         """Answer with an error, or end the stream with it if that has begun."""

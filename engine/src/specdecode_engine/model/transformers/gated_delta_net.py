@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from specdecode_engine.model.layers.layers import Linear
 from specdecode_engine.model.target.sharding import Pieces
 from specdecode_engine.model.transformers.attention import ForwardState
 from specdecode_engine.model.transformers.recognition import (
-    is_close,
+    computes,
     norm_eps,
     random_linear,
     random_tensor,
@@ -77,13 +78,7 @@ def recognise_delta_net(module: nn.Module) -> GatedDeltaForm | None:
         },
     )
     rows = random_tensor(_ROWS, _WIDTH)
-    with torch.no_grad():
-        try:
-            computed = probe(hidden_states=rows[None])
-            wanted = _compute(probe, form, rows)
-        except (TypeError, RuntimeError, ValueError, AttributeError, KeyError, IndexError):
-            return None
-    return form if is_close(computed[0], wanted) else None
+    return form if computes(probe, rows, partial(_compute, probe, form)) else None
 
 
 def _form(module: nn.Module) -> GatedDeltaForm | None:

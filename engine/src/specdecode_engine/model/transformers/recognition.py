@@ -149,6 +149,15 @@ def _try(module: nn.Module, x: Tensor) -> Tensor | None:
     return computed if isinstance(computed, Tensor) and computed.shape == x.shape else None
 
 
+def computes(module: nn.Module, rows: Tensor, expected: Callable[[Tensor], Tensor]) -> bool:
+    """Whether a module maps hidden states [rows, inputs] as `expected` does, and wants no more."""
+    with torch.no_grad():
+        try:
+            return is_close(module(hidden_states=rows[None])[0], expected(rows))
+        except (TypeError, RuntimeError, ValueError, AttributeError, KeyError, IndexError):
+            return False
+
+
 def is_close(computed: Tensor, expected: Tensor) -> bool:
     """Whether two computations agree but for rounding."""
     if computed.shape != expected.shape:

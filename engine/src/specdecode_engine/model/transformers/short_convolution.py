@@ -1,6 +1,7 @@
 """Short convolutions of transformers' models (LFM2), over the states of requests."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from specdecode_engine.model.layers.layers import Linear
 from specdecode_engine.model.transformers.attention import ForwardState
 from specdecode_engine.model.transformers.recognition import (
-    is_close,
+    computes,
     random_linear,
     random_tensor,
     with_children,
@@ -46,13 +47,7 @@ def recognise_convolution(module: nn.Module) -> ConvolutionForm | None:
         },
     )
     rows = random_tensor(_ROWS, _WIDTH)
-    with torch.no_grad():
-        try:
-            computed = probe(hidden_states=rows[None])
-            wanted = _compute(probe, form, rows)
-        except (TypeError, RuntimeError, ValueError, AttributeError, KeyError, IndexError):
-            return None
-    return form if is_close(computed[0], wanted) else None
+    return form if computes(probe, rows, partial(_compute, probe, form)) else None
 
 
 def _form(module: nn.Module) -> ConvolutionForm | None:
