@@ -178,7 +178,7 @@ def test_the_definition_goes_with_the_release_only_if_asked(
     run(helm, "install", "release", CHART, *SYSTEM, "--create-namespace", *flags)
     established()
     run(helm, "uninstall", "release", *SYSTEM)
-    run("kubectl", "wait", "--for=delete", DEFINITION, "--timeout=60s")
+    run("kubectl", "wait", "--for=delete", DEFINITION, "--timeout=300s")
 
 
 def test_the_built_in_roles_get_what_their_names_promise(run, helm, nothing_installed, established):
