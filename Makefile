@@ -191,7 +191,7 @@ bench-gpu: setup ## Measure this machine's GPU within nine minutes; without a GP
 bench-peers: setup ## Compare with vLLM and SGLang on this machine's GPU in SECONDS (OUT=folder: continued); without a GPU, with transformers at tiny sizes (CPU=1: with vLLM on a CPU)
 	@$(RUN) python bench/gpu/peers $(if $(CPU),--vllm-cpu) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(OUT),--out "$(OUT)") $(ARGS)
 
-bench-peers-pack: setup ## Download the pinned wheels of vLLM and SGLang, cut them, and write parts of at most 40 MiB into bench/peers-parts (ARGS="--only vllm")
+bench-peers-pack: setup ## Download the pinned wheels of vLLM and SGLang, cut them, and write parts of at most 36 MiB into bench/peers-parts (ARGS="--only vllm")
 	@PYTHONPATH=. $(RUN) python -m bench.gpu.peers.pack $(ARGS)
 
 gpu-carry: setup ## Write into bench/carry what a GPU machine lacks that has only torch and transformers: wheels, the commit, older builds

@@ -15,7 +15,7 @@ from bench.gpu.peers.parts import PackedPeer, Part
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-PART_MIB = 40
+PART_MIB = 36
 PRESET = 6
 
 
