@@ -63,6 +63,15 @@ def list_kernels(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return run("-m", "specdecode_engine", "kernels", "--list", *arguments)
 
 
+def kernels_of(folder: Path, config: dict[str, object]) -> dict[str, Any]:
+    """The list for a model of this config."""
+    (folder / "config.json").write_text(json.dumps(config))
+    ran = list_kernels(str(folder), "--json")
+    assert ran.returncode == 0, ran.stderr
+    listed: dict[str, Any] = json.loads(ran.stdout)
+    return listed
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Folders with config.json alone: of an 8B target and of its EAGLE-3 head."""
@@ -135,10 +144,7 @@ def test_recurrent_layers_have_their_kernels(tmp_path: Path) -> None:
         "linear_num_key_heads": 16,
         "linear_num_value_heads": 32,
     }
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    ran = list_kernels(str(tmp_path), "--json")
-    assert ran.returncode == 0, ran.stderr
-    listed = json.loads(ran.stdout)
+    listed = kernels_of(tmp_path, config)
     wanted = {"convolve_kernel": 1, "gated_delta_kernel": 1}
     assert {name: listed["kernels"][name] for name in wanted} == wanted
     assert "gated_delta_tree_kernel" not in listed["kernels"]
@@ -152,10 +158,7 @@ def test_short_convolutions_have_their_kernels(tmp_path: Path) -> None:
         "layer_types": ["conv", "full_attention"],
         "conv_L_cache": 3,
     }
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    ran = list_kernels(str(tmp_path), "--json")
-    assert ran.returncode == 0, ran.stderr
-    listed = json.loads(ran.stdout)
+    listed = kernels_of(tmp_path, config)
     wanted = {"convolve_kernel": 1, "keep_rows_kernel": 1}
     assert {name: listed["kernels"][name] for name in wanted} == wanted
     assert "gated_delta_kernel" not in listed["kernels"]
